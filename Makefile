@@ -1,0 +1,40 @@
+# make demo | test | test-all: each does everything on a machine with python3 >= 3.11, make and git.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+.PHONY: demo test test-all lint clean
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/python -m minari_pipe +dataset=door_expert
+
+test: $(VENV)/test.stamp lint
+	$(BIN)/python -m pytest --durations=0 --durations-min=5
+
+test-all: $(VENV)/test.stamp lint
+	MINARI_PIPE_FULL=1 $(BIN)/python -m pytest --durations=0 --durations-min=5
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than 3.11; run make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "error: this Python has no ensurepip; install the package python3-venv (Debian: apt install python3-venv)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[robotics]'
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

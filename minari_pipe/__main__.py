@@ -1,0 +1,32 @@
+"""``python -m minari_pipe +dataset=NAME [key=value ...]``, and the commands of ``minari-pipe``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+COMMANDS = ("init", "release")
+"""Words that start another command than a pipeline's run."""
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's is one line and exit code 1."""
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+        from minari_pipe.cli import app
+
+        app()
+    else:
+        from minari_pipe.pipeline.stopping import stoppable
+
+        sys.exit(stoppable(_run))
+
+
+def _run() -> int:
+    from minari_pipe.pipeline.command import run
+
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # lines of the stages arrive when written
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

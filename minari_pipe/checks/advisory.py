@@ -1,0 +1,142 @@
+"""Environments with published faults: a table of environment, package versions and fault."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion
+
+from minari_pipe.checks.base import Check, Finding, Subject
+
+
+@dataclass(frozen=True)
+class Advisory:
+    """A known fault of an environment in some versions of a package."""
+
+    id: str
+    """What ``validate.acknowledge`` names."""
+    environments: str
+    """Regular expression of the whole environment id, namespace included."""
+    package: str
+    versions: str
+    """Version specifier of the affected releases."""
+    text: str
+    link: str
+
+
+_REWARD_SIGN = (
+    "the distance between palm and {target} is rewarded, where D4RL and gymnasium-robotics 1.2.0 "
+    "punish it, so returns and reference scores do not compare with theirs. Say so in the "
+    "description, or use gymnasium-robotics 1.2.0, or version 2 of the environment"
+)
+_PULL_220 = "https://github.com/Farama-Foundation/Gymnasium-Robotics/pull/220"
+_ENUMS = (
+    "cannot be made: gymnasium-robotics compares MuJoCo's joint types with numpy integers, which "
+    "are no longer equal from mujoco 3.12.0 on. Use mujoco<3.12"
+)
+_UTILS = "https://github.com/Farama-Foundation/Gymnasium-Robotics"
+
+ADVISORIES = (
+    *(
+        Advisory(
+            f"adroit-{name.lower()}-reward-sign",
+            f"AdroitHand{name}-v1",
+            "gymnasium-robotics",
+            ">=1.2.1,<1.4.3",
+            _REWARD_SIGN.format(target=target),
+            _PULL_220,
+        )
+        for name, target in (("Door", "handle"), ("Hammer", "hammer"), ("Relocate", "ball"))
+    ),
+    Advisory("kitchen-mujoco-enums", r"FrankaKitchen-v1", "mujoco", ">=3.12", _ENUMS, _UTILS),
+    Advisory("fetch-mujoco-enums", r"Fetch\w+-v\d+", "mujoco", ">=3.12", _ENUMS, _UTILS),
+)
+
+
+class Advisories(Check):
+    """Warns of environments whose data are affected by a published fault.
+
+    The versions are those the dataset's ``requirements`` pin, else the installed ones. An
+    advisory whose id the options acknowledge is listed apart.
+    """
+
+    name = "advisory"
+
+    def begin(self) -> Iterator[Finding]:
+        reported = set()
+        for key in ("env_spec", "eval_env_spec"):
+            env_id = spec_id(self.subject.metadata.get(key))
+            if env_id is None:
+                continue
+            for advisory in ADVISORIES:
+                if advisory.id in reported or not re.fullmatch(advisory.environments, env_id):
+                    continue
+                version = package_version(self.subject, advisory.package)
+                if version is None or not _affects(advisory, version):
+                    continue
+                reported.add(advisory.id)
+                yield Finding(
+                    "warning",
+                    self.name,
+                    f"metadata / {key}",
+                    f"{advisory.id}: {env_id} with {advisory.package} {version}: "
+                    f"{advisory.text}. {advisory.link}. To accept it: "
+                    f"validate.acknowledge=[{advisory.id}]",
+                    id=advisory.id,
+                )
+
+
+def spec_id(spec: Any) -> str | None:
+    """The environment id of an ``EnvSpec`` JSON without its module, ``None`` if there is none."""
+    try:
+        env_id = json.loads(spec)["id"]
+    except (TypeError, ValueError, KeyError):
+        return None
+    return env_id.rpartition(":")[2] if isinstance(env_id, str) else None
+
+
+def pinned_versions(requirements: Any) -> dict[str, str]:
+    """What ``name==version`` pins among a dataset's requirements, by canonical name.
+
+    Whatever is not a pin, or not a requirement at all, is left out.
+    """
+    pins: dict[str, str] = {}
+    for text in requirements if isinstance(requirements, list) else []:
+        try:
+            requirement = Requirement(text)
+        except (InvalidRequirement, TypeError):
+            continue
+        specifiers = list(requirement.specifier)
+        exact = [s for s in specifiers if s.operator == "==" and not s.version.endswith(".*")]
+        if len(specifiers) == 1 and exact:
+            pins[canonicalize_name(requirement.name)] = specifiers[0].version
+    return pins
+
+
+def package_version(subject: Subject, package: str) -> str | None:
+    """The version that made the dataset as far as can be told: pinned, else installed."""
+    pinned = pinned_versions(subject.metadata.get("requirements")).get(canonicalize_name(package))
+    return pinned or installed_version(package)
+
+
+def installed_version(package: str) -> str | None:
+    """The installed version of a distribution, ``None`` if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _affects(advisory: Advisory, version: str) -> bool:
+    try:
+        return SpecifierSet(advisory.versions).contains(version, prereleases=True)
+    except InvalidVersion:
+        return False

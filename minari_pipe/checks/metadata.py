@@ -1,0 +1,127 @@
+"""Metadata: the fields of the standard are there, of the right type, and say something possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from minari_pipe.checks.base import Check, Finding, shown
+from minari_pipe.checks.scores import EPISODES
+from minari_pipe.checks.scores import NAMES as SCORES
+from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.metadata import REQUIRED_KEYS, metadata_faults
+from minari_pipe.spaces import deserialize_space
+from minari_pipe.storage.base import get_storage_keys
+
+
+class Metadata(Check):
+    """Every field that the standard knows, if it is given, and the required ones in any case.
+
+    Fields that the standard does not know are allowed. Reference scores are the business of
+    :class:`scores.Scores`, what the totals count of :class:`totals.Totals`.
+    """
+
+    name = "metadata"
+
+    def begin(self) -> Iterator[Finding]:
+        metadata = self.subject.metadata
+        for key in REQUIRED_KEYS:
+            if metadata.get(key) is None:
+                yield self.error(f"metadata / {key}", "is missing; the standard requires it")
+        given = {key: value for key, value in metadata.items() if value is not None}
+        faulty = dict(metadata_faults(given))
+        for key, fault in faulty.items():
+            if key not in (*SCORES, EPISODES):
+                yield self.error(f"metadata / {key}", shown(fault, 300))
+        for key, expected in CONTENTS.items():
+            if key in given and key not in faulty:
+                missed = expected(given[key])
+                if missed:
+                    value = shown(repr(given[key]))
+                    yield self.error(f"metadata / {key}", f"is {value}, expected {missed}")
+        if "author_email" in given and "author_email" not in faulty:
+            wrong = [email for email in given["author_email"] if "@" not in email]
+            if wrong:
+                yield self.warning(
+                    "metadata / author_email", f"{wrong[0]!r} is no mail address: it has no @"
+                )
+
+
+Missed = str | None
+"""What was expected instead of a value of the right type, ``None`` if the value will do."""
+
+
+def _dataset_id(value: str) -> Missed:
+    version = parse_dataset_id(value)[2]
+    return None if version is not None else "a version at the end, such as '-v0'"
+
+
+def _dataset_ids(values: list[str]) -> Missed:
+    for value in values:
+        try:
+            parse_dataset_id(value)
+        except MinariPipeError as exc:
+            return f"dataset ids: {exc}"
+    return None
+
+
+def _data_format(value: str) -> Missed:
+    known = sorted(get_storage_keys())
+    return None if value in known else f"one of {', '.join(known)}"
+
+
+def _space(value: str) -> Missed:
+    try:
+        deserialize_space(value)
+    except Exception as exc:  # a reader of a third party's space may raise anything
+        return f"a space of the standard: {shown(exc, 300)}"
+    return None
+
+
+def _version(value: str) -> Missed:
+    try:
+        Version(value)
+    except InvalidVersion:
+        return "a version such as '0.5.4'"
+    return None
+
+
+def _names(values: list[str]) -> Missed:
+    return "names that are not empty" if any(not value.strip() for value in values) else None
+
+
+def _requirements(values: list[str]) -> Missed:
+    for value in values:
+        try:
+            Requirement(value)
+        except InvalidRequirement as exc:
+            return f"requirements as pip takes them; {value!r}: {str(exc).splitlines()[0]}"
+    return None
+
+
+def _web_address(value: str) -> Missed:
+    missed = "an address such as 'https://example.org/code'"
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return missed
+    sound = parts.scheme in ("http", "https") and parts.netloc and " " not in value
+    return None if sound else missed
+
+
+CONTENTS: dict[str, Callable[[Any], Missed]] = {
+    "dataset_id": _dataset_id,
+    "data_format": _data_format,
+    "observation_space": _space,
+    "action_space": _space,
+    "minari_version": _version,
+    "author": _names,
+    "requirements": _requirements,
+    "combined_datasets": _dataset_ids,
+    "code_permalink": _web_address,
+}

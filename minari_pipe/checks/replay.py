@@ -1,0 +1,330 @@
+"""Replay: episodes are simulated again, and must come out as they were recorded.
+
+An episode can be replayed if it has its own seed (with the options of its reset), or if the
+simulator's state at its start is known: the option ``initial_state_dict``, or the first row of
+``infos/state`` where the environment takes one. It is replayed twice: in a fresh environment, and
+in one that has just run another episode, which finds environments that carry something over.
+
+Values are compared exactly as long as the packages and the platform that made the data are the
+ones that run. Elsewhere simulators round differently, and contacts are chaotic: of the 25 human
+door demonstrations, made with mujoco 3.11.0 and replayed with 3.3.5, the first ten steps agree
+within 4e-7, every step before the 36th within 1e-3, and none of them to its end. So elsewhere the
+first ``DRIFT_STEPS`` steps are held to ``DRIFT_TOLERANCE``; episodes that drift apart later are
+counted (``drifted``) and are no fault.
+"""
+
+from __future__ import annotations
+
+import copy
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from packaging.utils import canonicalize_name
+
+from minari_pipe import environments
+from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
+from minari_pipe.checks.base import Check, Episode, Finding, Subject, shown
+from minari_pipe.checks.environment import recover, spec_fault
+from minari_pipe.spaces import is_image_space, space_leaves
+from minari_pipe.tree import Path, join_path, leaves, map_leaves
+
+DRIFT_TOLERANCE = 1e-3
+DRIFT_STEPS = 30
+
+
+@dataclass
+class Coverage:
+    """What was replayed, and how strictly."""
+
+    applicable: bool = True
+    reason: str = ""
+    """Why the check is not applicable, or why values are not compared exactly."""
+    replayed: int = 0
+    """Episodes that were simulated again."""
+    not_replayable: int = 0
+    """Episodes without a seed and without a stored state."""
+    not_selected: int = 0
+    """Episodes left out because of ``options.replay_steps``."""
+    faulty: int = 0
+    """Episodes left out because another check found an error in them."""
+    drifted: int = 0
+    """Episodes that left the tolerance after ``DRIFT_STEPS`` steps, on other versions."""
+    exact: bool = True
+    tolerance: float = 0.0
+    steps: int = 0
+    """Recorded steps that were simulated again, each of them twice unless it diverged."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first place where a replay is not what was recorded."""
+
+    step: int
+    """Calls of ``env.step`` before it, -1 for the reset."""
+    path: str
+    message: str
+    failed: bool = False
+    """Whether the environment raised, which is never a matter of rounding."""
+
+
+class Replay(Check):
+    """Simulates recorded episodes again; reports the first diverging step of each.
+
+    A last step that was recorded as truncated may be one that the environment does not truncate:
+    the collector closed the episode there, because the actions were exhausted.
+    """
+
+    name = "replay"
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.coverage = Coverage()
+        self._used: gym.Env | None = None
+        """An environment that has run one earlier episode and nothing else."""
+        self._takes_state = False
+        self._seen_steps = 0
+        self._images: set[Path] = set()
+
+    def begin(self) -> Iterator[Finding]:
+        subject, coverage = self.subject, self.coverage
+        spec = subject.environment
+        if spec is None:
+            coverage.applicable, coverage.reason = False, "the dataset has no environment"
+        elif fault := spec_fault(subject, spec):
+            # The check of the environment reports it; simulating it again would say it again.
+            coverage.applicable, coverage.reason = False, f"env_spec {fault}"
+        elif subject.options.replay_tolerance:
+            coverage.exact, coverage.tolerance = False, subject.options.replay_tolerance
+        elif reason := _elsewhere(subject, spec):
+            coverage.exact, coverage.tolerance, coverage.reason = False, DRIFT_TOLERANCE, reason
+        if coverage.applicable:
+            with closing(recover(subject, str(spec))) as env:
+                self._takes_state = hasattr(env.unwrapped, "set_env_state")
+        space = subject.observation_space
+        if subject.metadata.get("jpeg_encoding") and space is not None:
+            # JPEG is lossy, so pictures never come out as they were recorded.
+            self._images = {path for path, leaf in space_leaves(space) if is_image_space(leaf)}
+        yield from ()
+
+    def episode(self, episode: Episode) -> Iterator[Finding]:
+        coverage = self.coverage
+        if not coverage.applicable:
+            return
+        if episode.faults:
+            coverage.faulty += 1
+            return
+        start = reset_arguments(episode, takes_state=self._takes_state)
+        if start is None:
+            coverage.not_replayable += 1
+            return
+        n_steps = self._share(episode.n_steps or 0)
+        if n_steps == 0:
+            coverage.not_selected += 1
+            return
+        coverage.replayed += 1
+        coverage.steps += n_steps
+        divergence, where = self._replay_twice(episode, start, n_steps)
+        if divergence is not None and self._is_drift(divergence):
+            coverage.drifted += 1
+        elif divergence is not None:
+            yield self.error(divergence.path, f"{divergence.message} ({where})")
+
+    def finish(self) -> Iterator[Finding]:
+        if self._used is not None:
+            self._used.close()
+        yield from ()
+
+    def _share(self, n_steps: int) -> int:
+        """How many steps of this episode to replay: all or none, an even share of the dataset.
+
+        The first episode is always replayed, if need be in part.
+        """
+        budget = self.subject.options.replay_steps
+        self._seen_steps += n_steps
+        total = self.subject.metadata.get("total_steps")
+        if budget is None or not isinstance(total, int) or total <= budget:
+            return n_steps
+        spent = self.coverage.steps
+        if self.coverage.replayed == 0:
+            return min(n_steps, budget)
+        fits = spent + n_steps <= budget
+        return n_steps if fits and spent + n_steps / 2 <= self._seen_steps * budget / total else 0
+
+    def _replay_twice(
+        self, episode: Episode, start: Mapping[str, Any], n_steps: int
+    ) -> tuple[Divergence | None, str]:
+        """The first divergence and the kind of environment that it happened in."""
+        fresh = recover(self.subject, str(self.subject.environment))
+        divergence = self._replay(fresh, episode, start, n_steps)
+        if divergence is not None:
+            fresh.close()
+            return divergence, "fresh environment"
+        used = self._used or self._warm(episode, start, n_steps)
+        divergence = self._replay(used, episode, start, n_steps)
+        used.close()
+        self._used = fresh
+        return divergence, "environment that had just run another episode"
+
+    def _is_drift(self, divergence: Divergence) -> bool:
+        elsewhere = not self.coverage.exact and not self.subject.options.replay_tolerance
+        return elsewhere and not divergence.failed and divergence.step >= DRIFT_STEPS
+
+    def _warm(self, episode: Episode, start: Mapping[str, Any], n_steps: int) -> gym.Env:
+        """An environment that has run another episode than ``episode``, when there was none yet:
+        the same actions from another seed."""
+        env = recover(self.subject, str(self.subject.environment))
+        seed = (start["seed"] + 1) % 2**31
+        try:
+            env.reset(seed=seed)
+        except Exception:  # an environment that cannot start without options
+            env.reset(seed=seed, options=copy.deepcopy(start["options"]))
+        for step in range(n_steps):
+            *_, terminated, truncated, _ = env.step(_row(episode.actions, step))
+            if terminated or truncated:
+                break
+        return env
+
+    def _replay(
+        self, env: gym.Env, episode: Episode, start: Mapping[str, Any], n_steps: int
+    ) -> Divergence | None:
+        step = -1
+        try:
+            observation, _ = env.reset(**copy.deepcopy(dict(start)))
+            found = self._compare_observation(episode, step, observation)
+            while found is None and step + 1 < n_steps:
+                step += 1
+                action = _row(episode.actions, step)
+                observation, reward, terminated, truncated, _ = env.step(action)
+                found = self._compare_observation(episode, step, observation)
+                found = found or self._compare_reward(episode, step, reward)
+                found = found or _compare_flags(episode, step, terminated, truncated)
+        except Exception as exc:  # whatever a simulator raises on what a file holds
+            what = f"{type(exc).__name__}: {shown(exc, 200)}"
+            message = f"{_named(step)}: the replay fails with {what}"
+            return Divergence(step, episode.path(), message, failed=True)
+        return found
+
+    def _compare_observation(
+        self, episode: Episode, step: int, observation: Any
+    ) -> Divergence | None:
+        row = step + 1
+        for path, column in leaves(episode.observations):
+            if path in self._images:
+                continue
+            where = episode.path(join_path(("observations", *path)))
+            replayed = observation
+            try:
+                for key in path:
+                    replayed = replayed[key]
+            except (LookupError, TypeError):
+                return Divergence(step, where, f"{_named(step)}: the replay has no such value")
+            difference = self._difference(column[row], replayed)
+            if difference:
+                message = f"{_named(step)} (row {row}): {difference}"
+                return Divergence(step, where, message)
+        return None
+
+    def _compare_reward(self, episode: Episode, step: int, reward: Any) -> Divergence | None:
+        scalar = np.asarray(reward).reshape(()) if np.size(reward) == 1 else reward
+        difference = self._difference(episode.rewards[step], scalar)
+        if difference is None:
+            return None
+        return Divergence(step, episode.path("rewards"), f"{_named(step)}: {difference}")
+
+    def _difference(self, recorded: Any, replayed: Any) -> str | None:
+        """``recorded 0.1, replayed 0.2`` for the first element that differs, else ``None``."""
+        if isinstance(recorded, str):
+            same = recorded == replayed
+            return None if same else f"recorded {recorded!r}, replayed {replayed!r}"
+        recorded = np.asarray(recorded)
+        replayed = np.asarray(replayed)
+        if replayed.shape != recorded.shape:
+            return f"recorded shape {recorded.shape}, replayed {replayed.shape}"
+        # As the recorder stores it: cast to the dtype of the column.
+        replayed = replayed.astype(recorded.dtype, copy=False)
+        same = recorded == replayed
+        tolerance = self.coverage.tolerance
+        if tolerance and recorded.dtype.kind == "f":
+            same |= np.isclose(recorded, replayed, rtol=tolerance, atol=tolerance)
+        if same.all():
+            return None
+        index = tuple(int(i) for i in np.argwhere(~same)[0])
+        element = f" at element {index[0] if len(index) == 1 else index}" if index else ""
+        return f"recorded {recorded[index]!s}, replayed {replayed[index]!s}{element}"
+
+
+def reset_arguments(episode: Episode, *, takes_state: bool) -> dict[str, Any] | None:
+    """What to pass to ``reset`` to start ``episode`` again, ``None`` if it cannot be known.
+
+    Args:
+        episode: the episode.
+        takes_state: whether the environment's ``reset`` takes an ``initial_state_dict``.
+    """
+    seed = episode.metadata.get("seed")
+    options = episode.metadata.get("options")
+    if seed is not None:
+        return {"seed": int(seed), "options": options}
+    # Without a seed of its own any will do, but it must be the same every time.
+    if isinstance(options, Mapping) and "initial_state_dict" in options:
+        return {"seed": 0, "options": options}
+    state = episode.infos.get("state") if isinstance(episode.infos, Mapping) else None
+    if takes_state and isinstance(state, Mapping) and state:
+        first = map_leaves(lambda column: column[0], dict(state))
+        return {"seed": 0, "options": {**(options or {}), "initial_state_dict": first}}
+    return None
+
+
+def platform_name() -> str:
+    """What decides the bits of floating-point results besides the packages."""
+    return f"{platform.system()}-{platform.machine()}"
+
+
+def _elsewhere(subject: Subject, spec: str) -> str | None:
+    """Why the data cannot be expected to come out to the bit here, ``None`` if they can."""
+    recorded = subject.options.recorded_platform
+    if recorded is not None and recorded != platform_name():
+        return f"made on {recorded}, replayed on {platform_name()}"
+    pins = pinned_versions(subject.metadata.get("requirements"))
+    other = {name: pins[name] for name in sorted(pins) if pins[name] != installed_version(name)}
+    if not other:
+        return None
+    try:
+        matter = {canonicalize_name(name) for name in environments.packages_of(spec_id(spec) or "")}
+    except Exception:  # not registered under its id: every pin may matter
+        matter = {canonicalize_name(name) for name in other}
+    for name in other:
+        if name in (*matter, "numpy"):
+            installed = installed_version(name) or "none"
+            return f"made with {name} {other[name]}, replayed with {installed}"
+    return None
+
+
+def _compare_flags(
+    episode: Episode, step: int, terminated: Any, truncated: Any
+) -> Divergence | None:
+    last = step == (episode.n_steps or 0) - 1
+    for name, replayed in (("terminations", terminated), ("truncations", truncated)):
+        recorded = bool(getattr(episode, name)[step])
+        closed_by_collector = name == "truncations" and last and recorded and not replayed
+        if recorded != bool(replayed) and not closed_by_collector:
+            message = f"{_named(step)}: recorded {recorded}, replayed {bool(replayed)}"
+            return Divergence(step, episode.path(name), message)
+    return None
+
+
+def _row(columns: Any, row: int) -> Any:
+    """One row of a tree of columns, as a copy: an environment may change what it is given."""
+    return map_leaves(lambda column: copy.copy(column[row]), columns)
+
+
+def _named(step: int) -> str:
+    return "reset" if step < 0 else f"step {step}"

@@ -1,0 +1,283 @@
+"""Runs the checks over a dataset, reading every episode once, and collects what they find."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from minari_pipe.checks.advisory import ADVISORIES, Advisories
+from minari_pipe.checks.base import LEVELS, Check, Episode, Finding, Subject, relative, shown
+from minari_pipe.checks.environment import Environment
+from minari_pipe.checks.flags import Flags
+from minari_pipe.checks.metadata import Metadata
+from minari_pipe.checks.replay import Coverage, Replay
+from minari_pipe.checks.scores import Scores
+from minari_pipe.checks.shapes import Shapes
+from minari_pipe.checks.totals import Ids, Statistics, Totals
+from minari_pipe.checks.values import Finite, Membership
+from minari_pipe.errors import ConfigError
+from minari_pipe.storage.base import MinariStorage
+
+MAX_FINDINGS = 10
+"""Findings of one check that are listed; the others are counted."""
+
+ENTRY_POINTS = "minari_pipe.checks"
+"""Entry-point group of other packages' checks: subclasses of ``Check``, or functions from a
+``Subject`` to findings."""
+
+# In this order; an episode's replay comes last, because whatever another check found in an
+# episode would be found again by simulating it.
+CHECKS: dict[str, type[Check]] = {
+    check.name: check
+    for check in (
+        Metadata,
+        Scores,
+        Advisories,
+        Environment,
+        Ids,
+        Shapes,
+        Finite,
+        Membership,
+        Flags,
+        Totals,
+        Statistics,
+        Replay,
+    )
+}
+
+
+@dataclass
+class Report:
+    """What a run found: findings, those that were acknowledged, and what replay covered."""
+
+    findings: list[Finding] = field(default_factory=list)
+    """At most ``MAX_FINDINGS`` of each check; a last one says how many more there are."""
+    acknowledged: list[Finding] = field(default_factory=list)
+    replay: Coverage = field(default_factory=lambda: Coverage(applicable=False, reason="not run"))
+    counts: dict[str, int] = field(default_factory=dict)
+    """Findings by check, for every check that ran, those included that are not listed."""
+    n_errors: int = 0
+    n_warnings: int = 0
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the dataset may be published: no errors."""
+        return self.n_errors == 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; ``errors`` and ``warnings`` count what is not listed as well."""
+        return {
+            "ok": self.ok,
+            "errors": self.n_errors,
+            "warnings": self.n_warnings,
+            "findings": [finding.to_json() for finding in self.findings],
+            "acknowledged": [finding.to_json() for finding in self.acknowledged],
+            "replay": self.replay.to_json(),
+            "checks": dict(self.counts),
+            "skipped": list(self.skipped),
+        }
+
+
+def run(subject: Subject, *, extra: Iterable[Finding] = ()) -> Report:
+    """Run every check on a dataset.
+
+    Args:
+        subject: the dataset.
+        extra: findings of others, such as the policy that made the data, to be reported with.
+
+    Raises:
+        ConfigError: ``options.skip`` names a check that does not exist.
+    """
+    known = CHECKS | _installed_checks()
+    skip = set(subject.options.skip)
+    for name in sorted(skip - set(known)):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}"
+        raise ConfigError(f"validate.skip: no check {name!r}.{hint}")
+    checks = [check(subject) for name, check in known.items() if name not in skip]
+    collected = _Collected(subject.options.acknowledge)
+    if subject.storage is None and not subject.metadata:
+        checks = []
+        collected.take([_unreadable("metadata", subject.fault)])
+    for check in checks:
+        collected.take(_guarded(check, "dataset", check.begin))
+    unusable = _unusable(subject) if checks else None
+    if unusable is not None:
+        if not collected.n_errors("metadata"):  # else this only says it again
+            collected.take([unusable])
+    elif subject.storage is not None and _pass_over(subject, subject.storage, checks, collected):
+        for check in checks:
+            collected.take(_guarded(check, "dataset", check.finish))
+    collected.take(extra)
+    collected.take(_unknown_acknowledgements(subject, collected.ids))
+    report = collected.report([check.name for check in checks])
+    report.skipped = sorted(skip)
+    for check in checks:
+        if isinstance(check, Replay):
+            report.replay = check.coverage
+    return report
+
+
+def _unusable(subject: Subject) -> Finding | None:
+    """Why no episode can be looked at, ``None`` if they can."""
+    if subject.storage is None:
+        return _unreadable("data", subject.fault)
+    for name in ("observation_space", "action_space"):
+        if getattr(subject, name) is None:
+            return _unreadable(f"metadata / {name}", "is missing or no space of the standard")
+    return None
+
+
+def _pass_over(
+    subject: Subject, storage: MinariStorage, checks: list[Check], collected: _Collected
+) -> bool:
+    """Read every episode once and show it to every check; whether that was possible."""
+    try:
+        list(storage.get_episode_metadata([]))
+    except Exception as exc:
+        collected.take([_unreadable("data", relative(str(exc), subject.data_path))])
+        return False
+    for episode in _episodes(storage, subject.metadata.get("total_episodes")):
+        if episode.unreadable:
+            message = relative(episode.unreadable, subject.data_path)
+            collected.take([_unreadable(episode.path(), message)])
+            episode.faults.add("readable")
+        for check in checks:
+            if collected.take(_guarded(check, episode.path(), check.episode, episode)):
+                episode.faults.add(check.name)
+    return True
+
+
+def _episodes(storage: MinariStorage, expected: Any) -> Iterator[Episode]:
+    """Every episode in order, opening the files again only after one that cannot be read."""
+    index = 0
+    while True:
+        try:
+            pairs = zip(
+                storage.get_episodes(itertools.count(index)),
+                storage.get_episode_metadata(itertools.count(index)),
+                strict=False,
+            )
+            for columns, attributes in pairs:
+                yield _episode(index, columns, attributes)
+                index += 1
+        except IndexError:  # there are no more
+            return
+        except Exception as exc:  # whatever a damaged file makes of it
+            episode = _episode(index, {}, {})
+            episode.unreadable = str(exc)
+            yield episode
+            index += 1
+            if not isinstance(expected, int) or index >= expected:
+                return
+
+
+def _episode(index: int, columns: Mapping[str, Any], metadata: Mapping[str, Any]) -> Episode:
+    return Episode(
+        index,
+        observations=columns.get("observations"),
+        actions=columns.get("actions"),
+        rewards=columns.get("rewards"),
+        terminations=columns.get("terminations"),
+        truncations=columns.get("truncations"),
+        infos=columns.get("infos"),
+        metadata=metadata,
+    )
+
+
+def _unreadable(path: str, message: str) -> Finding:
+    return Finding("error", "readable", path, message)
+
+
+def _unknown_acknowledgements(subject: Subject, seen: set[str]) -> Iterator[Finding]:
+    known = seen | {entry.id for entry in ADVISORIES}
+    for name in subject.options.acknowledge:
+        if name not in known:
+            near = difflib.get_close_matches(name, known - {""}, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            yield Finding(
+                "warning", "advisory", "options / acknowledge", f"no advisory {name!r}{hint}"
+            )
+
+
+def _installed_checks() -> dict[str, type[Check]]:
+    """Checks of other installed packages; a name of this package cannot be taken over."""
+    found: dict[str, type[Check]] = {}
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name not in CHECKS:
+            found[point.name] = _as_check(point.name, point.load())
+    return found
+
+
+def _as_check(name: str, loaded: Any) -> type[Check]:
+    if isinstance(loaded, type) and issubclass(loaded, Check):
+        return loaded
+
+    class FunctionCheck(Check):
+        def begin(self) -> Iterable[Finding]:
+            return loaded(self.subject)
+
+    FunctionCheck.name = name
+    return FunctionCheck
+
+
+def _guarded(
+    check: Check, path: str, hook: Callable[..., Iterable[Finding]], *args: Any
+) -> Iterator[Finding]:
+    """What a hook finds; if it raises, that is a finding too."""
+    try:
+        yield from hook(*args)
+    except Exception as exc:  # a check that fails must not hide what the others find
+        what = f"{type(exc).__name__}: {shown(exc, 300)}"
+        yield Finding("error", check.name, path, f"the check itself failed with {what}")
+
+
+class _Collected:
+    """Sorts findings into listed, acknowledged and merely counted ones."""
+
+    def __init__(self, acknowledge: Iterable[str]) -> None:
+        self._acknowledge = frozenset(acknowledge)
+        self._findings: dict[str, list[Finding]] = {}
+        self._acknowledged: list[Finding] = []
+        self.counts: dict[str, Counter[str]] = {}
+        self.ids: set[str] = set()
+
+    def take(self, findings: Iterable[Finding]) -> bool:
+        """Add findings; whether there was an error among them."""
+        any_error = False
+        for finding in findings:
+            self.ids.add(finding.id)
+            if finding.level != "error" and finding.id and finding.id in self._acknowledge:
+                self._acknowledged.append(finding)
+                continue
+            self.counts.setdefault(finding.check, Counter())[finding.level] += 1
+            listed = self._findings.setdefault(finding.check, [])
+            if len(listed) < MAX_FINDINGS:
+                listed.append(finding)
+            any_error |= finding.level == "error"
+        return any_error
+
+    def n_errors(self, check: str) -> int:
+        """How many errors one check has reported so far."""
+        return self.counts.get(check, Counter())["error"]
+
+    def report(self, names: Iterable[str]) -> Report:
+        report = Report(acknowledged=self._acknowledged)
+        report.counts = dict.fromkeys(names, 0)
+        for name, counts in self.counts.items():
+            listed = self._findings[name]
+            report.findings += listed
+            report.counts[name] = counts.total()
+            report.n_errors += counts["error"]
+            report.n_warnings += counts["warning"]
+            more = counts.total() - len(listed)
+            if more:
+                level = next(level for level in LEVELS if counts[level])
+                report.findings.append(Finding(level, name, "dataset", f"and {more} more"))
+        return report

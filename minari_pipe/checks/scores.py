@@ -1,0 +1,53 @@
+"""Reference scores: both there, finite, and the expert above the random policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any
+
+from minari_pipe.checks.base import Check, Finding
+
+NAMES = ("ref_min_score", "ref_max_score")
+EPISODES = "num_episodes_average_score"
+
+
+class Scores(Check):
+    """``ref_min_score`` < ``ref_max_score``; a dataset without an environment may have neither."""
+
+    name = "scores"
+
+    def begin(self) -> Iterator[Finding]:
+        metadata = self.subject.metadata
+        given = [name for name in NAMES if metadata.get(name) is not None]
+        required = self.subject.options.require_scores and self.subject.environment is not None
+        if not given and not required:
+            return
+        missing = [name for name in NAMES if name not in given]
+        if missing:
+            path = f"metadata / {missing[0]}" if given else "metadata"
+            verb = "is missing" if given else f"{' and '.join(missing)} are missing"
+            yield self.error(path, f"{verb}; normalized scores need both reference scores")
+        wrong = [n for n in given if not _is_number(metadata[n]) or not math.isfinite(metadata[n])]
+        for name in wrong:
+            yield self.error(
+                f"metadata / {name}", f"is {metadata[name]!r}, expected a finite number"
+            )
+        low, high = (metadata.get(name, 0.0) for name in NAMES)
+        if not missing and not wrong and not low < high:
+            yield self.error(
+                f"metadata / {NAMES[1]}",
+                f"the expert scores {high}, not above the random policy's {low} (ref_min_score)",
+            )
+        episodes = metadata.get(EPISODES)
+        if not given and episodes is None:
+            return
+        if isinstance(episodes, bool) or not isinstance(episodes, Integral) or episodes < 1:
+            yield self.error(
+                f"metadata / {EPISODES}", f"is {episodes!r}, expected a number of episodes >= 1"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,264 @@
+"""Makes Gymnasium environments from names and stored specs, under the rules of :mod:`trust`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, registry
+
+from minari_pipe.errors import (
+    ConfigError,
+    EnvironmentNotFoundError,
+    MissingDependencyError,
+    TrustError,
+)
+from minari_pipe.trust import how_to_trust, is_trusted_module, resolve, split_target
+
+
+@dataclass(frozen=True)
+class EnvironmentPackage:
+    """A package that registers environments when its module is imported."""
+
+    pattern: str
+    """Regular expression of the environment ids it registers."""
+    module: str
+    pip: str
+    """What ``pip install`` takes."""
+    distributions: tuple[str, ...]
+    """Distributions whose version decides what the environments do."""
+
+
+# Gymnasium no longer loads plugins by itself, so an id alone does not say what to import. Others
+# announce themselves with the entry-point group of ENTRY_POINTS.
+PACKAGES = (
+    EnvironmentPackage(
+        r"(Adroit|Fetch|Hand(Reach|Manipulate)|FrankaKitchen|PointMaze_|AntMaze_|MaMuJoCo)",
+        "gymnasium_robotics",
+        "minari_pipe[robotics]",
+        ("gymnasium-robotics", "mujoco"),
+    ),
+    EnvironmentPackage(r"(MiniGrid|BabyAI)-", "minigrid", "minigrid", ("minigrid",)),
+    EnvironmentPackage(r"ALE/", "ale_py", "ale-py", ("ale-py",)),
+)
+ENTRY_POINTS = "minari_pipe.environments"
+
+# Modules inside Gymnasium whose environments run on a simulator of their own.
+SIMULATORS = {"gymnasium.envs.mujoco": ("mujoco",), "gymnasium.envs.box2d": ("box2d",)}
+
+# Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
+OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
+
+REFUSED_WRAPPERS = {
+    "NormalizeObservation": "carries running statistics from one episode to the next, so an "
+    "episode would depend on the episodes before it",
+    "NormalizeReward": "carries running statistics from one episode to the next, so an "
+    "episode would depend on the episodes before it",
+    "RecordVideo": "writes files where the config says",
+    "HumanRendering": "opens a window",
+    "Autoreset": "starts a new episode inside the old one",
+}
+
+
+def _import_package(env_id: str) -> None:
+    """Import the installed package that registers ``env_id``, if one is known."""
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if env_id not in registry:
+            point.load()
+    for package in PACKAGES:
+        if env_id not in registry and re.match(package.pattern, env_id):
+            try:
+                importlib.import_module(package.module)
+            except ModuleNotFoundError as exc:
+                raise MissingDependencyError(
+                    f"environment {env_id!r} needs the module {exc.name!r}, which is not "
+                    f"installed. Run: pip install '{package.pip}'"
+                ) from exc
+
+
+def registered_spec(env_id: str) -> EnvSpec:
+    """The spec that the running process has registered for ``env_id``.
+
+    Args:
+        env_id: such as ``AdroitHandDoor-v1``, or ``my_module:Env-v0``, whose module is imported
+            only if the user trusts it.
+
+    Raises:
+        TrustError: the module before the colon is not trusted.
+        EnvironmentNotFoundError: nothing registers this id.
+        MissingDependencyError: its package is known but not installed.
+    """
+    module, colon, name = env_id.rpartition(":")
+    if colon:
+        if not is_trusted_module(module):
+            raise TrustError(
+                f"env.id {env_id!r} would import the module {module!r}; {how_to_trust(module)}"
+            )
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as exc:
+            raise ConfigError(f"env.id {env_id!r}: no module {exc.name!r}") from exc
+    elif name not in registry:
+        _import_package(name)
+    spec = registry.get(name)
+    if spec is None:
+        near = difflib.get_close_matches(name, registry, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise EnvironmentNotFoundError(
+            f"no environment {env_id!r} is registered.{hint} An environment of your own is named "
+            f"'module:Env-v0', with its module trusted"
+        )
+    return spec
+
+
+def registered_horizon(env_id: str) -> int | None:
+    """``max_episode_steps`` as registered for ``env_id``, ``None`` if it has no time limit."""
+    return registered_spec(env_id).max_episode_steps
+
+
+def wrapper_class(target: str) -> type[gym.Wrapper]:
+    """The wrapper named ``gymnasium.wrappers.NAME``, or one of a trusted module.
+
+    Raises:
+        ConfigError: a wrapper that cannot be used for datasets, with the reason.
+        TrustError: a wrapper of a module the user does not trust.
+    """
+    module, name = split_target(target)
+    if module.split(".")[0] == "gymnasium" and name in REFUSED_WRAPPERS:
+        raise ConfigError(f"env.wrappers: {target!r} is refused: it {REFUSED_WRAPPERS[name]}")
+    if module == "gymnasium.wrappers" and name in gym.wrappers.__all__:
+        found = getattr(gym.wrappers, name)
+    elif is_trusted_module(module):
+        found = resolve(target, {}, what="env.wrappers")
+    else:
+        raise TrustError(
+            f"env.wrappers: {target!r} is neither gymnasium.wrappers.NAME nor trusted; "
+            f"{how_to_trust(module.split('.')[0])}"
+        )
+    if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
+        raise ConfigError(f"env.wrappers: {target!r} is not a gymnasium.Wrapper")
+    return found
+
+
+def make_environment(
+    env_id: str,
+    kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Mapping[str, Any]] = (),
+) -> gym.Env:
+    """Make a registered environment and wrap it.
+
+    Args:
+        env_id: see :func:`registered_spec`.
+        kwargs: keyword arguments of ``gymnasium.make``, ``max_episode_steps`` among them.
+        wrappers: from the innermost to the outermost, each ``{"_target_": name, **arguments}``.
+
+    Raises:
+        ConfigError: arguments that the environment or a wrapper does not take.
+    """
+    registered_spec(env_id)
+    try:
+        # The spec is asked for by its plain name: the module before a colon is imported by now.
+        env = gym.make(env_id.rpartition(":")[2], **dict(kwargs or {}))
+    except gym.error.DependencyNotInstalled as exc:
+        raise MissingDependencyError(f"environment {env_id!r}: {exc}") from exc
+    except (TypeError, ValueError, AssertionError, gym.error.Error) as exc:
+        reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+        raise ConfigError(
+            f"environment {env_id!r} cannot be made with env.kwargs={dict(kwargs or {})}: {reason}"
+        ) from exc
+    for wrapper in wrappers:
+        arguments = dict(wrapper)
+        target = str(arguments.pop("_target_", ""))
+        try:
+            env = wrapper_class(target)(env, **arguments)
+        except (TypeError, ValueError, AssertionError) as exc:
+            raise ConfigError(f"env.wrappers: {target} with {arguments}: {exc}") from exc
+    return env
+
+
+def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str) -> None:
+    module = str(entry_point).partition(":")[0]
+    if not is_trusted_module(module, trusted=trusted):
+        raise TrustError(
+            f"{what} would import {entry_point!r} because a file says so; "
+            f"{how_to_trust(module.split('.')[0])}, or pass trusted_modules=[{module!r}]"
+        )
+
+
+def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
+    module, _, name = str(wrapper.entry_point).partition(":")
+    if module == "gymnasium.wrappers" or module.startswith("gymnasium.wrappers."):
+        found = load_env_creator(wrapper.entry_point)
+        home = str(getattr(found, "__module__", ""))
+        is_wrapper = isinstance(found, type) and issubclass(found, gym.Wrapper)
+        if is_wrapper and home.startswith("gymnasium.wrappers") and name != "RecordVideo":
+            return
+    _check_entry_point(wrapper.entry_point, trusted, what=f"wrapper {wrapper.name!r}")
+
+
+def recover(spec_json: str, *, trusted_modules: Collection[str] = (), **kwargs: Any) -> gym.Env:
+    """Make the environment that a dataset's ``env_spec`` describes.
+
+    The spec is used only if its id is registered in the running process with the same entry
+    point, or the module of its entry point is trusted; its wrappers only if they are Gymnasium's
+    or of a trusted module.
+
+    Args:
+        spec_json: JSON of a Gymnasium ``EnvSpec``, of any Gymnasium release.
+        trusted_modules: modules to trust for this call.
+        kwargs: keyword arguments of ``gymnasium.make``, such as ``render_mode``.
+
+    Raises:
+        TrustError: the spec names code that the user does not trust.
+        EnvironmentNotFoundError: its id is not registered and its module is not importable.
+    """
+    fields = {k: v for k, v in json.loads(spec_json).items() if k not in OLD_SPEC_KEYS}
+    fields.setdefault("additional_wrappers", [])
+    fields["vector_entry_point"] = None
+    try:
+        spec = EnvSpec.from_json(json.dumps(fields))
+    except ValueError as exc:
+        raise ConfigError(f"the stored env_spec cannot be read: {exc}") from exc
+    try:
+        if spec.id not in registry:
+            _import_package(spec.id)
+    except MissingDependencyError:
+        if not is_trusted_module(str(spec.entry_point).partition(":")[0], trusted=trusted_modules):
+            raise
+    known = registry.get(spec.id)
+    if known is None or known.entry_point != spec.entry_point:
+        _check_entry_point(spec.entry_point, trusted_modules, what=f"env_spec {spec.id!r}")
+    for wrapper in spec.additional_wrappers:
+        _check_wrapper(wrapper, trusted_modules)
+    try:
+        return gym.make(spec, **kwargs)
+    except gym.error.DependencyNotInstalled as exc:
+        raise MissingDependencyError(f"environment {spec.id!r}: {exc}") from exc
+    except ModuleNotFoundError as exc:
+        raise EnvironmentNotFoundError(
+            f"environment {spec.id!r} needs the module {exc.name!r}, which is not installed"
+        ) from exc
+
+
+def packages_of(env_id: str) -> dict[str, str]:
+    """Versions of the distributions that decide what ``env_id`` does, by distribution name."""
+    entry_point = str(registered_spec(env_id).entry_point)
+    names = ["gymnasium"]
+    for package in PACKAGES:
+        if entry_point.startswith(package.module):
+            names += package.distributions
+            break
+    else:
+        for prefix, simulators in SIMULATORS.items():
+            if entry_point.startswith(prefix):
+                names += simulators
+        top = entry_point.split(":")[0].split(".")[0]
+        names += importlib.metadata.packages_distributions().get(top, [])
+    return {name: importlib.metadata.version(name) for name in dict.fromkeys(names)}

@@ -1,0 +1,225 @@
+"""One step, one episode being recorded, one episode being read: plain carriers of values.
+
+They do not judge what they carry; the storage refuses what cannot be stored, the checks report
+what should not be published. Alignment everywhere: ``T`` actions, rewards, terminations and
+truncations, ``T + 1`` observations and infos (the first row is the reset's).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, SupportsFloat, TypedDict
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.tree import map_leaves
+
+REWARD_STATISTICS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
+
+
+class StepData(TypedDict):
+    """The values of a single environment step; at a reset only observation and info are set."""
+
+    observation: Any
+    action: Any | None
+    reward: SupportsFloat | None
+    terminated: bool | None
+    truncated: bool | None
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EpisodeBuffer:
+    """The data of one episode on its way into a dataset.
+
+    Attributes:
+        id: number in the dataset; None means "the next one", the number of an existing episode
+            means "append to that one".
+        seed: seed of the episode's reset.
+        options: options of the episode's reset.
+        observations: ``T + 1`` rows; arrays or lists of rows in the dicts and tuples of the space.
+            Right after the reset it is the bare first observation, as in Minari.
+        actions: ``T`` rows, likewise.
+        rewards: ``T`` numbers.
+        terminations: ``T`` flags.
+        truncations: ``T`` flags.
+        infos: ``T + 1`` rows in nested dicts, or None.
+        metadata: further attributes of the episode.
+    """
+
+    id: int | None = None
+    seed: int | None = None
+    options: dict | None = None
+    observations: Any = None
+    actions: Any = None
+    rewards: Any = field(default_factory=list)
+    terminations: Any = field(default_factory=list)
+    truncations: Any = field(default_factory=list)
+    infos: dict | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Copy what a reset returned: environments may write the next observation over it."""
+        if not len(self.rewards):
+            for name in ("observations", "infos"):
+                object.__setattr__(self, name, map_leaves(_own_array, getattr(self, name)))
+            object.__setattr__(self, "options", copied(self.options))
+
+    def add_step_data(self, step_data: StepData) -> EpisodeBuffer:
+        """Append one step; the values are copied, so an environment may reuse its arrays.
+
+        The lists are extended in place and shared with the returned buffer, as in Minari: go on
+        with the returned one only.
+
+        Raises:
+            InvalidEpisodeError: the step's dicts have other keys than those before. Info keys
+                that come and go need :class:`minari_pipe.recorder.EpisodeRecorder`, which
+                ``DataCollector`` uses.
+        """
+        observation, info = step_data["observation"], step_data["info"]
+        observations = copied(observation)
+        if self.observations is not None:
+            observations = map_leaves(_append, observation, self.observations)
+        if self.actions is None:
+            actions = map_leaves(lambda leaf: [copied(leaf)], step_data["action"])
+        else:
+            actions = map_leaves(_append, step_data["action"], self.actions)
+        if self.infos is None:
+            infos = map_leaves(lambda leaf: [copied(leaf)], info)
+        else:
+            infos = map_leaves(_append, info, self.infos)
+        self.rewards.append(copied(step_data["reward"]))
+        self.terminations.append(copied(step_data["terminated"]))
+        self.truncations.append(copied(step_data["truncated"]))
+        return replace(self, observations=observations, actions=actions, infos=infos)
+
+    def __len__(self) -> int:
+        """Number of steps ``T``."""
+        return len(self.rewards)
+
+
+def _own_array(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _append(value: Any, rows: Any) -> list[Any]:
+    if isinstance(rows, list):
+        rows.append(copied(value))
+        return rows
+    return [copied(rows), copied(value)]
+
+
+def copied(value: Any) -> Any:
+    """Copy a value that its owner might change later; immutable ones are returned as they are."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if value is None or isinstance(value, bool | int | float | str | np.generic):
+        return value
+    return copy.deepcopy(value)
+
+
+@dataclass(frozen=True)
+class EpisodeData:
+    """One episode of a dataset.
+
+    Attributes:
+        id: number of the episode in the dataset.
+        observations: ``T + 1`` rows in the dicts and tuples of the space; a list for Text.
+        actions: ``T`` rows, likewise.
+        rewards: shape ``(T,)``, float64.
+        terminations: shape ``(T,)``, bool.
+        truncations: shape ``(T,)``, bool.
+        infos: nested dicts of ``T + 1`` rows, empty if none were recorded.
+    """
+
+    id: int
+    observations: Any
+    actions: Any
+    rewards: npt.NDArray[Any]
+    terminations: npt.NDArray[Any]
+    truncations: npt.NDArray[Any]
+    infos: dict
+
+    def __len__(self) -> int:
+        """Number of steps ``T``."""
+        return len(self.rewards)
+
+    def __repr__(self) -> str:
+        return (
+            f"EpisodeData(id={self.id}, total_steps={len(self)}, "
+            f"observations={_describe(self.observations)}, "
+            f"actions={_describe(self.actions)}, "
+            f"rewards=ndarray of {len(self.rewards)} floats, "
+            f"terminations=ndarray of {len(self.terminations)} bools, "
+            f"truncations=ndarray of {len(self.truncations)} bools, "
+            f"infos=dict with the following keys: {list(self.infos or {})})"
+        )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"ndarray of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_describe(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(_describe, value)) + ")"
+    return repr(value)
+
+
+class StepDataCallback:
+    """Makes the record of one step from what the environment returned; override to edit it."""
+
+    def __call__(
+        self,
+        env: gym.Env,
+        obs: Any,
+        info: dict[str, Any],
+        action: Any | None = None,
+        rew: Any | None = None,
+        terminated: bool | None = None,
+        truncated: bool | None = None,
+    ) -> StepData:
+        """Return the step's record; at a reset, action, reward and flags are None."""
+        return {
+            "action": action,
+            "observation": obs,
+            "reward": rew,
+            "terminated": terminated,
+            "truncated": truncated,
+            "info": info,
+        }
+
+
+class EpisodeMetadataCallback:
+    """Computes the attributes of a finished episode; override to add others."""
+
+    def __call__(self, episode: dict) -> dict[str, Any]:
+        """Return the attributes of an episode.
+
+        Args:
+            episode: the fields of :class:`EpisodeData` as a dict.
+        """
+        return reward_statistics(episode["rewards"])
+
+
+def reward_statistics(rewards: npt.ArrayLike) -> dict[str, float]:
+    """Summarise an episode's rewards as the standard does.
+
+    Args:
+        rewards: shape ``(T,)``, at least one.
+
+    Returns:
+        ``rewards_sum``, ``_mean``, ``_std`` (population), ``_max`` and ``_min``, in reward units.
+    """
+    rewards = np.asarray(rewards)
+    return {
+        "rewards_sum": float(rewards.sum()),
+        "rewards_mean": float(rewards.mean()),
+        "rewards_std": float(rewards.std()),
+        "rewards_max": float(rewards.max()),
+        "rewards_min": float(rewards.min()),
+    }

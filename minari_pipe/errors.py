@@ -1,0 +1,83 @@
+"""Every error of the package, drawn as one tree.
+
+::
+
+    MinariPipeError
+    ├─ DatasetNotFoundError (FileNotFoundError)    ├─ InvalidDatasetIdError (ValueError)
+    ├─ DatasetExistsError (FileExistsError)        ├─ InvalidEpisodeError (ValueError)
+    ├─ CorruptDatasetError (OSError)               ├─ InvalidMetadataError (ValueError)
+    ├─ UnsupportedVersionError (ValueError)        ├─ UnsupportedSpaceError (TypeError)
+    ├─ UnknownFormatError (LookupError)            ├─ MissingReferenceScoreError (LookupError)
+    ├─ RemoteError (OSError)                       ├─ MissingDependencyError (ImportError)
+    ├─ EnvironmentNotFoundError (LookupError)      ├─ TrustError (PermissionError)
+    └─ ConfigError (ValueError)
+
+A class names a second builtin where real Minari raises that one for the same fault, so that the
+``except`` clauses of existing user code go on working.
+"""
+
+from __future__ import annotations
+
+
+class MinariPipeError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class DatasetNotFoundError(MinariPipeError, FileNotFoundError, ValueError):
+    """No dataset where one was expected (Minari: FileNotFoundError in a root, else ValueError)."""
+
+
+class DatasetExistsError(MinariPipeError, FileExistsError, ValueError):
+    """A dataset is already there and is not overwritten (Minari: ValueError)."""
+
+
+class CorruptDatasetError(MinariPipeError, OSError, ValueError):
+    """The files of a dataset are damaged, contradict each other or point outside themselves."""
+
+
+class InvalidDatasetIdError(MinariPipeError, ValueError):
+    """A dataset id or a namespace is malformed."""
+
+
+class InvalidEpisodeError(MinariPipeError, ValueError, AssertionError):
+    """An episode's values do not fit together (Minari: ValueError or a bare ``assert``)."""
+
+
+class InvalidMetadataError(MinariPipeError, ValueError, AssertionError):
+    """Metadata has a wrong type or may not be changed (Minari: ValueError or ``assert``)."""
+
+
+class UnsupportedVersionError(MinariPipeError, ValueError):
+    """The dataset follows a version of the standard that this package does not know."""
+
+
+class UnsupportedSpaceError(MinariPipeError, TypeError, NotImplementedError):
+    """A space cannot be stored, or its data is encoded in a way that cannot be read."""
+
+
+class UnknownFormatError(MinariPipeError, LookupError, ValueError):
+    """No storage is registered under this ``data_format``."""
+
+
+class MissingReferenceScoreError(MinariPipeError, LookupError, ValueError):
+    """A normalized score needs reference scores that the dataset does not have."""
+
+
+class EnvironmentNotFoundError(MinariPipeError, LookupError, ValueError):
+    """The environment is not registered, not installed, or was never recorded."""
+
+
+class TrustError(MinariPipeError, PermissionError):
+    """A file asked to run code that the person at the keyboard has not trusted."""
+
+
+class RemoteError(MinariPipeError, OSError):
+    """A remote could not be reached or sent something else than what was asked for."""
+
+
+class MissingDependencyError(MinariPipeError, ImportError):
+    """An optional package is not installed."""
+
+
+class ConfigError(MinariPipeError, ValueError):
+    """A configuration has a wrong key, a wrong type or a missing value."""

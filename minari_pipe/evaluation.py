@@ -1,0 +1,81 @@
+"""Returns of a policy over many episodes: the measurements behind the reference scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from minari_pipe.policies.base import Policy
+from minari_pipe.rollout import run_lockstep
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """What one evaluation episode came to."""
+
+    episode: int
+    seed: int
+    episode_return: float
+    """Undiscounted sum of the rewards."""
+    n_steps: int
+    success: bool | None
+    """Whether ``info["success"]`` was true at any step; ``None`` if the info has no such key."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Counter:
+    """Sums an episode up without keeping its steps."""
+
+    def start(self, observation: Any, info: dict, *, seed: int, options: dict | None) -> None:
+        self._seed, self._return, self._n_steps = seed, 0.0, 0
+        self._success: bool | None = None
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict,
+    ) -> None:
+        self._return += float(reward)
+        self._n_steps += 1
+        if "success" in info:
+            self._success = bool(self._success) or bool(info["success"])
+
+    def truncate(self) -> None:
+        """A return does not change where an episode is cut."""
+
+    def finish(self, episode: int) -> EpisodeResult:
+        return EpisodeResult(episode, self._seed, self._return, self._n_steps, self._success)
+
+
+def evaluate(
+    make_env: Callable[[], gym.Env],
+    policy: Policy,
+    episodes: Iterable[int],
+    *,
+    seed: int,
+    n_envs: int = 8,
+    on_step: Callable[[int], None] = lambda n: None,
+) -> Iterator[EpisodeResult]:
+    """Run ``episodes`` of ``policy`` and yield their results in order.
+
+    Deterministic in ``seed``: the results do not depend on how the episodes are divided among
+    calls. Arguments as :func:`rollout.run_lockstep`.
+    """
+    return run_lockstep(
+        make_env,
+        lambda env: _Counter(),
+        policy,
+        episodes,
+        seed=seed,
+        n_envs=n_envs,
+        on_step=on_step,
+    )

@@ -1,0 +1,135 @@
+"""What makes two datasets the same: a hash of their content, whatever files it lies in.
+
+The hash covers dtype, shape and values of every leaf of every episode in order, the episodes'
+seeds, options and attributes, and the identity fields of the metadata. It does not depend on the
+format, on chunks, on the order of keys or on the byte order of the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.spaces import serialize_space
+from minari_pipe.storage.attributes import exact_form
+from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
+from minari_pipe.tree import leaves
+
+IDENTITY_FIELDS = (
+    "dataset_id",
+    "observation_space",
+    "action_space",
+    "env_spec",
+    "eval_env_spec",
+    "ref_min_score",
+    "ref_max_score",
+    "num_episodes_average_score",
+)
+
+_ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+
+
+def content_sha256(storage: MinariStorage, metadata: Mapping[str, Any]) -> str:
+    """Hash the content of a dataset.
+
+    Args:
+        storage: the episodes, all of them.
+        metadata: the final metadata; fields other than ``IDENTITY_FIELDS`` do not count.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256(b"minari_pipe content 1\n")
+    identity = {
+        key: _canonical_field(key, metadata[key])
+        for key in IDENTITY_FIELDS
+        if metadata.get(key) is not None
+    }
+    _add_json(digest, identity)
+    indices = range(storage.total_episodes)
+    pairs = zip(storage.get_episodes(indices), storage.get_episode_metadata(indices), strict=True)
+    for index, (episode, attributes) in enumerate(pairs):
+        own = {key: value for key, value in attributes.items() if key not in ("id", "total_steps")}
+        _add_json(digest, {"episode": index, "attributes": exact_form(own, f"episode {index}")})
+        for name in _ARRAYS:
+            tree = episode[name] if episode[name] is not None else {}
+            for path, leaf in sorted(leaves(tree, (name,)), key=lambda item: _sort_key(item[0])):
+                _add_leaf(digest, path, leaf)
+    return digest.hexdigest()
+
+
+def _sort_key(path: tuple[str | int, ...]) -> list[tuple[str, int]]:
+    """Order a dict's keys as text and a tuple's entries as numbers."""
+    return [("", key) if isinstance(key, int) else (key, 0) for key in path]
+
+
+def _add_json(digest: Any, value: Any) -> None:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    digest.update(f"json {len(text)}\n".encode())
+    digest.update(text.encode("ascii"))
+
+
+def _add_leaf(digest: Any, path: tuple[str | int, ...], leaf: Any) -> None:
+    if isinstance(leaf, list) or leaf.dtype.kind in "OU":
+        array = np.asarray(leaf, dtype=object)
+        _add_json(
+            digest,
+            {"path": path, "dtype": "text", "shape": array.shape, "values": array.ravel().tolist()},
+        )
+        return
+    array = np.ascontiguousarray(leaf, dtype=leaf.dtype.newbyteorder("<"))
+    _add_json(digest, {"path": path, "dtype": array.dtype.str, "shape": leaf.shape})
+    if array.size:
+        digest.update(array.reshape(-1).view(np.uint8).data)
+
+
+def _canonical_field(key: str, value: Any) -> Any:
+    if isinstance(value, gym.Space):
+        value = serialize_space(value)
+    if key.endswith(("_spec", "_space")):
+        # the same spec can be written with other spaces and in another order of keys
+        return json.loads(value) if isinstance(value, str) else value
+    if key == "num_episodes_average_score":
+        return int(value)
+    return float(value) if key.endswith("_score") else value
+
+
+def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
+    """Describe a finished dataset's content and files.
+
+    Args:
+        dataset_dir: the directory that holds ``data/``.
+        content_sha256: from :func:`content_sha256`.
+
+    Returns:
+        ``content_sha256``, ``total_episodes``, ``total_steps`` and ``files``: the path below
+        ``dataset_dir`` of every file under ``data/`` to its ``sha256`` and ``size`` in bytes.
+
+    Raises:
+        DatasetNotFoundError: there is no data.
+    """
+    dataset_dir = Path(dataset_dir)
+    data = dataset_dir / "data"
+    metadata = MinariStorage.read_raw_metadata(data)
+    files = {}
+    for path in sorted(data.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            name = path.relative_to(dataset_dir).as_posix()
+            files[name] = {"sha256": sha256, "size": path.stat().st_size}
+    if set(files) == {f"data/{METADATA_FILE_NAME}"}:
+        raise DatasetNotFoundError(f"No data found in data path {data}")
+    return {
+        "content_sha256": content_sha256,
+        "total_episodes": metadata["total_episodes"],
+        "total_steps": metadata["total_steps"],
+        "files": files,
+    }

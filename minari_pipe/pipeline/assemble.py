@@ -1,0 +1,68 @@
+"""The final metadata of a dataset, put together in one place for ``validate`` and ``publish``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.metadata import dump_metadata
+from minari_pipe.pipeline.blocks import sha256
+from minari_pipe.pipeline.workspace import read_json
+
+NOT_CONTENT = ("publish", "validate", "overrides", "code")
+"""Parameters that do not decide what a dataset holds."""
+
+
+def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
+    """The metadata that ``metadata.json`` of the published dataset holds.
+
+    Only what the content determines: no time, host, path of this machine or git commit, so that
+    equal inputs give equal bytes anywhere.
+
+    Args:
+        folder: ``pipelines/NAME`` with what ``create`` and ``ref_scores`` wrote.
+        params: of the pipeline.
+    """
+    metadata = read_json(folder / "dataset" / "data" / "metadata.json")
+    scores = read_json(folder / "ref_scores.json")
+    made = read_json(folder / "dataset" / "provenance.json")
+    measured = [scores[k]["n"] for k in ("ref_min", "ref_max") if "n" in scores[k]]
+    metadata["ref_min_score"] = scores["ref_min_score"]
+    metadata["ref_max_score"] = scores["ref_max_score"]
+    metadata["num_episodes_average_score"] = max(
+        measured, default=params["ref_scores"]["n_episodes"]
+    )
+    metadata["eval_env_spec"] = (folder / "eval_env.json").read_text(encoding="utf-8").strip()
+    metadata["minari_pipe"] = {
+        "config_sha256": config_sha256(params),
+        "packages": params["packages"],
+        "collect_seed": params["collect"]["seed"],
+        "files": made["files"],
+        "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
+    }
+    return metadata
+
+
+def _without_seeds(score: dict[str, Any]) -> dict[str, Any]:
+    """The root seed determines them, and ``ref_scores.json`` lists them."""
+    return {key: value for key, value in score.items() if key != "seeds"}
+
+
+def config_sha256(params: dict[str, Any]) -> str:
+    """sha256 of the resolved configuration as canonical JSON, without what is not content."""
+    content = {k: v for k, v in params.items() if k not in NOT_CONTENT}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def metadata_text(metadata: dict[str, Any]) -> str:
+    """The bytes of the published ``metadata.json``."""
+    return dump_metadata(dict(sorted(metadata.items())))
+
+
+def assembled_sha256(folder: Path, metadata: dict[str, Any]) -> str:
+    """One hash over the data file and the metadata that go out together."""
+    data = sha256(folder / "dataset" / "data" / "main_data.hdf5")
+    return hashlib.sha256(f"{data}\n{metadata_text(metadata)}".encode()).hexdigest()

@@ -1,0 +1,110 @@
+"""From a stage's parameters to the objects it runs: environments and policies."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from minari_pipe.environments import make_environment, registered_spec
+from minari_pipe.errors import ConfigError
+from minari_pipe.fetch import Source, sha256_file
+from minari_pipe.pipeline.processes import DRIVER_VARIABLE
+from minari_pipe.pipeline.uses import SOURCE_KEYS, Use, sources
+from minari_pipe.pipeline.workspace import make_importable
+from minari_pipe.policies import CONTROLLERS, registered_policies
+from minari_pipe.policies.base import Policy
+from minari_pipe.trust import resolve
+
+
+def environment_factory(env: dict[str, Any], root: Path) -> Callable[[], gym.Env]:
+    """A function that makes the environment that ``env`` describes."""
+    make_importable(root)
+    import_environment(env["id"])
+    return lambda: make_environment(env["id"], env["kwargs"], env["wrappers"])
+
+
+def import_environment(env_id: str) -> None:
+    """Import the package of an environment, without the notice that some print.
+
+    The driver has shown it once; what concerns a dataset is an advisory of its validation.
+    """
+    silent = DRIVER_VARIABLE in os.environ
+    with redirect_stderr(io.StringIO()) if silent else nullcontext():
+        registered_spec(env_id)
+
+
+def make_policy(
+    config: dict[str, Any], *, where: str, root: Path, trained: Path | None = None
+) -> Policy:
+    """The policy that ``config`` describes.
+
+    Args:
+        config: as under ``policy``: ``_target_`` and its arguments.
+        where: the key of ``config``, for messages.
+        root: the workspace, from which relative paths and the user's modules are looked up.
+        trained: folder that the training stage filled, where ``config`` has a ``train:`` block.
+
+    Raises:
+        TrustError: a name that the user does not trust.
+        ConfigError: arguments that the policy does not take.
+    """
+    make_importable(root)
+    arguments = dict(config)
+    target = str(arguments.pop("_target_"))
+    found = resolve(target, registered_policies(), what=f"{where}._target_")
+    train = arguments.pop("train", None)
+    given = [where.rpartition(".")[2] for where, _ in sources(Use("", config))]
+    for key in SOURCE_KEYS:
+        if key in given:
+            arguments[key] = _source(arguments[key], root)
+        else:
+            arguments.pop(key, None)
+    if train:
+        assert trained is not None
+        arguments["checkpoint"] = Source(path=str(trained / "policy.zip"))
+        if train["normalize_observations"]:
+            arguments["normalize"] = Source(path=str(trained / "normalize.npz"))
+    if isinstance(arguments.get("controller"), dict):
+        rest = dict(arguments.pop("controller"))
+        controller = resolve(
+            str(rest.pop("_target_")), CONTROLLERS, what=f"{where}.controller._target_"
+        )
+        arguments |= {"controller": controller, "kwargs": rest}
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ConfigError(
+            f"{where}._target_: {target!r} is not a minari_pipe.policies.base.Policy; a plain "
+            f"callable goes under policy=scripted, controller._target_"
+        )
+    try:
+        return found(**arguments)
+    except TypeError as exc:
+        raise ConfigError(f"{where}: {exc}") from exc
+
+
+def _source(config: dict[str, Any], root: Path) -> Source:
+    path = config.get("path")
+    if path is not None:
+        path = str(root / Path(path).expanduser())
+    return Source(path=path, address=config.get("address"), sha256=config.get("sha256"))
+
+
+def source_hashes(
+    config: dict[str, Any], root: Path, trained: Path | None = None
+) -> dict[str, str]:
+    """sha256 of every file a policy was made from, by the key that names it."""
+    hashes = {}
+    for where, values in sources(Use("", config)):
+        source = _source(values, root)
+        hashes[where.rpartition(".")[2]] = (
+            sha256_file(source.path) if source.path else str(source.sha256)
+        )
+    if config.get("train") and trained is not None:
+        for file in sorted(trained.iterdir()):
+            hashes[f"train/{file.name}"] = sha256_file(file)
+    return hashes

@@ -1,0 +1,196 @@
+"""The schema of a pipeline's configuration: every key, its type and its default.
+
+Hydra merges ``conf/dataset/NAME.yaml`` over this, so a wrong key or type is refused before
+anything runs. Keys without a default (``MISSING``) must be given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional  # OmegaConf reads the annotations and wants Optional
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class Dataset:
+    """What the dataset says of itself in ``metadata.json``."""
+
+    id: str = MISSING
+    description: Optional[str] = None
+    license: Optional[str] = None
+    citation: Optional[str] = None
+    algorithm_name: Optional[str] = None
+    code_permalink: Optional[str] = None
+    requirements: Optional[list[str]] = None
+    """pip requirements; default: the installed versions of what makes the data."""
+
+
+@dataclass
+class Author:
+    name: str = MISSING
+    email: Optional[str] = None
+
+
+@dataclass
+class Environment:
+    id: str = MISSING
+    """A registered id, or ``module:Env-v0`` of a trusted module."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of ``gymnasium.make``, ``max_episode_steps`` among them."""
+    wrappers: list[Any] = field(default_factory=list)
+    """From the innermost to the outermost, each ``{_target_: gymnasium.wrappers.X, ...}``."""
+
+
+@dataclass
+class EvaluationEnvironment:
+    """Without an id it is the environment of the collection, with these arguments added."""
+
+    id: Optional[str] = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    wrappers: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class Collect:
+    n_episodes: Optional[int] = None
+    n_steps: Optional[int] = None
+    """Whole episodes until there are at least that many steps."""
+    exact: bool = False
+    """With ``n_steps``: cut the last episode, so that there are exactly that many."""
+    seed: int = 0
+    block_episodes: int = 100
+    """Episodes in a block, the unit that a killed run does not do again."""
+    n_envs: int = 8
+    """Environments that step in lockstep; decides the batch of a policy's network."""
+    record_infos: bool = False
+    record_state: bool = False
+    """Record the full simulator state as ``infos/state``, as well as the infos."""
+
+
+@dataclass
+class ReferenceScores:
+    n_episodes: int = 100
+    seed: int = 1000
+    """Another default than the collection's: the scores are measured on unseen episodes."""
+    n_envs: int = 8
+    eval_env: EvaluationEnvironment = field(default_factory=EvaluationEnvironment)
+    expert: Any = None
+    """A policy, as under ``policy``."""
+    deterministic: bool = True
+    """Whether the expert takes its most likely action."""
+    ref_min_score: Optional[float] = None
+    """Declared by hand; measured with the random policy if not given."""
+    ref_max_score: Optional[float] = None
+    """Declared by hand; measured with the expert if not given."""
+
+
+@dataclass
+class Validate:
+    replay_steps: Optional[int] = 50_000
+    """Episodes are simulated again up to this many steps; null for all."""
+    replay_tolerance: float = 0.0
+    """Largest difference a replay may show on the recorded versions and platform."""
+    acknowledge: list[str] = field(default_factory=list)
+    """Ids of advisories that the description of the dataset speaks of."""
+
+
+@dataclass
+class Publish:
+    replace: bool = False
+    """Install over a dataset in the Minari root that is not a draft of this pipeline."""
+
+
+@dataclass
+class Source:
+    """A file: a path, or an address together with the sha256 of what lies there."""
+
+    path: Optional[str] = None
+    address: Optional[str] = None
+    sha256: Optional[str] = None
+
+
+@dataclass
+class Training:
+    total_timesteps: int = MISSING
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the SB3 algorithm."""
+    seed: int = 0
+    n_envs: int = 1
+    normalize_observations: bool = False
+
+
+@dataclass
+class RandomPolicy:
+    _target_: str = "minari_pipe.policies.RandomPolicy"
+
+
+@dataclass
+class SB3Policy:
+    _target_: str = "minari_pipe.policies.SB3Policy"
+    algorithm: str = MISSING
+    policy_class: str = "MlpPolicy"
+    policy_kwargs: dict[str, Any] = field(default_factory=dict)
+    checkpoint: Source = field(default_factory=Source)
+    normalize: Source = field(default_factory=Source)
+    train: Optional[Training] = None
+    deterministic: bool = True
+
+
+@dataclass
+class DemonstrationPolicy:
+    _target_: str = "minari_pipe.policies.DemonstrationPolicy"
+    source: Source = field(default_factory=Source)
+    format: Optional[str] = None
+    reset_option: str = "initial_state_dict"
+    state_keys: Optional[list[str]] = None
+
+
+@dataclass
+class ScriptedPolicy:
+    _target_: str = "minari_pipe.policies.ScriptedPolicy"
+    controller: Any = MISSING
+    """``{_target_: module.Callable, ...arguments}``."""
+
+
+@dataclass
+class Config:
+    pipeline: str = "${hydra:runtime.choices.dataset}"
+    """Name of the folder under ``pipelines/``."""
+    dataset: Dataset = field(default_factory=Dataset)
+    author: Author = field(default_factory=Author)
+    env: Environment = field(default_factory=Environment)
+    policy: Any = MISSING
+    collect: Collect = field(default_factory=Collect)
+    ref_scores: ReferenceScores = field(default_factory=ReferenceScores)
+    validate: Validate = field(default_factory=Validate)
+    publish: Publish = field(default_factory=Publish)
+
+
+SECTIONS = {
+    "dataset": Dataset,
+    "author": Author,
+    "env": Environment,
+    "collect": Collect,
+    "ref_scores": ReferenceScores,
+    "ref_scores.eval_env": EvaluationEnvironment,
+    "validate": Validate,
+    "publish": Publish,
+}
+"""The parts of a config whose keys are fixed, besides the policies."""
+
+POLICY_SCHEMAS = {
+    "random_schema": RandomPolicy,
+    "sb3_schema": SB3Policy,
+    "demonstrations_schema": DemonstrationPolicy,
+    "scripted_schema": ScriptedPolicy,
+}
+
+
+def register() -> None:
+    """Hand the schemas to Hydra."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for name, node in POLICY_SCHEMAS.items():
+        store.store(group="policy", name=name, node=node)

@@ -1,0 +1,210 @@
+"""One run: parameters into files, DVC over them, the result into the Minari root."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.install import install
+from minari_pipe.pipeline.leftovers import mend
+from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
+from minari_pipe.pipeline.stage import RAN_VARIABLE, stage_lock
+from minari_pipe.pipeline.stopping import run_stoppable
+from minari_pipe.pipeline.workspace import (
+    NOT_PARAMS,
+    STATE,
+    check_pipeline_name,
+    find_root,
+    read_json,
+)
+
+
+def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> None:
+    """Reproduce pipeline ``name`` from ``config`` and install what it published.
+
+    Raises:
+        MinariPipeError: one line that says what is wrong and what to do.
+        Stopped: SIGINT, SIGTERM or SIGHUP arrived; the stage is stopped, DVC's locks are free.
+    """
+    root = find_root()
+    check_pipeline_name(name)
+    busy = (
+        f"pipeline {name!r} is already running in this workspace; wait for it, or give this run "
+        f"another name and id with pipeline=NAME dataset.id=ID"
+    )
+    with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):
+        recorded = graph.read_params(name, root)
+        previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
+        params = prepare(name, config, previous or None, root)
+        check_owner(name, params["dataset"]["id"], root)
+        tell_versions(previous, params)
+        graph.sync(name, params, overrides, root)
+        ran = _reproduce(name, root)
+        dataset_id = params["dataset"]["id"]
+        done = f"ran {', '.join(ran)}" if ran else "up to date"
+        print(f"{name}: {done} -> datasets/{dataset_id}", flush=True)
+        note = install(name, dataset_id, root, replace=params["publish"]["replace"])
+        print(f"{name}: {note}", flush=True)
+
+
+def check_owner(name: str, dataset_id: str, root: Path) -> None:
+    """Refuse an id that another pipeline of the workspace declares or has published."""
+    owners = set()
+    entry = root / "catalog" / f"{dataset_id}.json"
+    if entry.is_file():
+        owners.add(read_json(entry)["pipeline"])
+    marker = f"id: {dataset_id}\n"
+    for path in (root / "pipelines").glob("*/params.yaml"):
+        # Reading the line instead of the YAML keeps a workspace of 100 pipelines fast.
+        if path.parent.name != name and marker in path.read_text(encoding="utf-8"):
+            other = graph.read_params(path.parent.name, root)
+            if other and other["dataset"]["id"] == dataset_id:
+                owners.add(path.parent.name)
+    owners.discard(name)
+    if owners:
+        raise ConfigError(
+            f"dataset id {dataset_id!r} belongs to pipeline {sorted(owners)[0]!r}; give this one "
+            f"another with dataset.id=..."
+        )
+    # Publishing replaces a whole folder, so none may lie in another.
+    catalog = root / "catalog"
+    parents = namespace_hierarchy(parse_dataset_id(dataset_id)[0])
+    nested = [p for p in parents if (catalog / f"{p}.json").is_file()]
+    nested += [f"{dataset_id}/..."] if (catalog / dataset_id).is_dir() else []
+    if nested:
+        raise ConfigError(
+            f"dataset id {dataset_id!r} and the published {nested[0]!r} lie in one another; give "
+            f"this one another with dataset.id=..."
+        )
+
+
+def tell_versions(previous: dict[str, Any], params: dict[str, Any]) -> None:
+    old = {n: v for s in previous.get("packages", {}).values() for n, v in s.items()}
+    new = {n: v for s in params["packages"].values() for n, v in s.items()}
+    changed = [f"{n} {old[n]} -> {v}" for n, v in sorted(new.items()) if old.get(n, v) != v]
+    if changed:
+        print(f"versions changed, so stages run again: {', '.join(changed)}", flush=True)
+
+
+def _reproduce(name: str, root: Path) -> list[str]:
+    """Let DVC run what changed; the names of the stages that really ran."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    _quiet_dvc()
+    os.chdir(root)
+    os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
+    # A virtual environment need not be activated: the stages are `python -m ...`.
+    os.environ["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    )
+    _check_cache(root)
+    # A stage whose driver was killed a moment ago may still be about to write.
+    with exclusive(stage_lock(name, root), wait_seconds=30, busy=_orphan(name)):
+        mend(name, root)
+
+    def work() -> None:
+        with Repo(str(root), _wait_for_lock=True) as repo:
+            repo.reproduce([f"pipelines/{name}/dvc.yaml"], single_item=True)
+
+    def repair() -> None:
+        _await_stage(name, root)
+        mend(name, root, wait=False)
+
+    ran = root / STATE / "locks" / f"{name}.ran"
+    ran.write_text("", encoding="utf-8")
+    os.environ[RAN_VARIABLE] = str(ran)
+    try:
+        run_stoppable(work, repair=repair)
+    except DvcException as exc:
+        _await_stage(name, root)
+        raise _explained(exc, name) from exc
+    _remove_scratch(name, root)
+    return ran.read_text(encoding="utf-8").split()
+
+
+def _orphan(name: str) -> str:
+    return (
+        f"a stage of pipeline {name!r} is still running, though not under this command; wait for "
+        f"it or end it"
+    )
+
+
+def _await_stage(name: str, root: Path) -> None:
+    """Wait for a stage that outlives its shell, so that nothing writes after this command."""
+    with (
+        suppress(ConfigError),
+        exclusive(stage_lock(name, root), wait_seconds=5, busy=_orphan(name)),
+    ):
+        pass
+
+
+def _quiet_dvc() -> None:
+    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+    log = logging.getLogger("dvc")
+    log.propagate = False
+    log.setLevel(logging.ERROR)
+
+
+def _check_cache(root: Path) -> None:
+    """Refuse links into DVC's cache, through which an append would rewrite it."""
+    config = root / ".dvc"
+    for file in (config / "config", config / "config.local"):
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        for line in text.splitlines():
+            key, _, value = line.partition("=")
+            links = {v.strip(' "') for v in value.split(",")} & {"hardlink", "symlink"}
+            if key.strip() == "type" and links:
+                raise ConfigError(
+                    f"{file}: cache type {value.strip()} lets a write to a published file change "
+                    f"DVC's cache; run: dvc config cache.type reflink,copy"
+                )
+
+
+def _remove_scratch(name: str, root: Path) -> None:
+    """Finished blocks are needed until ``dvc.lock`` records the outputs they went into."""
+    shutil.rmtree(root / STATE / "work" / name, ignore_errors=True)
+
+
+def _explained(exc: BaseException, name: str) -> MinariPipeError:
+    from dvc.stage.exceptions import StageCmdFailedError
+
+    cause: BaseException = exc
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, StageCmdFailedError):
+        words = str(cause).split("stages.")[-1].split()
+        stage = (
+            words[2].rstrip("'\".") if len(words) > 2 and words[2].startswith("train") else words[0]
+        )
+        return MinariPipeError(
+            f"stage {stage} of {name} {_ended(str(cause))}, nothing is lost; once mended, the same "
+            f"command goes on"
+        )
+    text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
+    return MinariPipeError(f"DVC: {text}")
+
+
+def _ended(text: str) -> str:
+    """How a stage ended that did not end well; of its own errors it has told itself."""
+    found = re.search(r"exited with (-?\d+)", text)
+    code = int(found[1]) if found else 1
+    try:
+        name = signal.Signals(-code if code < 0 else code - 128).name
+    except ValueError:
+        return "failed"
+    memory = " (is there too little memory?)" if name == "SIGKILL" else ""
+    return f"was ended by {name}{memory}"

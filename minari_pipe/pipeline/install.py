@@ -1,0 +1,162 @@
+"""Installs a published dataset into the Minari root; idempotent, and never over another's data."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
+from minari_pipe.pipeline.manifest import MANIFEST, changed_files, read_manifest
+from minari_pipe.pipeline.swap import copy_tree, swap_in
+from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
+
+MARKER = "draft.json"
+"""Beside the data of an installed draft: whose draft it is. A release carries none."""
+
+
+def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
+    """Copy ``datasets/<id>`` into the Minari root if it is not there yet; say what was done.
+
+    Args:
+        name: of the pipeline.
+        dataset_id: what to install.
+        root: the workspace.
+        replace: install over a dataset that is not a draft of this pipeline.
+
+    Raises:
+        DatasetExistsError: the Minari root holds something else under this id.
+        CorruptDatasetError: the workspace's copy is not what was published.
+    """
+    source = root / "datasets" / dataset_id
+    minari_root = get_dataset_path()
+    target = minari_root / dataset_id
+    if target.resolve() == source.resolve():
+        return f"{target} is the workspace's own folder"
+    content = read_manifest(source)
+    if content is None:
+        raise CorruptDatasetError(
+            f"{source} has no {MANIFEST}; remove the folder and run the pipeline again"
+        )
+    if _is_installed(target, content, root):
+        settle(dataset_id, root)
+        return f"installed in {target}"
+    _check_place(target, minari_root, dataset_id)
+    if target.exists() and not replace and not _is_own_draft(target, name, root):
+        raise DatasetExistsError(
+            f"{target} holds another dataset under the id {dataset_id!r}, which is not a draft of "
+            f"pipeline {name!r} of this workspace; it is left as it is. To install over it: "
+            f"publish.replace=true; to publish under another id: dataset.id=..."
+        )
+    # One name for each pipeline, so that the next run removes what a killed one left.
+    new = minari_root / f".{workspace_id(root)}.{name}.installing"
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        copy_tree(source, new)
+        if changed := changed_files(new, content):
+            raise CorruptDatasetError(
+                f"{source} is not what was published ({', '.join(changed)} changed); remove the "
+                f"folder and run the pipeline again"
+            )
+        if not _is_released(dataset_id, root):
+            mark = {"pipeline": name, "workspace": workspace_id(root)}
+            (new / MARKER).write_text(dump_json(mark), encoding="utf-8")
+        _make_namespaces(minari_root, dataset_id)
+        swap_in(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    _is_installed(target, content, root)  # remembers that it is
+    return f"installed in {target}"
+
+
+def settle(dataset_id: str, root: Path) -> None:
+    """Take the draft's marker off an installed dataset whose release is recorded."""
+    record = root / "releases" / f"{dataset_id}.json"
+    target = get_dataset_path() / dataset_id
+    if not (target / MARKER).is_file() or not record.is_file():
+        return
+    if read_manifest(target) == read_json(record)["manifest"]:
+        (target / MARKER).unlink()
+
+
+def workspace_id(root: Path) -> str:
+    """A name of this workspace that no other has."""
+    path = root / STATE / "workspace_id"
+    if not path.is_file():
+        write_atomic(path, uuid.uuid4().hex + "\n")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _is_released(dataset_id: str, root: Path) -> bool:
+    return (root / "releases" / f"{dataset_id}.json").is_file()
+
+
+def _is_installed(target: Path, content: dict[str, Any], root: Path) -> bool:
+    """Whether ``target`` holds what ``content`` names.
+
+    A file is hashed once; then its size, times and inode are remembered, so that a run on which
+    nothing happens does not read a large dataset.
+    """
+    if read_manifest(target) != content:
+        return False
+    relative = target.relative_to(get_dataset_path()).as_posix()
+    path = root / STATE / "installed" / f"{relative}.json"
+    try:
+        record = read_json(path)
+        seen = record["files"] if record["target"] == str(target) else {}
+    except (OSError, ValueError, TypeError, KeyError):
+        seen = {}
+    before = json.dumps(seen)
+    changed = changed_files(target, content, seen)
+    if json.dumps(seen) != before:
+        digest = content["content_sha256"]
+        write_atomic(
+            path, dump_json({"target": str(target), "content_sha256": digest, "files": seen})
+        )
+    return not changed
+
+
+def _is_own_draft(target: Path, name: str, root: Path) -> bool:
+    """Whether ``target`` is what this pipeline installed, and nobody changed it since."""
+    try:
+        mark = read_json(target / MARKER)
+    except (OSError, ValueError):
+        return False
+    content = read_manifest(target)
+    own = mark == {"pipeline": name, "workspace": workspace_id(root)}
+    return own and content is not None and _is_installed(target, content, root)
+
+
+def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
+    """Refuse a place that is not a dataset's own folder, which even ``replace`` must not touch."""
+    for part in [*namespace_hierarchy(parse_dataset_id(dataset_id)[0]), dataset_id]:
+        place = minari_root / part
+        if place.is_symlink():
+            raise DatasetExistsError(
+                f"{place} is a link to {os.readlink(place)}; a dataset is not installed through a "
+                f"link: remove it, or publish under another id with dataset.id=..."
+            )
+        if part != dataset_id and (place / "data").is_dir():
+            raise DatasetExistsError(
+                f"{dataset_id!r} would lie inside the dataset {part!r} of {minari_root}; choose "
+                f"another id with dataset.id=..."
+            )
+    below = [p.name for p in target.glob("*") if p.is_dir() and p.name != "data"]
+    if below:
+        raise DatasetExistsError(
+            f"{target} holds other folders ({', '.join(sorted(below))}): it is a namespace, not "
+            f"only a dataset; choose another id with dataset.id=..."
+        )
+
+
+def _make_namespaces(minari_root: Path, dataset_id: str) -> None:
+    namespace, _, _ = parse_dataset_id(dataset_id)
+    for part in namespace_hierarchy(namespace):
+        path = minari_root / part / "namespace_metadata.json"
+        if not path.is_file():
+            write_atomic(path, json.dumps({}))

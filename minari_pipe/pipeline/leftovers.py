@@ -1,0 +1,147 @@
+"""What a killed run leaves in DVC's files, and how the next run gets past it.
+
+DVC writes ``.dvc/tmp/rwlock`` and ``dvc.lock`` in place, so a kill at the wrong moment cuts them
+short; and it waits for ever for locks of processes that only look alive. The driver mends both
+before it lets DVC run, while it holds its own lock on the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from minari_pipe.pipeline.workspace import write_atomic
+
+
+def mend(name: str, root: Path, *, wait: bool = True) -> None:
+    """Mend what a killed run of pipeline ``name`` left in DVC's files.
+
+    Args:
+        name: of the pipeline, on which the caller holds the driver's lock.
+        root: the workspace.
+        wait: for another DVC that writes ``rwlock`` right now.
+    """
+    remove_stale_rwlocks(root, wait=wait)
+    remove_broken_lock_file(name, root, wait=wait)
+
+
+def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
+    """Remove DVC's path locks whose process is gone, a zombie, or not DVC any more.
+
+    DVC drops entries of pids that do not exist; it waits for ever for a killed driver that nobody
+    reaped, and for an unrelated process that was given the same pid.
+    """
+    path = root / ".dvc" / "tmp" / "rwlock"
+    if not path.is_file():
+        return
+    from dvc.lock import make_lock  # costs 0.2 s; only a driver that goes on to DVC comes here
+
+    with make_lock(f"{path}.lock", tmp_dir=str(path.parent), wait=wait):
+        try:
+            written = path.stat().st_mtime
+            locks = _checked(json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return
+        except ValueError:  # cut short by a kill; nobody can hold what cannot be read
+            path.unlink()
+            return
+        kept = {
+            "write": {p: i for p, i in locks["write"].items() if _holds(i, written)},
+            "read": {
+                p: left
+                for p, infos in locks["read"].items()
+                if (left := [i for i in infos if _holds(i, written)])
+            },
+        }
+        if kept != locks:
+            write_atomic(path, json.dumps({k: v for k, v in kept.items() if v}))
+
+
+def _checked(found: Any) -> dict[str, dict[str, Any]]:
+    """The content of ``rwlock`` with both its keys.
+
+    Raises:
+        ValueError: it is not what DVC writes, so DVC would refuse it.
+    """
+    from dvc.rwlock import SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        locks: dict[str, dict[str, Any]] = SCHEMA(found)
+    except Invalid as exc:
+        raise ValueError(str(exc)) from exc
+    return locks
+
+
+def _holds(entry: dict[str, Any], written: float) -> bool:
+    """Whether the process of an entry may still hold it.
+
+    Args:
+        entry: ``{"pid": ..., "cmd": ...}``.
+        written: when the file was last written, in seconds since the epoch.
+    """
+    pid = int(entry["pid"])
+    if pid == os.getpid():  # this process holds nothing now: the entry is of an earlier namesake
+        return False
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + 1:
+            return False
+        # Another DVC may have rewritten the file since the pid was given to someone else.
+        program = Path(process.exe()).name
+        return not program or any(word in program for word in ("python", "pypy", "dvc"))
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def remove_broken_lock_file(name: str, root: Path, *, wait: bool = True) -> None:
+    """Remove a ``dvc.lock`` that a kill cut short, which DVC refuses to read.
+
+    The stages it recorded are restored from DVC's run cache, without running. A file with the
+    marks of a merge conflict is the user's to resolve, and stays.
+    """
+    path = root / "pipelines" / name / "dvc.lock"
+    if not _is_broken(path):
+        return
+    from dvc.lock import make_lock
+
+    tmp = root / ".dvc" / "tmp"
+    # Whoever writes the file holds DVC's lock; what looked broken may have been half written.
+    with make_lock(str(tmp / "lock"), tmp_dir=str(tmp), wait=wait):
+        if _is_broken(path):
+            path.unlink()
+
+
+def _is_broken(path: Path) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return False
+    if "\n<<<<<<< " in f"\n{text}":
+        return False
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times as fast as DVC's
+    if _is_lock_file(lambda: yaml.load(text, Loader=loader)):
+        return False
+    from dvc.utils.serialize import parse_yaml
+
+    return not _is_lock_file(lambda: parse_yaml(text, str(path)))
+
+
+def _is_lock_file(parse: Callable[[], Any]) -> bool:
+    from dvc.exceptions import DvcException
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        COMPILED_LOCKFILE_SCHEMA(parse())
+    except (yaml.YAMLError, DvcException, Invalid):
+        return False
+    return True

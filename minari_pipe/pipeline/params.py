@@ -1,0 +1,229 @@
+"""From a composed configuration to the parameters of the stages: checked, and complete."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline import closure
+from minari_pipe.pipeline.uses import Use, policies, sources, targets, trains
+from minari_pipe.pipeline.workspace import PACKAGE, check_pipeline_name, make_importable
+from minari_pipe.policies import CONTROLLERS, registered_policies
+from minari_pipe.trust import check_target, split_target
+
+SB3_PACKAGES = ("stable-baselines3", "torch")
+
+
+def prepare(
+    name: str, config: dict[str, Any], previous: dict[str, Any] | None, root: Path
+) -> dict[str, Any]:
+    """Check ``config`` and complete it to what ``params.yaml`` holds.
+
+    Args:
+        name: the pipeline's name.
+        config: as composed.
+        previous: what ``params.yaml`` holds now. Where nothing but the check of versions is
+            needed to see that it still holds, no environment is imported.
+        root: the workspace, from which paths and the user's modules are looked up.
+
+    Raises:
+        ConfigError: and its siblings, whatever a user can get wrong, before anything is written.
+    """
+    params = checked(name, config, root)
+    if previous and _versions_hold(previous.get("packages", {})):
+        candidate = complete(params, previous["packages"])
+        if candidate == previous:
+            return candidate
+    return complete(params, _packages(params, root))
+
+
+def checked(name: str, config: dict[str, Any], root: Path) -> dict[str, Any]:
+    """``config`` with the evaluation environment filled in, once nothing in it is wrong."""
+    check_pipeline_name(name)
+    params = dict(config)
+    eval_env = _evaluation_env(params["env"], params["ref_scores"]["eval_env"])
+    params["ref_scores"] = {**params["ref_scores"], "eval_env": eval_env}
+    _check_values(params)
+    _check_targets(params)
+    for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
+        for where, source in sources(use):
+            check_source(where, source, root)
+        _check_sb3(use)
+    return params
+
+
+def _evaluation_env(env: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    if given["id"] is not None:
+        return given
+    kwargs = {**env["kwargs"], **given["kwargs"]}
+    return {"id": env["id"], "kwargs": kwargs, "wrappers": given["wrappers"] or env["wrappers"]}
+
+
+def complete(params: dict[str, Any], packages: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """``params`` with the versions in ``packages``, and the requirements that follow from them."""
+    dataset = dict(params["dataset"])
+    if dataset["requirements"] is None:
+        # Local version suffixes (torch 2.13.0+cpu) name builds that no package index offers.
+        versions = packages["collect"].items()
+        dataset["requirements"] = [f"{n}=={v.partition('+')[0]}" for n, v in versions]
+    return {**params, "dataset": dataset, "packages": packages}
+
+
+def _versions_hold(packages: dict[str, dict[str, str]]) -> bool:
+    pairs = {item for versions in packages.values() for item in versions.items()}
+    try:
+        return all(importlib.metadata.version(name) == version for name, version in pairs)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _packages(params: dict[str, Any], root: Path) -> dict[str, dict[str, str]]:
+    """Versions of the packages that decide what each stage writes."""
+    from minari_pipe.environments import packages_of, wrapper_class
+
+    make_importable(root)
+    env, eval_env = params["env"], params["ref_scores"]["eval_env"]
+    for wrapper in [*env["wrappers"], *eval_env["wrappers"]]:
+        wrapper_class(str(wrapper["_target_"]))
+    made = packages_of(env["id"])
+    numpy = {"numpy": importlib.metadata.version("numpy")}
+    files = {**numpy, "h5py": importlib.metadata.version("h5py")}
+    found = {
+        "collect": {**made, **files, **_policy_packages(params, "collect")},
+        "create": files,
+        "ref_scores": {
+            **packages_of(eval_env["id"]),
+            **numpy,
+            **_policy_packages(params, "ref_scores"),
+        },
+    }
+    for stage in trains(params):
+        found[stage] = {**made, **numpy, **_policy_packages(params, stage)}
+    return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
+
+
+def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
+    names: list[str] = []
+    for use in policies(params, stage):
+        for target in targets(use):
+            module, _ = split_target(target)
+            if target.endswith(".SB3Policy"):
+                names += SB3_PACKAGES
+            elif module.split(".")[0] != PACKAGE.name:
+                top = module.split(".")[0]
+                names += importlib.metadata.packages_distributions().get(top, [])
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def check_source(where: str, source: dict[str, Any], root: Path) -> None:
+    """Refuse a source that names nothing, a file that is not there, or an unverifiable address."""
+    path, address = source.get("path"), source.get("address")
+    if path is None and address is None:
+        raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
+    if path is not None and not (root / os.path.expanduser(path)).is_file():
+        raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
+    if path is None and source.get("sha256") is None:
+        raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
+
+
+def _check_sb3(use: Use) -> None:
+    if use.config.get("_target_") != "minari_pipe.policies.SB3Policy":
+        return
+    checkpoint = any((use.config.get("checkpoint") or {}).values())
+    if checkpoint == bool(use.config.get("train")):
+        raise ConfigError(
+            f"{use.where}: give {'either' if checkpoint else 'a'} checkpoint or a train block"
+            f"{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
+            f"{use.where}.train={{total_timesteps: N}}"
+        )
+
+
+def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
+    """Files of the user's own modules that ``stage`` runs: policies, controllers, environments."""
+    modules = [split_target(t)[0] for use in policies(params, stage) for t in targets(use)]
+    own, evaluation = params["env"], params["ref_scores"]["eval_env"]
+    made = {"train": [own], "train_expert": [own], "collect": [own]}
+    made |= {"ref_scores": [evaluation], "validate": [own, evaluation]}
+    for env in made.get(stage, []):
+        modules += [env["id"].rpartition(":")[0]] if ":" in env["id"] else []
+        modules += [split_target(str(w["_target_"]))[0] for w in env["wrappers"]]
+    found: set[Path] = set()
+    for module in dict.fromkeys(modules):
+        if module.split(".")[0] != PACKAGE.name and (base := closure.source_folder(module, root)):
+            found |= set(
+                closure.import_closure(closure.module_files(module, base), base, root=root)
+            )
+    return sorted(found)
+
+
+def _check_targets(params: dict[str, Any]) -> None:
+    for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
+        target = use.config.get("_target_") if isinstance(use.config, dict) else None
+        if target is None:
+            raise ConfigError(
+                f"{use.where} has no _target_; choose one with `- /policy"
+                f"{'' if use.where == 'policy' else '@' + use.where}: NAME` in the defaults list"
+            )
+        check_target(target, registered_policies(), what=f"{use.where}._target_")
+        controller = use.config.get("controller")
+        if controller is not None:
+            if not isinstance(controller, dict) or "_target_" not in controller:
+                raise ConfigError(f"{use.where}.controller has no _target_")
+            what = f"{use.where}.controller._target_"
+            check_target(str(controller["_target_"]), CONTROLLERS, what=what)
+    for where, env in (("env", params["env"]), ("ref_scores.eval_env", _eval_env(params))):
+        for i, wrapper in enumerate(env["wrappers"]):
+            if not isinstance(wrapper, dict) or "_target_" not in wrapper:
+                raise ConfigError(
+                    f"{where}.wrappers[{i}] is {wrapper!r}; expected "
+                    f"{{_target_: gymnasium.wrappers.NAME, ...}}"
+                )
+
+
+def _eval_env(params: dict[str, Any]) -> dict[str, Any]:
+    env = params["ref_scores"]["eval_env"]
+    assert isinstance(env, dict)
+    return env
+
+
+def _check_values(params: dict[str, Any]) -> None:
+    _, _, version = parse_dataset_id(params["dataset"]["id"])
+    if version is None:
+        raise ConfigError(
+            f"dataset.id {params['dataset']['id']!r} has no version; expected e.g. "
+            f"{params['dataset']['id']}-v0"
+        )
+    collect, scores = params["collect"], params["ref_scores"]
+    for where, value in (
+        ("collect.n_episodes", collect["n_episodes"]),
+        ("collect.n_steps", collect["n_steps"]),
+        ("collect.block_episodes", collect["block_episodes"]),
+        ("collect.n_envs", collect["n_envs"]),
+        ("ref_scores.n_episodes", scores["n_episodes"]),
+        ("ref_scores.n_envs", scores["n_envs"]),
+    ):
+        if value is not None and value < 1:
+            raise ConfigError(f"{where} is {value}; expected at least 1")
+    for where, value in (("collect.seed", collect["seed"]), ("ref_scores.seed", scores["seed"])):
+        if value < 0:
+            raise ConfigError(f"{where} is {value}; expected 0 or more")
+    if collect["n_episodes"] is not None and collect["n_steps"] is not None:
+        raise ConfigError(
+            "collect.n_episodes and collect.n_steps are both given; keep one, e.g. "
+            "collect.n_episodes=null"
+        )
+    if collect["exact"] and collect["n_steps"] is None:
+        raise ConfigError("collect.exact=true needs collect.n_steps")
+    demonstrations = str(params["policy"].get("_target_", "")).endswith(".DemonstrationPolicy")
+    if collect["n_episodes"] is None and collect["n_steps"] is None and not demonstrations:
+        raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
+    if scores["expert"] is None and scores["ref_max_score"] is None:
+        raise ConfigError(
+            "no ref_scores.expert and no ref_scores.ref_max_score; choose an expert with "
+            "`- /policy@ref_scores.expert: NAME`, use the policy itself with "
+            "ref_scores.expert='${policy}', or declare the score"
+        )

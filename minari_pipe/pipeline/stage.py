@@ -1,0 +1,203 @@
+"""What every stage shares: its parameters, its lock, its scratch folder, and how it stops.
+
+DVC runs a stage as ``python -m minari_pipe.pipeline.stages.STAGE NAME`` at the workspace's root.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.pipeline.blocks import sha256, sync_to_disk
+from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
+from minari_pipe.pipeline.stopping import Stopped, stop_on_signals
+from minari_pipe.pipeline.swap import copy_tree
+from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, dump_json, inside
+
+RAN_VARIABLE = "MINARI_PIPE_RAN"
+"""Names the file to which every stage that really runs appends its name."""
+
+
+def stage_lock(name: str, root: Path) -> Path:
+    """What the one stage of pipeline ``name`` that may run holds; see :func:`exclusive`."""
+    return root / STATE / "locks" / f"{name}.stage"
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One execution of a stage."""
+
+    stage: str
+    name: str
+    root: Path
+    params: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """``pipelines/NAME``."""
+        return self.root / "pipelines" / self.name
+
+    @property
+    def temporary(self) -> Path:
+        """A folder for what is not finished, on the file system of the outputs."""
+        return self.root / STATE / "work" / self.name / f"{self.stage}.new"
+
+    @cached_property
+    def scratch(self) -> Path:
+        """Where finished work waits until ``dvc.lock`` records the outputs it went into.
+
+        Named by everything that decides the stage's bytes, so that a rerun finds only its own.
+        """
+        base = self.root / STATE / "work" / self.name / self.stage
+        scratch = base / self._key()
+        if not scratch.is_dir():
+            shutil.rmtree(base, ignore_errors=True)  # of other parameters or other code
+            scratch.mkdir(parents=True)
+        return scratch
+
+    def _key(self) -> str:
+        entry = _load_yaml(self.folder / "dvc.yaml")["stages"][self.stage]
+        digest = hashlib.sha256()
+        for keys in entry["params"]:
+            for names in keys.values():
+                digest.update(dump_json({n: _lookup(self.params, n) for n in names}).encode())
+        for dep in entry.get("deps", []):
+            path = self.root / dep
+            files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
+            for file in files:
+                digest.update(f"{file.relative_to(path.parent)}\0{sha256(file)}\0".encode())
+        return digest.hexdigest()[:20]
+
+    @contextmanager
+    def output(self, name: str) -> Iterator[Path]:
+        """A folder to fill, which becomes ``pipelines/NAME/<name>`` when the block ends well."""
+        filled = self.temporary / name
+        shutil.rmtree(filled, ignore_errors=True)
+        filled.mkdir(parents=True)
+        yield filled
+        target = inside(self.root, self.folder / name)
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(filled, target)
+
+    def output_once(self, name: str, fill: Callable[[Path], None]) -> bool:
+        """Like :meth:`output`, for work that has no blocks; whether it was finished before.
+
+        What ``fill`` made is kept until ``dvc.lock`` records it: a run that is killed while DVC
+        hashes a trained policy does not train it again.
+        """
+        done = self.scratch / f"{name}.done"
+        reused = done.is_dir()
+        if not reused:
+            filling = self.temporary / f"{name}.filling"
+            shutil.rmtree(filling, ignore_errors=True)
+            filling.mkdir(parents=True)
+            fill(filling)
+            for file in filling.rglob("*"):
+                if file.is_file():
+                    sync_to_disk(file)
+            os.replace(filling, done)
+        with self.output(name) as out:
+            copy_tree(done, out)
+        return reused
+
+    def say(self, text: str) -> None:
+        """Tell the user one line; progress bars go to stderr as well."""
+        print(f"{self.stage}: {text}", file=sys.stderr, flush=True)
+
+
+def run_stage(stage: str, body: Callable[[StageRun], None]) -> NoReturn:
+    """Run ``body`` as the process of ``stage`` and exit: 0, 1 with one line, or 128 + signal."""
+    try:
+        stop_on_signals()
+        stop_with_ancestors()
+        sys.exit(_run(stage, body))
+    except Stopped as stopped:
+        sys.exit(stopped.exit_code)
+
+
+def _run(stage: str, body: Callable[[StageRun], None]) -> int:
+    debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    try:
+        name = check_pipeline_name(sys.argv[1])
+        root = Path.cwd()
+        params = _load_yaml(root / "pipelines" / name / "params.yaml")
+        run = StageRun(stage, name, root, params)
+        _check_versions(run)
+        _tell_overrides(run)
+        if ran := os.environ.get(RAN_VARIABLE):
+            with open(ran, "a", encoding="utf-8") as file:
+                file.write(stage + "\n")
+        # A stage whose driver was killed lives for a moment; wait until it is gone.
+        busy = f"another stage of pipeline {name!r} is still running"
+        with exclusive(stage_lock(name, root), wait_seconds=30, busy=busy):
+            body(run)
+        return 0
+    except MinariPipeError as exc:
+        text = str(exc)
+        if debug:
+            raise
+    except OSError as exc:
+        full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+        text = f"the disk is full: {exc}" if full else str(exc)
+        if debug:
+            raise
+    except MemoryError:
+        text = "out of memory"
+    except Exception as exc:  # of the user's policy or environment, or a fault of ours
+        text = f"{type(exc).__name__}: {exc}; --debug shows where"
+        if debug:
+            raise
+    print(f"error: {stage}: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _check_versions(run: StageRun) -> None:
+    """Refuse to make data under other package versions than the parameters record."""
+    for package, version in run.params["packages"].get(run.stage, {}).items():
+        try:
+            installed = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            installed = "not installed"
+        if installed != version:
+            raise ConfigError(
+                f"{package} is {installed}, pipelines/{run.name}/params.yaml records {version}; "
+                f"run python -m minari_pipe +dataset=... to record what is installed"
+            )
+
+
+def _tell_overrides(run: StageRun) -> None:
+    chosen = ("+dataset=", "pipeline=")
+    overrides = [o for o in run.params.get("overrides", []) if not o.startswith(chosen)]
+    if overrides and DRIVER_VARIABLE not in os.environ:
+        run.say(f"re-applies the recorded overrides {' '.join(overrides)}")
+
+
+def _load_yaml(path: Path) -> Any:
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    except FileNotFoundError as exc:
+        raise ConfigError(
+            f"no file {path}; run python -m minari_pipe +dataset=NAME, which writes it"
+        ) from exc
+
+
+def _lookup(params: dict[str, Any], dotted: str) -> Any:
+    value: Any = params
+    for key in dotted.split("."):
+        value = value[key] if isinstance(value, dict) else None
+    return value

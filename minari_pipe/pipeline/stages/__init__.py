@@ -1,0 +1,1 @@
+"""The stages, one module each: a plain typed function, and the few lines that make it a command."""

@@ -1,0 +1,151 @@
+"""Stage ``create``: assemble ``episodes/`` into ``dataset/``, in the standard's layout."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.metadata import MINARI_VERSION
+from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.workspace import dump_json, read_json
+from minari_pipe.spaces import deserialize_space
+from minari_pipe.storage.hdf5 import EpisodeFile, HDF5Storage
+from minari_pipe.tree import map_leaves
+
+
+def create(
+    *,
+    episodes: Path,
+    dataset: dict[str, Any],
+    author: dict[str, Any],
+    out: Path,
+    returns: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Write a dataset in the standard's layout, with metadata that lacks the reference scores.
+
+    Args:
+        episodes: what ``collect`` wrote.
+        dataset: the keys of ``dataset`` in the config.
+        author: the keys of ``author`` in the config.
+        out: an empty folder; ``out/data`` becomes the dataset.
+        returns: CSV file for the return and the length of every episode.
+        say: tells the user one line.
+    """
+    index = read_json(episodes / "episodes.json")
+    observation_space = deserialize_space(index["observation_space"])
+    action_space = deserialize_space(index["action_space"])
+    (out / "data").mkdir()
+    storage = HDF5Storage.new(
+        out / "data",
+        observation_space=observation_space,
+        action_space=action_space,
+        env_spec=gym.envs.registration.EnvSpec.from_json(index["env_spec"]),
+    )
+    rows: list[tuple[int, float, int]] = []
+
+    def counted() -> Iterator[EpisodeBuffer]:
+        for buffer in _read(episodes, index, observation_space, action_space):
+            rows.append((len(rows), float(buffer.rewards.sum()), len(buffer)))
+            yield buffer
+
+    storage.update_episodes(counted())
+    storage.update_metadata(_metadata(dataset, author))
+    # Beside the data, so that validate and publish need not read the blocks again.
+    provenance = {"files": index["files"], "reports": index["reports"]}
+    (out / "provenance.json").write_text(dump_json(provenance), encoding="utf-8")
+    with returns.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["episode", "return", "n_steps"])
+        writer.writerows((i, repr(value), n) for i, value, n in rows)
+    mean = sum(value for _, value, _ in rows) / len(rows)
+    say(f"{len(rows)} episodes, mean return {mean:.2f}")
+
+
+def _read(
+    episodes: Path, index: dict[str, Any], observation_space: gym.Space, action_space: gym.Space
+) -> Iterator[EpisodeBuffer]:
+    """The episodes of all blocks, one in memory at a time; the last cut where the index says."""
+    left = index["total_episodes"]
+    for name in index["blocks"]:
+        with EpisodeFile.open(episodes / name) as file:
+            for i in range(len(file)):
+                data = file.read(i, observation_space, action_space)
+                extra = file.episode_metadata(i)
+                buffer = EpisodeBuffer(
+                    seed=extra.get("seed"),
+                    options=extra.get("options"),
+                    observations=data.observations,
+                    actions=data.actions,
+                    rewards=data.rewards,
+                    terminations=data.terminations,
+                    truncations=data.truncations,
+                    infos=data.infos,
+                    metadata={k: v for k, v in extra.items() if k == "infos_filled"},
+                )
+                left -= 1
+                cut = index["cut_last_episode_to"]
+                yield cut_episode(buffer, cut) if left == 0 and cut is not None else buffer
+
+
+def cut_episode(buffer: EpisodeBuffer, n_steps: int) -> EpisodeBuffer:
+    """The first ``n_steps`` steps of an episode, the last of them truncated."""
+    truncations = buffer.truncations[:n_steps].copy()
+    truncations[-1] = True
+    filled = {
+        path: [[a, min(b, n_steps + 1)] for a, b in ranges if a <= n_steps]
+        for path, ranges in buffer.metadata.get("infos_filled", {}).items()
+    }
+    return EpisodeBuffer(
+        seed=buffer.seed,
+        options=buffer.options,
+        observations=map_leaves(lambda leaf: leaf[: n_steps + 1], buffer.observations),
+        actions=map_leaves(lambda leaf: leaf[:n_steps], buffer.actions),
+        rewards=buffer.rewards[:n_steps],
+        terminations=buffer.terminations[:n_steps],
+        truncations=truncations,
+        infos=map_leaves(lambda leaf: leaf[: n_steps + 1], buffer.infos),
+        metadata={"infos_filled": {p: r for p, r in filled.items() if r}} if filled else {},
+    )
+
+
+def _metadata(dataset: dict[str, Any], author: dict[str, Any]) -> dict[str, Any]:
+    fields = {
+        "dataset_id": dataset["id"],
+        "minari_version": MINARI_VERSION,
+        "author": [author["name"]],
+        "author_email": [author["email"]] if author["email"] else None,
+        "description": _one_paragraph(dataset["description"]),
+        "algorithm_name": dataset["algorithm_name"],
+        "code_permalink": dataset["code_permalink"],
+        "requirements": dataset["requirements"],
+        "license": dataset["license"],
+        "citation": dataset["citation"],
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _one_paragraph(text: str | None) -> str | None:
+    return text.strip() if text else None
+
+
+def main(run: StageRun) -> None:
+    """The command: ``episodes/`` in, ``dataset/`` and ``returns.csv`` out."""
+    with run.output("dataset") as out:
+        create(
+            episodes=run.folder / "episodes",
+            dataset=run.params["dataset"],
+            author=run.params["author"],
+            out=out,
+            returns=run.folder / "returns.csv",
+            say=run.say,
+        )
+
+
+if __name__ == "__main__":
+    run_stage("create", main)

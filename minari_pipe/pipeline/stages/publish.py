@@ -1,0 +1,111 @@
+"""Stage ``publish``: swap the validated dataset into ``datasets/<id>``, inside the workspace."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
+from minari_pipe.errors import DatasetExistsError, MinariPipeError
+from minari_pipe.identity import manifest
+from minari_pipe.pipeline.assemble import assemble, assembled_sha256, metadata_text
+from minari_pipe.pipeline.manifest import MANIFEST, changed_files, read_manifest
+from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.swap import copy_file, swap_in
+from minari_pipe.pipeline.workspace import dump_json, inside, read_json, write_atomic
+
+
+def publish(
+    *, name: str, folder: Path, params: dict[str, Any], root: Path, scratch: Path
+) -> dict[str, Any]:
+    """Write ``datasets/<id>`` and ``catalog/<id>.json``; return what the catalog says.
+
+    Args:
+        name: of the pipeline.
+        folder: ``pipelines/NAME``.
+        params: of the pipeline.
+        root: the workspace.
+        scratch: a folder on the same file system.
+
+    Raises:
+        DatasetExistsError: the version is released and would change.
+    """
+    dataset_id = params["dataset"]["id"]
+    metadata = assemble(folder, params)
+    validation = read_json(folder / "validation.json")
+    if not validation["ok"] or validation["assembled_sha256"] != [
+        assembled_sha256(folder, metadata)
+    ]:
+        raise MinariPipeError(
+            f"pipelines/{name}/validation.json is not of this dataset; run the pipeline again"
+        )
+    new = scratch / "dataset"
+    shutil.rmtree(new, ignore_errors=True)
+    (new / "data").mkdir(parents=True)
+    copy_file(folder / "dataset" / "data" / "main_data.hdf5", new / "data" / "main_data.hdf5")
+    (new / "data" / "metadata.json").write_text(metadata_text(metadata), encoding="utf-8")
+    content = manifest(new, validation["content_sha256"])
+    (new / MANIFEST).write_text(dump_json(content), encoding="utf-8")
+    check_released(root, dataset_id, content)
+    target = inside(root, root / "datasets" / dataset_id)
+    if not _holds(target, content):
+        swap_in(new, target)
+    entry = {
+        "id": dataset_id,
+        "pipeline": name,
+        "content_sha256": content["content_sha256"],
+        "total_episodes": metadata["total_episodes"],
+        "total_steps": metadata["total_steps"],
+        "ref_min_score": metadata["ref_min_score"],
+        "ref_max_score": metadata["ref_max_score"],
+        "description": metadata.get("description"),
+        "warnings": validation["warnings"],
+    }
+    write_atomic(inside(root, root / "catalog" / f"{dataset_id}.json"), dump_json(entry))
+    return entry
+
+
+def _holds(target: Path, content: dict[str, Any]) -> bool:
+    """Whether ``target`` is this dataset and nothing else; a file of it may have been touched."""
+    if not target.is_dir() or {p.name for p in target.iterdir()} != {"data", MANIFEST}:
+        return False
+    return read_manifest(target) == content and not changed_files(target, content)
+
+
+def check_released(root: Path, dataset_id: str, content: dict[str, Any]) -> None:
+    """Refuse to change a version that ``releases/`` records."""
+    record = root / "releases" / f"{dataset_id}.json"
+    if not record.is_file():
+        return
+    released = read_json(record)["manifest"]
+    if released == content:
+        return
+    then, now = released["content_sha256"], content["content_sha256"]
+    hashes = f"content changed (content_sha256 {then[:12]} then, {now[:12]} now)"
+    raise DatasetExistsError(
+        f"{dataset_id} is released and its {'metadata changed' if then == now else hashes}; a "
+        f"released version is immutable: set dataset.id={_next_version(root, dataset_id)}"
+    )
+
+
+def _next_version(root: Path, dataset_id: str) -> str:
+    namespace, name, version = parse_dataset_id(dataset_id)
+    for number in itertools.count((version or 0) + 1):
+        found = gen_dataset_id(namespace, name, number)
+        if not (root / "releases" / f"{found}.json").is_file():
+            return found
+    raise AssertionError("there is always a next number")
+
+
+def main(run: StageRun) -> None:
+    """The command: the validated dataset in, ``datasets/<id>`` and its catalog entry out."""
+    entry = publish(
+        name=run.name, folder=run.folder, params=run.params, root=run.root, scratch=run.temporary
+    )
+    run.say(f"datasets/{entry['id']}, content_sha256 {entry['content_sha256'][:12]}")
+
+
+if __name__ == "__main__":
+    run_stage("publish", main)

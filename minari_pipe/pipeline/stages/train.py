@@ -1,0 +1,34 @@
+"""Stage ``train``: train a Stable-Baselines3 policy into a canonical checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from minari_pipe.pipeline.build import environment_factory
+from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.policies.training import train
+
+
+def main(run: StageRun) -> None:
+    """The command: parameters in, ``train/policy.zip`` (and ``normalize.npz``) out."""
+    own = run.stage == "train"
+    policy = run.params["policy"] if own else run.params["ref_scores"]["expert"]
+
+    def fill(out: Path) -> None:
+        train(
+            environment_factory(run.params["env"], run.root),
+            algorithm=policy["algorithm"],
+            policy_class=policy["policy_class"],
+            policy_kwargs=policy["policy_kwargs"],
+            out_dir=out,
+            **policy["train"],
+        )
+
+    reused = run.output_once(run.stage, fill)
+    steps = f"{policy['algorithm']}, {policy['train']['total_timesteps']} steps"
+    run.say(f"{steps}, finished before" if reused else steps)
+
+
+if __name__ == "__main__":
+    run_stage("train_expert" if "train_expert" in sys.argv[2:] else "train", main)

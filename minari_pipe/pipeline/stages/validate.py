@@ -1,0 +1,115 @@
+"""Stage ``validate``: check the assembled dataset; an error stops the pipeline before publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.checks import Finding, Options, Subject, run
+from minari_pipe.errors import ConfigError
+from minari_pipe.identity import content_sha256
+from minari_pipe.pipeline.assemble import assemble, assembled_sha256
+from minari_pipe.pipeline.build import import_environment
+from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.workspace import dump_json, make_importable, read_json, write_atomic
+from minari_pipe.storage.hdf5 import HDF5Storage
+from minari_pipe.trust import trusted_modules
+
+
+def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
+    """The content of ``validation.json``: findings, what was replayed, and the content's hash.
+
+    Args:
+        folder: ``pipelines/NAME`` with what ``create`` and ``ref_scores`` wrote.
+        params: of the pipeline.
+    """
+    metadata = assemble(folder, params)
+    data_path = folder / "dataset" / "data"
+    storage = HDF5Storage.read(data_path)
+    options = params["validate"]
+    subject = Subject(
+        storage,
+        metadata,
+        data_path,
+        Options(
+            trusted_modules=tuple(sorted(trusted_modules())),
+            acknowledge=tuple(options["acknowledge"]),
+            replay_steps=options["replay_steps"],
+            replay_tolerance=options["replay_tolerance"],
+        ),
+    )
+    found = run(subject).to_json()
+    extra = [f.to_json() for f in _reported(folder)]
+    found["findings"] += extra
+    for level in ("error", "warning"):
+        found[f"{level}s"] = sum(f["level"] == level for f in found["findings"])
+    found["ok"] = found["errors"] == 0
+    found["demonstrations"] = _gaps(folder)
+    found["content_sha256"] = content_sha256(storage, metadata)
+    # Lists, because `dvc metrics show` makes a column of everything else.
+    found["checks"] = [{"check": name, "findings": n} for name, n in found["checks"].items()]
+    found["assembled_sha256"] = [assembled_sha256(folder, metadata)]
+    return found
+
+
+def _reports(folder: Path) -> list[dict[str, Any]]:
+    reports = read_json(folder / "dataset" / "provenance.json")["reports"]
+    assert isinstance(reports, list)
+    return reports
+
+
+def _reported(folder: Path) -> list[Finding]:
+    """What the policy and the measurement of the reference scores had to say."""
+    found = [
+        Finding.from_json(finding, check="demonstrations")
+        for report in _reports(folder)
+        for finding in report.get("findings", [])
+    ]
+    warnings = read_json(folder / "ref_scores.json")["warnings"]
+    path = "metadata / eval_env_spec"
+    return found + [Finding("warning", "ref_scores", path, text) for text in warnings]
+
+
+def _gaps(folder: Path) -> dict[str, float] | None:
+    """How far the replayed demonstrations are from the recorded ones, over all episodes."""
+    reports = [r for r in _reports(folder) if "recorded_return" in r]
+    if not reports:
+        return None
+    differences = [abs(r["replayed_return"] - r["recorded_return"]) for r in reports]
+    n = len(reports)
+    return {
+        "n": n,
+        "recorded_mean_return": sum(r["recorded_return"] for r in reports) / n,
+        "replayed_mean_return": sum(r["replayed_return"] for r in reports) / n,
+        "return_gap_mean": sum(differences) / n,
+        "return_gap_max": max(differences),
+        "observation_gap_max": max(r["observation_gap_max"] for r in reports),
+        "observation_gap_median": sorted(r["observation_gap_median"] for r in reports)[n // 2],
+    }
+
+
+def main(run: StageRun) -> None:
+    """The command: ``dataset/`` and ``ref_scores.json`` in, ``validation.json`` out."""
+    make_importable(run.root)
+    import_environment(run.params["env"]["id"])
+    found = validate(run.folder, run.params)
+    write_atomic(run.folder / "validation.json", dump_json(found))
+    for finding in found["findings"]:
+        run.say(f"{finding['level']}: {finding['path']}: {finding['message']}")
+    if not found["ok"]:
+        raise ConfigError(
+            f"{found['errors']} errors in {run.params['dataset']['id']}, nothing is published; "
+            f"all findings are in pipelines/{run.name}/validation.json"
+        )
+    if gaps := found["demonstrations"]:
+        run.say(
+            f"demonstrations: recorded mean return {gaps['recorded_mean_return']:.2f}, replayed "
+            f"{gaps['replayed_mean_return']:.2f}; largest gap of an episode's return "
+            f"{gaps['return_gap_max']:.2f}, of an observation {gaps['observation_gap_max']:.3f}"
+        )
+    replay = found["replay"]
+    run.say(f"ok, {found['warnings']} warnings, {replay['replayed']} episodes replayed")
+
+
+if __name__ == "__main__":
+    run_stage("validate", main)

@@ -1,0 +1,209 @@
+"""How a run is stopped: SIGINT, SIGTERM or SIGHUP becomes one exception and one line.
+
+The driver spends its time in two ways. In its own code a signal raises :class:`Stopped`. While
+DVC runs, which ignores SIGINT during a stage and must not be torn out of the middle of its locks,
+DVC has a thread of its own and the main thread answers: see :func:`run_stoppable`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = "stopped; finished work is kept, the same command goes on"
+
+_STAGES = "minari_pipe.pipeline.stages."
+
+_SECONDS_TO_STOP = 10.0
+"""After that a stage that was asked to stop is killed; its finished blocks are safe anyway."""
+
+_SECONDS_TO_UNWIND = 4.0
+"""After that a repeated signal, or the driver itself, does not wait for Python code to return."""
+
+
+class Stopped(BaseException):
+    """The user or the system asked this process to stop."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.exit_code = 128 + signum
+
+
+def stop_on_signals() -> None:
+    """From here on a signal raises :class:`Stopped` in the main thread, once.
+
+    What the process was told to ignore stays ignored: ``nohup``, or the background of a script.
+    A terminal and a parent often tell the same stop twice, so another signal is no new exception;
+    but if the first one got lost (Python cannot raise inside a destructor), a later one exits.
+    """
+    first: list[float] = []
+    pid = os.getpid()
+
+    def on_signal(signum: int, _frame: Any) -> None:
+        if os.getpid() != pid:  # forked by an environment; multiprocessing would print a traceback
+            os._exit(128 + signum)
+        now = time.monotonic()
+        if not first:
+            first.append(now)
+            raise Stopped(signum)
+        if now - first[0] > _SECONDS_TO_UNWIND:
+            os._exit(128 + signum)
+
+    _handle(on_signal)
+    # The driver lets its stages start with these blocked; see `run_stoppable`.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def stoppable(main: Callable[[], int]) -> int:
+    """Run ``main``, the driver's whole life, and say one line if a signal stopped it.
+
+    Returns:
+        What ``main`` returned, or 128 + the signal.
+    """
+    try:
+        stop_on_signals()
+        code = main()
+    except Stopped as stopped:
+        _say_interrupted()
+        code = stopped.exit_code
+    # What is left is the interpreter's end, where an exception would be a traceback.
+    _handle(signal.SIG_DFL)
+    return code
+
+
+def run_stoppable(work: Callable[[], None], *, repair: Callable[[], None]) -> None:
+    """Run ``work``, DVC's reproduction, so that a signal stops it cleanly.
+
+    While a stage runs, its processes are told to stop, which ends the stage, and DVC unwinds and
+    frees its locks. Between stages, where DVC hashes, its thread is interrupted. Where that
+    thread cannot be interrupted because it waits for others that hash large files, the process
+    exits as a kill would end it.
+
+    Args:
+        work: what DVC does; runs in a thread of its own.
+        repair: mends the files of DVC that an interruption can leave half written.
+
+    Raises:
+        Stopped: after SIGINT, SIGTERM or SIGHUP; no stage runs any more.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        work()  # in a thread of a Hydra launcher, signals are answered elsewhere
+        return
+    asked: list[int] = []
+    before = _handle(lambda signum, _frame: asked.append(signum))
+    try:
+        failure = _run_in_thread(work, asked, repair)
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+    if asked:
+        with suppress(Exception):  # the next run does it again
+            repair()
+        raise Stopped(asked[0])
+    if failure:
+        raise failure[0]
+
+
+def _handle(handler: Callable[[int, Any], None] | signal.Handlers) -> dict[signal.Signals, Any]:
+    """Install ``handler`` where the signals are not ignored; the handlers before."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    heard = [s for s in STOP_SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+    return {signum: signal.signal(signum, handler) for signum in heard}
+
+
+def _run_in_thread(
+    work: Callable[[], None], asked: list[int], repair: Callable[[], None]
+) -> list[BaseException]:
+    """Run ``work`` in a thread and stop it when a signal is in ``asked``; what it raised."""
+    failure: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            # Inherited by the stages: until one has its own handlers, a Ctrl-C of the terminal
+            # would end it with a traceback from the middle of its imports. SIGTERM is what
+            # `_stop` sends, and ends such a process without a word.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+            work()
+        except BaseException as exc:  # handed to the main thread, whatever it is
+            failure.append(exc)
+
+    hook = threading.excepthook
+    # The interruption may arrive when `work` is just over; nobody needs to read of that.
+    threading.excepthook = lambda args: None if asked else hook(args)
+    try:
+        thread = threading.Thread(target=guarded, name="dvc")
+        thread.start()
+        while thread.is_alive() and not asked:
+            thread.join(0.1)
+        if asked:
+            _stop(thread, asked[0], repair)
+    finally:
+        threading.excepthook = hook
+    return failure
+
+
+def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> None:
+    """Stop the stage that runs, or else DVC itself; return when both are gone."""
+    asked = time.monotonic()
+    interrupted = 0.0
+    while True:
+        children = _children()
+        if not thread.is_alive() and not children:
+            return
+        waited = time.monotonic() - asked
+        # A shell that is told as well may be gone before the stage has closed its environments.
+        stages = [c for c in children if _is_stage(c)] if waited < _SECONDS_TO_UNWIND else []
+        for child in stages or children:
+            _tell(child, kill=waited > _SECONDS_TO_STOP)
+        if not children and not interrupted:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
+            )
+            interrupted = time.monotonic()
+        if not children and time.monotonic() - interrupted > _SECONDS_TO_UNWIND:
+            with suppress(Exception):
+                repair()
+            _say_interrupted()
+            os._exit(128 + signum)
+        time.sleep(0.1)
+
+
+def _say_interrupted() -> None:
+    with suppress(OSError):  # the terminal may be what is gone
+        print(INTERRUPTED, file=sys.stderr, flush=True)
+
+
+def _children() -> list[Any]:
+    """The processes of the stage that runs; those that are only not reaped yet do not count."""
+    import psutil  # not needed by a process that only wants to be stoppable
+
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
+
+
+def _is_stage(child: Any) -> bool:
+    import psutil
+
+    with suppress(psutil.Error):
+        return any(a.startswith(_STAGES) for a in child.cmdline())
+    return False
+
+
+def _tell(child: Any, *, kill: bool) -> None:
+    import psutil
+
+    with suppress(psutil.Error):
+        child.kill() if kill else child.terminate()

@@ -1,0 +1,93 @@
+"""Stage ``config`` of the root ``dvc.yaml``: bring ``pipelines/`` up to date with ``conf/``.
+
+So a plain ``dvc repro`` follows an edited config. Overrides recorded by an earlier command line
+are applied again, and said so.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.pipeline import compose, graph
+from minari_pipe.pipeline.driver import check_owner, tell_versions
+from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.workspace import NOT_PARAMS, find_root
+
+EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"
+"""Set by ``dvc exp run``, whose ``-S`` writes into ``params.yaml``."""
+
+
+def main() -> int:
+    """Recompose every dataset's pipeline; 1 if DVC has to read the stages anew."""
+    root = find_root()
+    failed = False
+    new = []
+    for name, overrides in _known(root).items():
+        try:
+            if _sync(name, overrides, root):
+                new.append(name)
+        except MinariPipeError as exc:
+            print(f"error: {name}: {exc}{_orphaned(name, root)}", file=sys.stderr)
+            failed = True
+    if new:  # DVC read the graph before this stage ran
+        print(f"the stages of {', '.join(new)} are new; run the command again", file=sys.stderr)
+    return int(failed or bool(new))
+
+
+def _sync(name: str, overrides: list[str], root: Path) -> bool:
+    """Recompose one pipeline; whether its stages changed."""
+    _, config, task = compose.recompose(overrides)
+    recorded = graph.read_params(name, root) or {}
+    previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
+    params = prepare(name, config, previous or None, root)
+    if previous != params and _set_by_experiment(name, root):
+        print(
+            f"{name}: keeps pipelines/{name}/params.yaml as dvc exp run set it, not as conf/ says"
+        )
+        return False
+    check_owner(name, params["dataset"]["id"], root)
+    tell_versions(previous, params)
+    changed = graph.sync(name, params, overrides, root)
+    if extra := [o for o in task if not o.startswith(("+dataset=", "pipeline="))]:
+        print(f"{name}: re-applies the recorded overrides {' '.join(extra)}")
+    return "dvc.yaml" in changed
+
+
+def _known(root: Path) -> dict[str, list[str]]:
+    """Every pipeline with the overrides that make it: recorded ones, and new configs."""
+    configs = sorted((root / "conf" / "dataset").glob("*.yaml"))
+    found = {path.stem: [f"+dataset={path.stem}"] for path in configs}
+    for path in sorted((root / "pipelines").glob("*/params.yaml")):
+        recorded = (graph.read_params(path.parent.name, root) or {}).get("overrides")
+        if recorded:
+            found[path.parent.name] = recorded
+    return found
+
+
+def _set_by_experiment(name: str, root: Path) -> bool:
+    """Whether ``dvc exp run -S`` may have set values in ``params.yaml``, which must not be undone."""
+    baseline = os.environ.get(EXPERIMENT_VARIABLE)
+    path = f"pipelines/{name}/params.yaml"
+    if not baseline or not (root / path).is_file():
+        return False
+    committed = subprocess.run(
+        ["git", "show", f"{baseline}:./{path}"], cwd=root, capture_output=True, check=False
+    )
+    return committed.stdout != (root / path).read_bytes()
+
+
+def _orphaned(name: str, root: Path) -> str:
+    """What to add to an error of a pipeline whose config was renamed or removed."""
+    recorded = (graph.read_params(name, root) or {}).get("overrides") or []
+    chosen = [o.removeprefix("+dataset=") for o in recorded if o.startswith("+dataset=")]
+    if not chosen or chosen[0] in compose.datasets():
+        return ""
+    return f". If the dataset is not wanted any more, remove pipelines/{name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

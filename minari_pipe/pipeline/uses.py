@@ -1,0 +1,75 @@
+"""Which policies a pipeline's stages run and train, and what the config of a policy names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
+"""What of a policy's config decides the checkpoint that its training gives."""
+
+SOURCE_KEYS = ("checkpoint", "normalize", "source")
+"""Where a policy's config names a file; a checkpoint and its statistics may be absent."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One policy that a stage runs, and where the config names it."""
+
+    where: str
+    config: dict[str, Any]
+
+
+def policies(params: dict[str, Any], stage: str) -> list[Use]:
+    """The policies that ``stage`` runs or trains."""
+    expert = params["ref_scores"]["expert"]
+    uses = {
+        "train": [Use("policy", params["policy"])],
+        "train_expert": [Use("ref_scores.expert", expert)] if expert else [],
+        "collect": [Use("policy", params["policy"])],
+        "ref_scores": [Use("ref_scores.expert", expert)] if measures_expert(params) else [],
+    }
+    return uses.get(stage, [])
+
+
+def measures_expert(params: dict[str, Any]) -> bool:
+    """Whether ``ref_max_score`` is measured, not declared."""
+    return params["ref_scores"]["ref_max_score"] is None
+
+
+def trains(params: dict[str, Any]) -> list[str]:
+    """The training stages of a pipeline: ``train`` for the policy, ``train_expert`` for another."""
+    policy, expert = params["policy"], params["ref_scores"]["expert"] or {}
+    stages = ["train"] if policy.get("train") else []
+    if measures_expert(params) and expert.get("train") and not same_training(policy, expert):
+        stages.append("train_expert")
+    return stages
+
+
+def same_training(policy: dict[str, Any], expert: dict[str, Any]) -> bool:
+    """Whether one training gives both checkpoints."""
+    equal = all(policy.get(key) == expert.get(key) for key in TRAINING_KEYS)
+    return bool(policy.get("train")) and equal
+
+
+def expert_training(params: dict[str, Any]) -> list[str]:
+    """The training stage whose checkpoint the expert of the reference scores is, if any."""
+    expert = params["ref_scores"]["expert"] or {}
+    if not measures_expert(params) or not expert.get("train"):
+        return []
+    return ["train" if same_training(params["policy"], expert) else "train_expert"]
+
+
+def targets(use: Use) -> list[str]:
+    """Every dotted name that a policy's config gives."""
+    controller = use.config.get("controller") or {}
+    return [str(c["_target_"]) for c in (use.config, controller) if "_target_" in c]
+
+
+def sources(use: Use) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every file that a policy's config names, with where it names it."""
+    for key in SOURCE_KEYS:
+        source = use.config.get(key)
+        if isinstance(source, dict) and (key == "source" or any(source.values())):
+            yield f"{use.where}.{key}", source

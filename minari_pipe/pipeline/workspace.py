@@ -1,0 +1,92 @@
+"""The workspace: the folder with ``.dvc``, its places, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import ConfigError
+
+PACKAGE = Path(__file__).resolve().parent.parent
+STATE = ".minari_pipe"
+"""Folder of what is not an output: locks, unfinished blocks, records of installation."""
+
+NOT_PARAMS = ("overrides", "code")
+"""Keys of ``params.yaml`` that record how it came about."""
+
+PIPELINE_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The nearest folder at or above ``start`` (default: here) that holds ``.dvc``."""
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if (folder / ".dvc").is_dir():
+            return folder
+    raise ConfigError(f"{here} is not inside a DVC workspace; run `minari-pipe init` there first")
+
+
+def check_pipeline_name(name: str) -> str:
+    """Refuse a name that could mean something to a shell or a file system.
+
+    The name stands in the commands of ``dvc.yaml`` and in paths.
+    """
+    if not PIPELINE_NAME.fullmatch(name) or len(name) > 100:
+        raise ConfigError(
+            f"pipeline name {name!r} is not valid: expected letters, digits, '_', '-' and '.', "
+            f"not starting with '-' or '.', at most 100; set it with pipeline=NAME"
+        )
+    return name
+
+
+def inside(root: Path, path: Path) -> Path:
+    """``path``, once it is proven to lie inside ``root`` after links are followed."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(f"{path} leads out of the workspace {root}; remove the link")
+    return path
+
+
+def is_checkout(root: Path) -> bool:
+    """Whether the stages of this workspace import the package from the workspace itself."""
+    return (root / PACKAGE.name / "__init__.py").is_file()
+
+
+def make_importable(root: Path) -> None:
+    """Let modules of the workspace be imported, after everything that is installed."""
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write ``path`` whole or not at all, durably, under the process's umask."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_if_changed(path: Path, text: str) -> bool:
+    """Write ``text`` unless the file holds it already; whether it was written."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    write_atomic(path, text)
+    return True
+
+
+def dump_json(value: Any) -> str:
+    """Deterministic JSON for files that people read and DVC hashes."""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,290 @@
+"""The Stable-Baselines3 algorithms a config may name, and the policy networks they build.
+
+A config gives names and plain values only; the tables here say which classes they stand for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from minari_pipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.policies import BasePolicy
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How one algorithm is found and what its policies give out."""
+
+    target: str
+    """``module:Class``."""
+    head: str
+    """What the acting network computes: ``distribution`` (the parameters of one that the action
+    space decides), ``squashed`` (mean and log std before tanh), ``action`` (already in [-1, 1]) or
+    ``values`` (one for each discrete action)."""
+    actions: tuple[str, ...]
+    """Names of the action spaces it supports."""
+    policy_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """``policy_kwargs`` that the algorithm itself changes from its policy class's defaults."""
+
+
+_ANY_ACTION = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+ALGORITHMS: dict[str, Algorithm] = {
+    "ppo": Algorithm("stable_baselines3.ppo.ppo:PPO", "distribution", _ANY_ACTION),
+    "a2c": Algorithm("stable_baselines3.a2c.a2c:A2C", "distribution", _ANY_ACTION),
+    "sac": Algorithm("stable_baselines3.sac.sac:SAC", "squashed", ("Box",)),
+    "td3": Algorithm("stable_baselines3.td3.td3:TD3", "action", ("Box",)),
+    "ddpg": Algorithm("stable_baselines3.ddpg.ddpg:DDPG", "action", ("Box",), {"n_critics": 1}),
+    "dqn": Algorithm("stable_baselines3.dqn.dqn:DQN", "values", ("Discrete",)),
+}
+
+ACTIVATIONS = {
+    "tanh": "Tanh",
+    "relu": "ReLU",
+    "elu": "ELU",
+    "leaky_relu": "LeakyReLU",
+}
+"""What ``policy_kwargs.activation_fn`` may name, with the class of ``torch.nn``."""
+
+# Given by this package, or classes, which no plain value can name.
+_NOT_PLAIN = {
+    "self",
+    "observation_space",
+    "action_space",
+    "lr_schedule",
+    "features_extractor_class",
+    "optimizer_class",
+}
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The entry of ``ALGORITHMS`` called ``name``.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    if name not in ALGORITHMS:
+        raise ConfigError(
+            f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)} "
+            f"Known: {', '.join(ALGORITHMS)}"
+        )
+    return ALGORITHMS[name]
+
+
+def load_algorithm(name: str) -> type[BaseAlgorithm]:
+    """The Stable-Baselines3 class of the algorithm called ``name``."""
+    module, _, attribute = find_algorithm(name).target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: `` Did you mean 'x'?``, or a full stop."""
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return f". Did you mean {near[0]!r}?" if near else "."
+
+
+def find_policy_class(algorithm: str, policy_class: str) -> type[BasePolicy]:
+    """The class that ``algorithm`` knows as ``policy_class``, such as ``MlpPolicy``.
+
+    Raises:
+        ConfigError: it knows no such class.
+    """
+    aliases = load_algorithm(algorithm).policy_aliases
+    if policy_class not in aliases:
+        raise ConfigError(
+            f"unknown policy_class {policy_class!r} of algorithm {algorithm!r}"
+            f"{did_you_mean(policy_class, aliases)} Known: {', '.join(aliases)}"
+        )
+    return aliases[policy_class]
+
+
+def resolve_policy_kwargs(
+    algorithm: str, policy_class: str, policy_kwargs: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The ``policy_kwargs`` of a config as the algorithm takes them: names become classes.
+
+    Raises:
+        ConfigError: an unknown key or activation function, a value that is not plain, or a layer
+            size that is not a positive integer.
+    """
+    signature = inspect.signature(find_policy_class(algorithm, policy_class).__init__)
+    known = {p for p in signature.parameters if p not in _NOT_PLAIN}
+    resolved = dict(find_algorithm(algorithm).policy_defaults)
+    for key, value in (policy_kwargs or {}).items():
+        if key not in known:
+            reason = "" if key in signature.parameters else did_you_mean(key, known)
+            raise ConfigError(
+                f"policy_kwargs.{key} is not a plain setting of {algorithm} {policy_class}"
+                f"{reason or '.'} Known: {', '.join(sorted(known))}"
+            )
+        resolved[key] = _policy_value(algorithm, key, value)
+    return resolved
+
+
+def _policy_value(algorithm: str, key: str, value: Any) -> Any:
+    if key == "activation_fn":
+        from torch import nn
+
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise ConfigError(
+                f"policy_kwargs.activation_fn: unknown function {value!r}"
+                f"{did_you_mean(value, ACTIVATIONS)} Known: {', '.join(ACTIVATIONS)}"
+            )
+        return getattr(nn, ACTIVATIONS[value])
+    require_plain(f"policy_kwargs.{key}", value)
+    if key == "net_arch":
+        _check_layers(algorithm, value)
+    return value
+
+
+def _check_layers(algorithm: str, net_arch: Any) -> None:
+    networks = {"distribution": ("pi", "vf"), "values": ()}
+    allowed = networks.get(find_algorithm(algorithm).head, ("pi", "qf"))
+    by_network = net_arch if isinstance(net_arch, Mapping) else {None: net_arch}
+    if not all(
+        (name is None or name in allowed)
+        and isinstance(sizes, list | tuple)
+        and all(type(size) is int and size > 0 for size in sizes)
+        for name, sizes in by_network.items()
+    ):
+        each = f", or such a list for each of {' and '.join(allowed)}" if allowed else ""
+        raise ConfigError(
+            f"policy_kwargs.net_arch is {net_arch!r}; {algorithm} takes a list of layer sizes "
+            f"such as [64, 64]{each}"
+        )
+
+
+def require_plain(name: str, value: Any) -> None:
+    """Refuse a value that is not made of numbers, strings, lists and mappings.
+
+    Raises:
+        ConfigError: names the setting and the type.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if str(key).startswith("_") and str(key).endswith("_"):
+                raise ConfigError(f"{name}.{key}: only plain values are allowed here")
+            require_plain(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            require_plain(name, item)
+    elif not isinstance(value, bool | int | float | str | None):
+        raise ConfigError(
+            f"{name} is a {type(value).__name__}; only numbers, strings, lists and mappings are "
+            f"allowed here"
+        )
+
+
+def network_observation_space(space: gym.Space) -> gym.Space:
+    """The space the network sees: images have their channels first, as SB3's wrapper makes them.
+
+    Raises:
+        ConfigError: Stable-Baselines3 has no network for such observations.
+    """
+    from stable_baselines3.common.preprocessing import is_image_space, is_image_space_channels_first
+    from stable_baselines3.common.vec_env import VecTransposeImage
+
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(k, network_observation_space(s)) for k, s in space.spaces.items()])
+    if not isinstance(
+        space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    ):
+        raise ConfigError(
+            f"observation space {space}: Stable-Baselines3 policies take Box, Discrete, "
+            f"MultiDiscrete, MultiBinary, or a Dict of these"
+        )
+    if isinstance(space, spaces.Discrete) and space.start != 0:
+        raise ConfigError(f"observation space {space}: Stable-Baselines3 needs start=0")
+    if not isinstance(space, spaces.Box) or not is_image_space(space):
+        return space
+    return (
+        space if is_image_space_channels_first(space) else VecTransposeImage.transpose_space(space)
+    )
+
+
+def check_spaces(
+    algorithm: str, policy_class: str, observation_space: gym.Space, action_space: gym.Space
+) -> None:
+    """Refuse spaces that the algorithm or the policy class cannot work with.
+
+    Raises:
+        ConfigError: names the space and what would fit.
+    """
+    supported = find_algorithm(algorithm).actions
+    kind = type(action_space).__name__
+    if kind not in supported:
+        raise ConfigError(
+            f"algorithm {algorithm!r} cannot choose actions of {action_space}; it supports "
+            f"{', '.join(supported)}"
+        )
+    if isinstance(action_space, spaces.Discrete) and action_space.start != 0:
+        raise ConfigError(f"action space {action_space}: Stable-Baselines3 needs start=0")
+    if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
+        raise ConfigError(f"action space {action_space}: Stable-Baselines3 needs finite bounds")
+    if any(isinstance(s, spaces.Dict) for s in getattr(observation_space, "spaces", {}).values()):
+        raise ConfigError(f"observation space {observation_space}: nested Dict is not supported")
+    if isinstance(observation_space, spaces.Dict) != (policy_class == "MultiInputPolicy"):
+        fit = "MultiInputPolicy" if isinstance(observation_space, spaces.Dict) else "MlpPolicy"
+        raise ConfigError(
+            f"policy_class {policy_class} does not fit the observation space "
+            f"{observation_space}; set policy_class: {fit}"
+        )
+
+
+def build_policy(
+    algorithm: str,
+    policy_class: str,
+    policy_kwargs: Mapping[str, Any] | None,
+    observation_space: gym.Space,
+    action_space: gym.Space,
+) -> BasePolicy:
+    """Build the policy that ``algorithm`` would train on these spaces, with untrained weights.
+
+    Args:
+        algorithm: a name of ``ALGORITHMS``.
+        policy_class: ``MlpPolicy``, ``CnnPolicy`` or ``MultiInputPolicy``.
+        policy_kwargs: plain values, ``activation_fn`` by name; ``None`` for SB3's defaults.
+        observation_space: the environment's.
+        action_space: the environment's.
+
+    Returns:
+        The policy on the CPU in evaluation mode. PyTorch's global generator is left as it was.
+
+    Raises:
+        ConfigError: an unknown name, a value of the wrong kind, or spaces that do not fit.
+    """
+    import torch
+
+    check_spaces(algorithm, policy_class, observation_space, action_space)
+    kwargs = resolve_policy_kwargs(algorithm, policy_class, policy_kwargs)
+    cls = find_policy_class(algorithm, policy_class)
+    if "ortho_init" in inspect.signature(cls.__init__).parameters:
+        kwargs.setdefault("ortho_init", False)  # slow, and the weights are replaced anyway
+    seen = network_observation_space(observation_space)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            policy = cls(seen, action_space, lambda _: 0.0, **kwargs)
+    except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as exc:
+        raise ConfigError(
+            f"{algorithm} {policy_class} cannot be built from policy_kwargs "
+            f"{dict(policy_kwargs or {})} for {observation_space} and {action_space}: "
+            f"{one_line(exc)}"
+        ) from exc
+    policy.set_training_mode(False)
+    return policy
+
+
+def one_line(exc: Exception) -> str:
+    """The text of an error of another package, short enough to stand in one line."""
+    text = " ".join(str(exc).split()) or type(exc).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,141 @@
+"""Zip files that hold policies: read as a stranger's, and equal content written as equal bytes."""
+
+from __future__ import annotations
+
+import io
+import os
+import uuid
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from minari_pipe.errors import ConfigError
+
+MAX_ENTRY_BYTES = 1 << 30
+MAX_ENTRIES = 1000
+_MAX_RATIO = 100  # of an entry's size to its compressed size; weights hardly compress at all
+
+# Everything a damaged or hostile archive raises on its way through zipfile and zlib.
+ZIP_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+)
+
+
+def entry_names(path: str | os.PathLike[str]) -> list[str]:
+    """Names of the entries of a zip, each of them once.
+
+    Raises:
+        ConfigError: no such file, not a zip, or a directory of entries that is made to deceive.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(read_file(path))) as archive:
+            names = archive.namelist()
+    except ConfigError:
+        raise
+    except ZIP_ERRORS as exc:
+        raise ConfigError(f"{path} is not a readable zip ({exc})") from exc
+    if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
+        raise ConfigError(
+            f"{path}: {len(names)} entries with {len(set(names))} names; refused (limit "
+            f"{MAX_ENTRIES}, each name once)"
+        )
+    return names
+
+
+def read_entry(path: str | os.PathLike[str], name: str, *, limit: int = MAX_ENTRY_BYTES) -> bytes:
+    """The bytes of one entry of a zip that may come from a stranger.
+
+    Raises:
+        ConfigError: no such file or entry, not a zip, damaged, or larger than ``limit`` bytes.
+    """
+    names = entry_names(path)
+    if name not in names:
+        raise ConfigError(
+            f"{path} has no entry {name!r}; it holds {', '.join(sorted(names)[:8]) or 'nothing'}"
+        )
+    try:
+        with zipfile.ZipFile(io.BytesIO(read_file(path))) as archive:
+            entry = archive.getinfo(name)
+            packed = max(entry.compress_size, 1)
+            if entry.file_size > limit or (
+                entry.file_size > 1 << 20 and entry.file_size / packed > _MAX_RATIO
+            ):
+                raise ConfigError(
+                    f"{path}: entry {name!r} would grow from {entry.compress_size} to "
+                    f"{entry.file_size} bytes; refused (limit {limit} bytes, {_MAX_RATIO}-fold)"
+                )
+            return archive.read(entry)
+    except ConfigError:
+        raise
+    except ZIP_ERRORS as exc:
+        raise ConfigError(f"{path} is not a readable zip ({exc})") from exc
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"cannot read {path}: {exc.strerror or exc}") from exc
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The arrays of an ``.npz`` by name; one that would have to be unpickled is refused.
+
+    Raises:
+        ConfigError: as :func:`read_entry`, or an entry is not an array of numbers.
+    """
+    arrays = {}
+    for entry in entry_names(path):
+        try:
+            array = np.lib.format.read_array(
+                io.BytesIO(read_entry(path, entry)), allow_pickle=False
+            )
+        except ConfigError:
+            raise
+        except (ValueError, MemoryError, OSError) as exc:
+            raise ConfigError(f"{path}: {entry!r} is not a plain array ({exc})") from exc
+        arrays[entry.removesuffix(".npy")] = array
+    return arrays
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an ``.npz`` of plain arrays; equal arrays give equal bytes."""
+    entries = {}
+    for name, array in arrays.items():
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, np.asarray(array), version=(1, 0), allow_pickle=False)
+        entries[f"{name}.npy"] = buffer.getvalue()
+    write_zip(path, entries)
+
+
+def write_zip(path: str | os.PathLike[str], entries: Mapping[str, bytes]) -> None:
+    """Write a zip whose bytes depend on ``entries`` alone; beside its place, then renamed."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        with part.open("xb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                for name in sorted(entries):
+                    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+                    info.create_system, info.external_attr = 3, 0o644 << 16
+                    archive.writestr(info, entries[name])
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,301 @@
+"""Reads and writes Stable-Baselines3 checkpoints; reading runs no code that the file brings.
+
+A checkpoint is a zip::
+
+    policy.zip
+    ├─ data                         JSON; non-plain values as base64 pickles, which are never read
+    ├─ policy.pth                   the weights: what torch.save makes of the policy's state_dict
+    ├─ <optimizer>.pth              state of each optimizer; read by SB3 only
+    ├─ pytorch_variables.pth        read by SB3 only
+    └─ _stable_baselines3_version
+
+Written here, the bytes depend on the model alone: no times, paths, random states or facts about the
+host, entries stored in alphabetical order. Lost against ``model.save``: the last observation, the
+statistics of recent episodes, ``system_info.txt``, the state of the spaces' generators.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+from gymnasium import spaces
+
+from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.policies import checkpoint_claims as claims
+from minari_pipe.policies.algorithms import (
+    build_policy,
+    load_algorithm,
+    network_observation_space,
+    one_line,
+)
+from minari_pipe.policies.archive import ZIP_ERRORS, read_entry, read_file, write_zip
+
+if TYPE_CHECKING:
+    import torch
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.policies import BasePolicy
+
+_PICKLE_PROTOCOL = 4
+
+# What a training leaves in a model that says when and where it ran, or what it saw last.
+_VOLATILE = {
+    "start_time": 0.0,
+    "tensorboard_log": None,
+    "ep_info_buffer": None,
+    "ep_success_buffer": None,
+    "_last_obs": None,
+    "_last_episode_starts": None,
+    "_last_original_obs": None,
+}
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint, by parameter name; nothing else of it is read.
+
+    Args:
+        path: a zip as ``model.save(path)`` of Stable-Baselines3 or :func:`write_checkpoint` make.
+
+    Returns:
+        Dense tensors on the CPU with finite values.
+
+    Raises:
+        ConfigError: there is no such file, it is no such zip, it is damaged, it would fill the
+            memory, or its weights hold anything but tensors.
+    """
+    import torch
+
+    inner = read_entry(path, "policy.pth")
+    try:
+        with zipfile.ZipFile(io.BytesIO(inner)) as archive:
+            stored = all(e.compress_type == zipfile.ZIP_STORED for e in archive.infolist())
+    except ZIP_ERRORS as exc:
+        raise ConfigError(
+            f"checkpoint {path}: its policy.pth is not an archive of PyTorch 1.6 or later "
+            f"({one_line(exc)}); load it with the library that wrote it and save it again"
+        ) from exc
+    if not stored:  # PyTorch never compresses; whoever does wants it to grow while it is read
+        raise ConfigError(f"checkpoint {path}: its policy.pth holds compressed records; refused")
+    try:
+        weights = torch.load(io.BytesIO(inner), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as exc:
+        raise ConfigError(
+            f"checkpoint {path}: its policy.pth holds more than tensors and was not loaded "
+            f"({_refused_global(exc)})"
+        ) from exc
+    except Exception as exc:  # a damaged file raises almost anything inside torch.load
+        raise ConfigError(
+            f"checkpoint {path}: its policy.pth is damaged ({one_line(exc)})"
+        ) from exc
+    if not isinstance(weights, dict) or not weights:
+        raise ConfigError(f"checkpoint {path}: its policy.pth is not a mapping of weights")
+    for name, value in weights.items():
+        _check_tensor(path, name, value, limit=len(inner))
+    return dict(weights)
+
+
+def _refused_global(exc: Exception) -> str:
+    found = re.search(r"GLOBAL ([\w.]+)", str(exc))
+    return f"it asks for {found[1]}" if found else "it asks for code"
+
+
+def _check_tensor(path: Any, name: Any, value: Any, *, limit: int) -> None:
+    import torch
+
+    if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+        raise ConfigError(f"checkpoint {path}: entry {name!r} of policy.pth is not a tensor")
+    plain = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
+    # A view with stride 0 may claim terabytes; a real parameter has its bytes in the file.
+    if not plain or value.numel() * value.element_size() > limit:
+        raise ConfigError(f"checkpoint {path}: parameter {name!r} is not a plain dense tensor")
+    if not torch.isfinite(value).all():
+        raise ConfigError(
+            f"checkpoint {path}: parameter {name!r} holds NaN or infinity; the training diverged"
+        )
+
+
+def load_policy(
+    path: str | os.PathLike[str],
+    *,
+    algorithm: str,
+    policy_class: str = "MlpPolicy",
+    policy_kwargs: Mapping[str, Any] | None = None,
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    weights: Mapping[str, torch.Tensor] | None = None,
+) -> BasePolicy:
+    """Build the policy a config describes and fill it with a checkpoint's weights.
+
+    Args:
+        weights: what :func:`load_weights` made of ``path``, to read the file only once.
+
+    Raises:
+        ConfigError: as :func:`load_weights` and :func:`build_policy`, or the weights are those of
+            another policy or of other spaces; names the first parameter that differs.
+    """
+    import torch
+
+    weights = load_weights(path) if weights is None else weights
+    policy = build_policy(algorithm, policy_class, policy_kwargs, observation_space, action_space)
+    recorded = claims.describe(path)
+    difference = _first_difference(weights, policy.state_dict())
+    other = claims.other_spaces(
+        recorded, observation_space, action_space, weights_fit=difference is None
+    )
+    if other:
+        raise ConfigError(f"checkpoint {path} was made for other spaces: {other}")
+    if difference:
+        raise ConfigError(
+            f"checkpoint {path} does not fit the config: {difference}. Set policy_class and "
+            f"policy_kwargs as in its training{claims.told_kwargs(recorded)}"
+        )
+    used, told = claims.activation(policy.activation_fn), claims.told_activation(recorded, policy)
+    if told not in (None, used):
+        raise ConfigError(
+            f"checkpoint {path} says it was trained with activation_fn {told!r}, the config "
+            f"implies {used!r}; set policy_kwargs.activation_fn"
+        )
+    with torch.no_grad():
+        policy.load_state_dict(dict(weights), strict=True)
+    return policy
+
+
+def _first_difference(weights: Mapping[str, Any], implied: Mapping[str, Any]) -> str | None:
+    for name, value in implied.items():
+        shape = tuple(value.shape)
+        if name not in weights:
+            return f"it has no parameter {name!r}, which the config implies with shape {shape}"
+        if tuple(weights[name].shape) != shape:
+            return (
+                f"parameter {name!r} has shape {tuple(weights[name].shape)} in the file, "
+                f"the config implies {shape}"
+            )
+    for name in weights:
+        if name not in implied:
+            return (
+                f"its parameter {name!r} of shape {tuple(weights[name].shape)} has no place in "
+                f"the policy the config implies"
+            )
+    return None
+
+
+def trusted_load(
+    path: str | os.PathLike[str],
+    algorithm: str,
+    *,
+    observation_space: gym.Space | None = None,
+    action_space: gym.Space | None = None,
+) -> BasePolicy:
+    """The policy of a checkpoint that the user trusts, unpickled in full by its own library.
+
+    Args:
+        observation_space: the environment's, compared with the checkpoint's where given.
+        action_space: likewise.
+
+    Raises:
+        TrustError: the user did not trust the file's sha256.
+        ConfigError: there is no such file, it cannot be loaded, or it was made for other spaces.
+    """
+    from minari_pipe.trust import is_trusted_sha256
+
+    content = read_file(path)
+    sha256 = hashlib.sha256(content).hexdigest()
+    if not is_trusted_sha256(sha256):
+        raise TrustError(
+            f"checkpoint {path}: loading it in full would run the code in it. If you trust its "
+            f"origin, pass --trust {sha256}; with policy_class and policy_kwargs in the config "
+            f"only its weights are read and no trust is needed"
+        )
+    try:
+        model = load_algorithm(algorithm).load(io.BytesIO(content), device="cpu")
+    except Exception as exc:  # unpickling foreign objects raises anything
+        raise ConfigError(
+            f"checkpoint {path} cannot be loaded as {algorithm} ({one_line(exc)})"
+        ) from exc
+    policy = model.policy
+    if observation_space is not None and action_space is not None:
+        wanted = network_observation_space(observation_space), action_space
+        if (policy.observation_space, policy.action_space) != wanted:
+            raise ConfigError(
+                f"checkpoint {path} was made for other spaces: {policy.observation_space} and "
+                f"{policy.action_space}, the environment has {wanted[0]} and {wanted[1]}"
+            )
+    policy.set_training_mode(False)
+    return policy
+
+
+def write_checkpoint(model: BaseAlgorithm, path: str | os.PathLike[str]) -> None:
+    """Write ``model`` so that ``type(model).load(path)`` reads it; equal models, equal bytes.
+
+    Raises:
+        ConfigError: the model holds something that cannot be pickled by name.
+    """
+    import stable_baselines3
+    import torch
+
+    states, variables = model._get_torch_save_params()
+    excluded = {*model._excluded_save_params(), *(n.split(".")[0] for n in (*states, *variables))}
+    data = {k: v for k, v in vars(model).items() if k not in excluded} | _VOLATILE
+    saved = {f"{name}.pth": state for name, state in model.get_parameters().items()}
+    saved["pytorch_variables.pth"] = {name: getattr(model, name) for name in variables}
+    entries = {
+        "data": json.dumps({k: _entry(k, data[k]) for k in sorted(data)}, indent=1).encode(),
+        "_stable_baselines3_version": stable_baselines3.__version__.encode(),
+    }
+    for name, value in saved.items():
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        entries[name] = buffer.getvalue()
+    write_zip(path, entries)
+
+
+def _entry(name: str, value: Any) -> Any:
+    """One attribute as SB3's ``data`` holds it: plain JSON, or a pickle with texts beside it."""
+    if isinstance(value, gym.Space):
+        value = _plain_space(value)
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        pass
+    else:
+        return value
+    try:
+        pickled = pickle.dumps(value, protocol=_PICKLE_PROTOCOL)
+    except (AttributeError, TypeError, pickle.PicklingError) as exc:
+        raise ConfigError(
+            f"the model's attribute {name!r} cannot be written to a checkpoint ({one_line(exc)})"
+        ) from exc
+    beside: dict[str, Any] = {}
+    if isinstance(value, gym.Space):
+        beside = claims.texts(vars(value))
+    elif isinstance(value, dict):
+        beside = claims.texts(value)
+    return {
+        ":type:": str(type(value)),
+        ":serialized:": base64.b64encode(pickled).decode(),
+        **beside,
+    }
+
+
+def _plain_space(space: gym.Space) -> gym.Space:
+    """An equal space without the state of a generator, cached texts or a user's subclass."""
+    if isinstance(space, spaces.Box):
+        return spaces.Box(space.low.copy(), space.high.copy(), space.shape, space.dtype)
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n), start=int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec.copy(), dtype=space.dtype, start=space.start.copy())
+    if isinstance(space, spaces.MultiBinary):
+        return spaces.MultiBinary(space.n)
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(key, _plain_space(sub)) for key, sub in space.spaces.items()])
+    raise ConfigError(f"space {space} cannot be written to a checkpoint")

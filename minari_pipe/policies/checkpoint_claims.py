@@ -1,0 +1,131 @@
+"""What a checkpoint says about itself in plain JSON, beside the pickles that nobody reads.
+
+Nothing here is proof: a stranger may write anything. It makes messages say what to change, and it
+catches honest mistakes that the shapes of the weights do not show.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.policies.algorithms import ACTIVATIONS, network_observation_space
+from minari_pipe.policies.archive import read_entry
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.policies import BasePolicy
+
+_MAX_DATA_BYTES = 64 << 20
+
+
+def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a checkpoint says about itself in plain JSON; not to be trusted, good for messages.
+
+    Returns:
+        Attributes of the model by name, those that are pickled as a mapping of the texts beside
+        the pickle; empty if there is no such entry.
+    """
+    try:
+        data = json.loads(read_entry(path, "data", limit=_MAX_DATA_BYTES))
+    except (ConfigError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def other_spaces(
+    recorded: Mapping[str, Any],
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    *,
+    weights_fit: bool,
+) -> str | None:
+    """How the recorded spaces differ from the environment's, or ``None``.
+
+    Where the weights fit, other bounds of the observations are of no account; other bounds of the
+    actions are, since actions are scaled or clipped to them.
+    """
+    spaces = {"action": action_space}
+    if not weights_fit:
+        spaces = {"observation": network_observation_space(observation_space), **spaces}
+    differing = []
+    for name, space in spaces.items():
+        told, has = _recorded_words(recorded, f"{name}_space"), _words(space)
+        if told not in (None, has):
+            differing.append(f"{name} space {_short(told)}, the environment has {_short(has)}")
+    return "; ".join(differing) or None
+
+
+def _recorded_words(recorded: Mapping[str, Any], key: str) -> str | None:
+    """A recorded space in the words of :func:`_words`."""
+    item = recorded.get(key)
+    if not isinstance(item, dict):
+        return None
+    kind = re.search(r"(\w+)'>$", str(item.get(":type:")))
+    return _space_words(kind[1], item) if kind else None
+
+
+def _words(space: gym.Space) -> str:
+    return _space_words(type(space).__name__, texts(vars(space))) or str(space)
+
+
+def _space_words(kind: str, item: Mapping[str, Any]) -> str | None:
+    attributes = {
+        "Box": ("low", "high", "_shape", "dtype"),
+        "Discrete": ("n",),
+        "MultiDiscrete": ("nvec",),
+        "MultiBinary": ("n",),
+        "Dict": ("spaces",),
+    }.get(kind, ("",))
+    if any(name not in item for name in attributes):
+        return None
+    return f"{kind}({', '.join(' '.join(str(item[name]).split()) for name in attributes)})"
+
+
+def _short(text: str | None) -> str:
+    return text if text is not None and len(text) <= 200 else f"{str(text)[:200]}..."
+
+
+def told_kwargs(recorded: Mapping[str, Any]) -> str:
+    """The end of a message: which ``policy_kwargs`` the file itself names, if any."""
+    told = recorded.get("policy_kwargs")
+    if not isinstance(told, dict):
+        return ""
+    plain = {k: v for k, v in told.items() if not k.startswith(":")}
+    if "activation_fn" in plain:
+        plain["activation_fn"] = activation(plain["activation_fn"])
+    return f"; the file itself says policy_kwargs {_short(str(plain))}"
+
+
+def told_activation(recorded: Mapping[str, Any], policy: BasePolicy) -> str | None:
+    """The activation function of the training, which the weights' shapes do not show."""
+    told = recorded.get("policy_kwargs")
+    if not isinstance(told, dict):
+        return None
+    if "activation_fn" in told:
+        return activation(told["activation_fn"])
+    default = inspect.signature(type(policy).__init__).parameters["activation_fn"].default
+    return activation(default)
+
+
+def activation(cls: Any) -> str:
+    """``relu`` out of ``<class 'torch.nn.modules.activation.ReLU'>`` or its text."""
+    name = str(cls).rstrip("'>").rpartition(".")[2]
+    return next((known for known, value in ACTIVATIONS.items() if value == name), name)
+
+
+def texts(items: Mapping[str, Any]) -> dict[str, Any]:
+    """The texts SB3 puts beside a pickle, without those that would show an address in memory."""
+    plain: dict[str, Any] = {}
+    for key, value in items.items():
+        if isinstance(value, tuple):
+            plain[key] = list(value)
+        else:
+            plain[key] = value if isinstance(value, int | float | str | list) else str(value)
+    return {key: text for key, text in plain.items() if " at 0x" not in str(text)}

@@ -1,0 +1,63 @@
+"""The file formats of demonstrations: a module for each, registered here.
+
+An installed package adds its own through the entry-point group
+``minari_pipe.demonstration_formats``, each entry a
+:class:`~minari_pipe.policies.demonstration_formats.base.DemonstrationFormat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from minari_pipe.errors import UnknownFormatError
+from minari_pipe.policies.demonstration_formats import d4rl, dapg
+from minari_pipe.policies.demonstration_formats.base import (
+    Demonstration,
+    DemonstrationFormat,
+    StateKeys,
+)
+
+ENTRY_POINTS = "minari_pipe.demonstration_formats"
+FORMATS: dict[str, DemonstrationFormat] = {
+    known.name: known for known in (dapg.FORMAT, d4rl.FORMAT)
+}
+
+__all__ = ["ENTRY_POINTS", "FORMATS", "Demonstration", "DemonstrationFormat", "read_demonstrations"]
+
+
+def read_demonstrations(
+    path: Path, *, format: str | None = None, state_keys: StateKeys = None
+) -> Sequence[Demonstration]:
+    """Read and check a file of demonstrations.
+
+    Args:
+        path: the file.
+        format: the name of its format; ``None``: told from its content.
+        state_keys: names of the state's parts that are wanted, ``None``: the format's default.
+
+    Raises:
+        UnknownFormatError: no format has this name, or none recognises the content.
+        InvalidEpisodeError: the file is damaged, hostile, or cannot be replayed.
+    """
+    formats = FORMATS
+    if format not in formats if format else not any(f.matches(path) for f in formats.values()):
+        formats = {**FORMATS, **_installed()}
+    known = ", ".join(f"{f.name} ({f.title})" for f in formats.values())
+    if format is not None:
+        if format not in formats:
+            raise UnknownFormatError(
+                f"no format of demonstrations is called {format!r}; known: {known}"
+            )
+        return formats[format].read(path, state_keys)
+    for candidate in formats.values():
+        if candidate.matches(path):
+            return candidate.read(path, state_keys)
+    raise UnknownFormatError(
+        f"{str(path)!r} is in no known format of demonstrations: {known}. Is it the right file?"
+    )
+
+
+def _installed() -> dict[str, DemonstrationFormat]:
+    return {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}

@@ -1,0 +1,205 @@
+"""Demonstrations in D4RL's flat HDF5 layout: all steps of all episodes below each other.
+
+::
+
+    observations   (N, ...)     row t was seen before action t
+    actions        (N, ...)
+    rewards        (N,)
+    terminals      (N,) bool    the environment terminated at this step: an episode ends here
+    timeouts       (N,) bool    optional; an episode ends here without being terminal
+    infos/qpos     (N, ...)     the simulator's state before action t, one dataset for each part
+
+Fu et al. 2020, https://github.com/Farama-Foundation/D4RL. The last episode ends with the file.
+``next_observations``, ``metadata`` and other entries are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, overload
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.errors import InvalidEpisodeError, MinariPipeError
+from minari_pipe.policies.demonstration_formats.base import (
+    Demonstration,
+    DemonstrationFormat,
+    StateKeys,
+    check_demonstrations,
+    quoted,
+)
+
+# The parts of a simulator's state under the names that D4RL gave them in its Adroit datasets;
+# infos also holds what is no state, such as action_log_std.
+STATE_KEYS = (
+    "qpos",
+    "qvel",
+    "door_body_pos",
+    "board_pos",
+    "target_pos",
+    "desired_orien",
+    "hand_qpos",
+    "palm_pos",
+    "obj_pos",
+)
+# Deflate cannot shrink data more than 1032 times, so more was never written to this file.
+_MOST_COMPRESSED = 1032
+
+
+class _FlatEpisodes(Sequence[Demonstration]):
+    """The episodes of one file, read when asked for: the files of D4RL reach gigabytes."""
+
+    def __init__(self, path: Path, state_keys: StateKeys, label: str) -> None:
+        self._path = path
+        self._label = label
+        with _opened(path, label) as file:
+            self._state_keys = _wanted_state(file, state_keys, label)
+            columns = self._columns(file)
+            flags = {"terminals": _column(file, "terminals", label)}
+            if _has(file, "timeouts"):
+                flags["timeouts"] = _column(file, "timeouts", label)
+            n_rows = len(columns["actions"])
+            for key, column in (columns | flags).items():
+                if len(column) != n_rows:
+                    raise InvalidEpisodeError(
+                        f"{label}: {key} has {len(column)} rows, actions has {n_rows}"
+                    )
+            self._terminals = _read_flags(flags["terminals"], label)
+            ends_here = self._terminals
+            if "timeouts" in flags:
+                ends_here = ends_here | _read_flags(flags["timeouts"], label)
+        ends = np.flatnonzero(ends_here) + 1
+        if n_rows and (not len(ends) or ends[-1] != n_rows):
+            ends = np.append(ends, n_rows)
+        self._bounds = np.concatenate([[0], ends])
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Demonstration: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Demonstration]: ...
+    def __getitem__(self, index: int | slice) -> Demonstration | Sequence[Demonstration]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        with _opened(self._path, self._label) as file:
+            return self._read(self._columns(file), index % len(self))
+
+    def __iter__(self) -> Iterator[Demonstration]:
+        with _opened(self._path, self._label) as file:
+            columns = self._columns(file)
+            for index in range(len(self)):
+                yield self._read(columns, index)
+
+    def _columns(self, file: h5py.File) -> dict[str, h5py.Dataset]:
+        keys = ["actions", "observations", "rewards", *(f"infos/{key}" for key in self._state_keys)]
+        return {key: _column(file, key, self._label) for key in keys}
+
+    def _read(self, columns: dict[str, h5py.Dataset], index: int) -> Demonstration:
+        start, stop = (int(bound) for bound in self._bounds[index : index + 2])
+        return Demonstration(
+            observations=columns["observations"][start:stop],
+            actions=columns["actions"][start:stop],
+            rewards=columns["rewards"][start:stop],
+            terminal=bool(self._terminals[stop - 1]),
+            initial_state={
+                key: np.asarray(columns[f"infos/{key}"][start]) for key in self._state_keys
+            },
+        )
+
+
+@contextmanager
+def _opened(path: Path, label: str) -> Iterator[h5py.File]:
+    """Open a file from a stranger: whatever HDF5 stumbles over in it is one clear error."""
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except MinariPipeError:
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InvalidEpisodeError(
+            f"{label} is damaged or not HDF5 ({reason}); fetch it again"
+        ) from error
+
+
+def _has(group: h5py.Group, name: str) -> bool:
+    return group.get(name, getlink=True) is not None
+
+
+def _column(file: h5py.File, key: str, label: str) -> h5py.Dataset:
+    """The dataset ``key``, which must lie in this file and hold plain numbers in rows."""
+    found: Any = file
+    for part in key.split("/"):
+        if not isinstance(found, h5py.Group) or not _has(found, part):
+            raise InvalidEpisodeError(
+                f"{label} has no dataset {key!r}; it has: {quoted(sorted(file))}"
+            )
+        if not isinstance(found.get(part, getlink=True), h5py.HardLink):
+            raise InvalidEpisodeError(
+                f"{label}: {key!r} is a link to another place, which is not followed; store the "
+                f"data itself"
+            )
+        found = found[part]
+    if not isinstance(found, h5py.Dataset):
+        raise InvalidEpisodeError(f"{label}: {key!r} is a group, expected a dataset")
+    if found.is_virtual or found.external:
+        raise InvalidEpisodeError(
+            f"{label}: {key!r} keeps its data in other files, which are not opened; store the data "
+            "itself"
+        )
+    if found.dtype.kind not in "fiub" or found.ndim == 0:
+        raise InvalidEpisodeError(
+            f"{label}: {key!r} has the type {found.dtype} and {found.ndim} dimensions, expected "
+            f"rows of numbers"
+        )
+    most = _MOST_COMPRESSED * Path(file.filename).stat().st_size
+    if found.size * found.dtype.itemsize > most:
+        raise InvalidEpisodeError(
+            f"{label}: {key!r} declares {found.shape} numbers, more than a file of this size can "
+            "hold"
+        )
+    return found
+
+
+def _read_flags(column: h5py.Dataset, label: str) -> npt.NDArray[np.bool_]:
+    if column.ndim != 1:
+        raise InvalidEpisodeError(
+            f"{label}: {column.name} has the shape {column.shape}, expected one flag per step"
+        )
+    return np.asarray(column[()]).astype(bool)
+
+
+def _wanted_state(file: h5py.File, state_keys: StateKeys, label: str) -> tuple[str, ...]:
+    if state_keys is not None:
+        return tuple(state_keys)
+    link = file.get("infos", getlink=True)
+    infos = file["infos"] if isinstance(link, h5py.HardLink) else {}
+    wanted = tuple(key for key in STATE_KEYS if key in infos)
+    if not wanted:
+        raise InvalidEpisodeError(
+            f"{label}: infos has no known part of a simulator's state ({', '.join(STATE_KEYS)}); "
+            f"it has: {quoted(sorted(infos))}. Name the parts with policy.state_keys"
+        )
+    return wanted
+
+
+def _matches(path: Path) -> bool:
+    return bool(h5py.is_hdf5(path))
+
+
+def _read(path: Path, state_keys: StateKeys) -> Sequence[Demonstration]:
+    label = f"demonstrations {str(path)!r}"
+    episodes = _FlatEpisodes(path, state_keys, label)
+    check_demonstrations(episodes, label)
+    return episodes
+
+
+FORMAT = DemonstrationFormat("d4rl", "D4RL flat HDF5", _matches, _read)

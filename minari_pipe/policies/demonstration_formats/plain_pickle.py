@@ -1,0 +1,361 @@
+"""Read a pickle of lists, dicts and NumPy arrays without executing anything it says.
+
+A pickle is a program. The interpreter below knows only the operations that build lists, tuples,
+dicts, strings and numbers; where a pickle calls NumPy to make a dtype or an array, it notes the
+arguments instead, and :meth:`PickledArray.build` makes the array from the noted bytes after
+checking their number. Python's own unpickler is not used, because it can be made to crash or to
+take all memory before any class lookup (memo indices, deeply nested keys), and NumPy's
+reconstructors are not, because a damaged pickle can crash them.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickletools
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.policies.demonstration_formats.base import Array
+
+# A demonstration takes about 150 operations; each may cost some 100 bytes of memory.
+_MOST_OPERATIONS = 2_000_000
+_MOST_DIMENSIONS = 32
+_MOST_ENTRIES = 2**62
+
+_RECONSTRUCT = "_reconstruct"
+_NDARRAY = "ndarray"
+_DTYPE = "dtype"
+_SCALAR = "scalar"
+# The only names a pickle may use, and what stands in for each.
+_GLOBALS = {
+    "numpy.core.multiarray _reconstruct": _RECONSTRUCT,
+    "numpy._core.multiarray _reconstruct": _RECONSTRUCT,
+    "numpy.core.multiarray scalar": _SCALAR,
+    "numpy._core.multiarray scalar": _SCALAR,
+    "numpy ndarray": _NDARRAY,
+    "numpy dtype": _DTYPE,
+}
+# What genops hands over as the value itself.
+_LITERALS = frozenset(
+    [
+        "NONE",
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+        "FLOAT",
+        "BINFLOAT",
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+        "BYTEARRAY8",
+        "UNICODE",
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE8",
+    ]
+)
+_DTYPE_CODES = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
+_HINT = "a list of dicts of plain NumPy arrays, pickled with protocol 3 or 4, can be read"
+
+
+class _RefusedError(Exception):
+    """What the pickle holds is not read; the text says what it is."""
+
+
+@dataclass(frozen=True)
+class _StandIn:
+    """Stands for one of :data:`_GLOBALS` on the stack."""
+
+    kind: str
+
+
+@dataclass
+class _PickledDtype:
+    code: str
+    order: str = "="
+
+    def resolve(self) -> np.dtype[Any]:
+        return np.dtype(self.code).newbyteorder(self.order)  # type: ignore[arg-type]
+
+
+@dataclass
+class PickledArray:
+    """What a pickle says about an array; nothing of it is believed before :meth:`build`."""
+
+    shape: Any = None
+    dtype: Any = None
+    fortran_order: Any = None
+    data: Any = None
+
+    def build(self, where: str) -> Array:
+        """The array, read-only, over the pickle's own bytes.
+
+        Raises:
+            InvalidEpisodeError: the type is not plain numbers, or type, shape and bytes disagree.
+        """
+        try:
+            return self._checked()
+        except _RefusedError as error:
+            raise InvalidEpisodeError(f"{where} {error}") from error
+
+    def _checked(self) -> Array:
+        if not isinstance(self.dtype, _PickledDtype):
+            raise _RefusedError("is an array without a type")
+        dtype = self.dtype.resolve()
+        shape = self.shape
+        if not isinstance(shape, tuple) or len(shape) > _MOST_DIMENSIONS:
+            raise _RefusedError("is an array without a usable shape")
+        if not all(type(n) is int and 0 <= n < _MOST_ENTRIES for n in shape):
+            raise _RefusedError("is an array with an impossible shape")
+        data = _as_bytes(self.data)
+        if data is None:
+            raise _RefusedError(f"keeps its values as a {type_name(self.data)}, not as bytes")
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if n_bytes != len(data):
+            raise _RefusedError(
+                f"has {len(data)} bytes, but the shape {shape} of {dtype} takes {n_bytes}"
+            )
+        if max(shape, default=0) * dtype.itemsize > max(len(data), 1):
+            # A dimension of zero makes any other size fit.
+            raise _RefusedError(f"has the impossible shape {shape}")
+        flat: Array = np.frombuffer(data, dtype=dtype) if data else np.empty(0, dtype)
+        return flat.reshape(shape, order="F" if self.fortran_order else "C")
+
+
+@dataclass
+class PickledScalar:
+    """What a pickle says about a NumPy scalar."""
+
+    dtype: Any
+    data: Any
+
+    def build(self, where: str) -> Array:
+        """The scalar as an array of shape ``()``; raises like :meth:`PickledArray.build`."""
+        return PickledArray((), self.dtype, False, self.data).build(where)
+
+
+def type_name(value: Any) -> str:
+    """The type of something out of a pickle, as messages name it."""
+    if isinstance(value, PickledArray):
+        return "NumPy array"
+    if isinstance(value, PickledScalar):
+        return "NumPy scalar"
+    return type(value).__name__.lstrip("_")
+
+
+def load(path: Path, label: str) -> Any:
+    """Read a pickle; arrays in it come as :class:`PickledArray`, not built yet.
+
+    Args:
+        path: the file.
+        label: the file, for messages.
+
+    Raises:
+        InvalidEpisodeError: the file is damaged, or holds or calls anything else.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of genops, about odd escapes in a damaged file
+            return _run(path.read_bytes())
+    except _RefusedError as error:
+        raise InvalidEpisodeError(f"{label}: {error}") from error
+    except (ValueError, LookupError, ArithmeticError, MemoryError, OSError) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InvalidEpisodeError(
+            f"{label} is damaged or no pickle ({reason}); fetch it again"
+        ) from error
+
+
+def _run(data: bytes) -> Any:
+    machine = _Machine()
+    stream = io.BytesIO(data)
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        if count > _MOST_OPERATIONS:
+            raise _RefusedError(f"has more than {_MOST_OPERATIONS} operations; {_HINT}")
+        if opcode.name != "STOP":
+            machine.step(opcode.name, argument)
+    if stream.tell() != len(data):
+        raise _RefusedError(f"goes on for {len(data) - stream.tell()} bytes after the pickle's end")
+    if len(machine.stack) != 1 or machine.marks:
+        raise ValueError("values are left over at its end")
+    return machine.stack[0]
+
+
+class _Machine:
+    """The stack and memo of a pickle, and what each permitted operation does to them."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+
+    def step(self, name: str, argument: Any) -> None:
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case _ if name in _LITERALS:
+                self.stack.append(argument)
+            case "NEWTRUE" | "NEWFALSE":
+                self.stack.append(name == "NEWTRUE")
+            case "MARK":
+                self.marks.append(len(self.stack))
+            case "POP":
+                self.pop()
+            case "POP_MARK":
+                self.pop_to_mark()
+            case "DUP":
+                self.stack.append(self.stack[-1])
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                self.memo[argument] = self.stack[-1]
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = self.stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                self.stack.append(self.memo[argument])
+            case "EMPTY_LIST":
+                self.stack.append([])
+            case "LIST":
+                self.stack.append(self.pop_to_mark())
+            case "APPEND":
+                value = self.pop()
+                self.top(list).append(value)
+            case "APPENDS":
+                values = self.pop_to_mark()
+                self.top(list).extend(values)
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                values = [self.pop() for _ in range(int(name[-1]) if name[-1].isdigit() else 0)]
+                self.stack.append(tuple(reversed(values)))
+            case "TUPLE":
+                self.stack.append(tuple(self.pop_to_mark()))
+            case "EMPTY_DICT":
+                self.stack.append({})
+            case "DICT":
+                values = self.pop_to_mark()
+                self.stack.append({})
+                self.set_items(values)
+            case "SETITEM":
+                value, key = self.pop(), self.pop()
+                self.set_items([key, value])
+            case "SETITEMS":
+                self.set_items(self.pop_to_mark())
+            case "GLOBAL" | "STACK_GLOBAL":
+                self.push_global(argument)
+            case "REDUCE":
+                self.call()
+            case "BUILD":
+                self.build()
+            case "INST":
+                raise _RefusedError(_names_global(argument))
+            case _:
+                raise _RefusedError(f"contains the pickle operation {name}; {_HINT}")
+
+    def pop(self) -> Any:
+        if self.marks and self.marks[-1] == len(self.stack):
+            raise ValueError("a value is missing")
+        return self.stack.pop()
+
+    def pop_to_mark(self) -> list[Any]:
+        start = self.marks.pop()
+        values = self.stack[start:]
+        del self.stack[start:]
+        return values
+
+    def top(self, kind: type) -> Any:
+        if not isinstance(self.stack[-1], kind):
+            raise ValueError(f"a {kind.__name__} is missing")
+        return self.stack[-1]
+
+    def set_items(self, flat: list[Any]) -> None:
+        holder = self.top(dict)
+        if len(flat) % 2:
+            raise ValueError("a key has no value")
+        for key, value in zip(flat[::2], flat[1::2], strict=True):
+            # Only text: hashing a deeply nested tuple overflows the C stack.
+            if not isinstance(key, str):
+                raise _RefusedError(f"contains a dict with a {type_name(key)} as a key; {_HINT}")
+            holder[key] = value
+
+    def push_global(self, argument: Any) -> None:
+        if argument is None:  # STACK_GLOBAL
+            name, module = self.pop(), self.pop()
+            if not isinstance(name, str) or not isinstance(module, str):
+                raise ValueError("a name is missing")
+            argument = f"{module} {name}"
+        if argument not in _GLOBALS:
+            raise _RefusedError(_names_global(argument))
+        self.stack.append(_StandIn(_GLOBALS[argument]))
+
+    def call(self) -> None:
+        """Note what NumPy would be asked to make."""
+        arguments, callee = self.pop(), self.pop()
+        if not isinstance(callee, _StandIn) or not isinstance(arguments, tuple):
+            raise _RefusedError(f"calls a {type_name(callee)}; {_HINT}")
+        if callee.kind == _RECONSTRUCT and arguments[:1] == (_StandIn(_NDARRAY),):
+            self.stack.append(PickledArray())
+        elif callee.kind == _DTYPE:
+            self.stack.append(_dtype(arguments))
+        elif callee.kind == _SCALAR and len(arguments) == 2:
+            self.stack.append(PickledScalar(*arguments))
+        else:
+            raise _RefusedError(f"makes a numpy {callee.kind} in an unknown way; {_HINT}")
+
+    def build(self) -> None:
+        """Note the state that NumPy's object would be given."""
+        state = self.pop()
+        target = self.stack[-1]
+        if isinstance(target, PickledArray) and isinstance(state, tuple) and len(state) == 5:
+            _, target.shape, target.dtype, target.fortran_order, target.data = state
+        elif isinstance(target, _PickledDtype) and isinstance(state, tuple) and len(state) >= 5:
+            _set_order(target, state)
+        else:
+            raise _RefusedError(f"gives a state to a {type_name(target)}; {_HINT}")
+
+
+def _dtype(arguments: tuple[Any, ...]) -> _PickledDtype:
+    code = arguments[0] if arguments else None
+    code = code.decode("latin-1") if isinstance(code, bytes) else code
+    if not isinstance(code, str) or code not in _DTYPE_CODES:
+        raise _RefusedError(f"holds an array of type {_short(code)}, expected plain numbers")
+    return _PickledDtype(code)
+
+
+def _set_order(dtype: _PickledDtype, state: tuple[Any, ...]) -> None:
+    order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
+    if not isinstance(order, str) or order not in ("<", ">", "|", "="):
+        raise _RefusedError(f"holds an array of byte order {_short(order)}")
+    if any(part is not None for part in state[2:5]):
+        raise _RefusedError("holds an array of a structured type, expected plain numbers")
+    dtype.order = order
+
+
+def _as_bytes(data: Any) -> bytes | bytearray | None:
+    if isinstance(data, str):
+        # Python 2 wrote bytes as text; NumPy reads it the same way.
+        try:
+            return data.encode("latin-1")
+        except UnicodeEncodeError:
+            return None
+    return data if isinstance(data, bytes | bytearray) else None
+
+
+def _names_global(argument: Any) -> str:
+    name = _short(str(argument).replace(" ", "."))
+    return f"names the global {name}, which is not executed; {_HINT}"
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, str):
+        return f"a {type_name(value)}"
+    return repr(value if len(value) <= 80 else value[:80] + "…")

@@ -1,0 +1,217 @@
+"""The demonstration policy: replays recorded actions from recorded initial states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import ConfigError
+from minari_pipe.fetch import Source, locate
+from minari_pipe.policies.base import Policy
+from minari_pipe.policies.demonstration_formats import Demonstration, read_demonstrations
+from minari_pipe.policies.demonstration_formats.base import Array, quoted
+
+WHAT = "the demonstrations"
+OVERRIDE = "policy.source.path=FILE"
+
+
+@dataclass
+class _Replay:
+    """The actions that one row replays, and how many of them it has handed out."""
+
+    actions: Array
+    next_step: int = 0
+
+
+class DemonstrationPolicy(Policy):
+    """Replays demonstration ``e`` of a file in episode ``e``.
+
+    The environment is reset to the recorded initial state, through an option of its ``reset``, and
+    given the recorded actions, clipped to its action space and cast to its dtype. Observations,
+    rewards and flags are the simulator's. Nothing is random. When the actions are exhausted before
+    the environment ended the episode, the demonstration ended: the episode is truncated there.
+
+    The file is read and checked when the policy is made.
+    """
+
+    def __init__(
+        self,
+        source: Source | str | Path,
+        format: str | None = None,
+        reset_option: str = "initial_state_dict",
+        state_keys: Sequence[str] | None = None,
+    ) -> None:
+        """Read the demonstrations.
+
+        Args:
+            source: where the file is; a plain path means the file there.
+            format: ``"dapg"`` or ``"d4rl"``; ``None``: told from the file's content.
+            reset_option: name of the ``reset`` option that takes the initial state, a dict of
+                arrays. The default is what the Adroit environments of gymnasium-robotics take.
+            state_keys: names of the arrays in that dict. ``None``: what the environment says it
+                takes, if it does (Adroit), else all that the format knows as state.
+
+        Raises:
+            ConfigError: the source cannot be meant.
+            RemoteError: the source is out of reach, or another file than the config means.
+            UnknownFormatError: the file is in no known format.
+            InvalidEpisodeError: the file is damaged or hostile, or cannot be replayed.
+        """
+        if not isinstance(source, Source):
+            source = Source(path=str(source))
+        path = locate(source, what=WHAT, override=OVERRIDE)
+        self._demonstrations = read_demonstrations(path, format=format, state_keys=state_keys)
+        self._label = f"demonstrations {str(path)!r}"
+        self._reset_option = reset_option
+        self._state_keys = tuple(state_keys) if state_keys is not None else None
+        self._action_space: spaces.Box | None = None
+        self._replays: list[_Replay | None] = []
+
+    def bind(self, envs: Sequence[gym.Env]) -> None:
+        """Check that the demonstrations fit the environments; see :meth:`Policy.bind`.
+
+        Raises:
+            ConfigError: actions or initial states do not fit.
+        """
+        env, first = envs[0], self._demonstrations[0]
+        space, shape = env.action_space, first.actions.shape[1:]
+        if not isinstance(space, spaces.Box) or space.shape != shape:
+            raise ConfigError(
+                f"{self._label} do not fit {_name(env)}: their actions have the shape {shape}, its "
+                f"action space is {space}. Is it the right file, the right env.id?"
+            )
+        self._action_space = space
+        state_space = getattr(env.unwrapped, "_state_space", None)
+        if isinstance(state_space, spaces.Dict):
+            self._check_state(env, state_space, first)
+        self._replays = [None] * len(envs)
+
+    def start(self, row: int, episode: int, rng: np.random.Generator) -> dict[str, Any]:
+        total = len(self._demonstrations)
+        if not 0 <= episode < total:
+            raise ConfigError(
+                f"episode {episode} was asked for, but {self._label} hold {total}, numbers 0 to "
+                f"{total - 1}. Set collect.n_episodes to at most {total}"
+            )
+        assert self._action_space is not None, "bind() comes before start()"
+        demonstration = self._demonstrations[episode]
+        self._replays[row] = _Replay(_fitted(demonstration.actions, self._action_space))
+        state = demonstration.initial_state
+        keys = sorted(state) if self._state_keys is None else self._state_keys
+        return {self._reset_option: {key: state[key].copy() for key in keys}}
+
+    def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Array | None]:
+        return [self._next_action(row) for row in rows]
+
+    def finish(self, episode: int, buffer: EpisodeBuffer) -> dict[str, Any]:
+        """Compare the replay with the recording.
+
+        Returns:
+            ``recorded_steps``, ``replayed_steps``, ``recorded_return``, ``replayed_return``,
+            ``recorded_terminal``, and ``observation_gap_max``, ``observation_gap_median``: of the
+            absolute differences between all entries of the recorded observations and the same
+            rows of the replayed ones, ``None`` if their shapes differ. ``findings`` names an
+            environment that ended before the actions did, and a recorded terminal step at which
+            the environment did not terminate.
+        """
+        demonstration = self._demonstrations[episode]
+        gap = _observation_gap(demonstration.observations, buffer.observations)
+        return {
+            "recorded_steps": len(demonstration),
+            "replayed_steps": len(buffer.rewards),
+            "recorded_return": _plain(np.sum(demonstration.rewards, dtype=np.float64)),
+            "replayed_return": _plain(np.sum(buffer.rewards, dtype=np.float64)),
+            "recorded_terminal": demonstration.terminal,
+            "observation_gap_max": None if gap is None else _plain(gap.max()),
+            "observation_gap_median": None if gap is None else _plain(np.median(gap)),
+            "findings": _findings(episode, demonstration, buffer),
+        }
+
+    def n_episodes(self) -> int:
+        return len(self._demonstrations)
+
+    def _next_action(self, row: int) -> Array | None:
+        replay = self._replays[row]
+        assert replay is not None, "start() comes before act()"
+        if replay.next_step == len(replay.actions):
+            return None
+        replay.next_step += 1
+        action: Array = replay.actions[replay.next_step - 1]
+        return action
+
+    def _check_state(self, env: gym.Env, space: spaces.Dict, first: Demonstration) -> None:
+        """Take the names of the state's parts from an environment that tells them."""
+        if self._state_keys is None:
+            self._state_keys = tuple(sorted(space.spaces))
+        held, taken = first.initial_state, space.spaces
+        if missing := [key for key in self._state_keys if key not in held]:
+            raise ConfigError(
+                f"{self._label} do not fit {_name(env)}: it starts from a state of "
+                f"{quoted(sorted(taken))}, the demonstrations' states have {quoted(sorted(held))}, "
+                f"so {quoted(missing)} is missing"
+            )
+        for key in self._state_keys:
+            if key in taken and held[key].shape != taken[key].shape:
+                raise ConfigError(
+                    f"{self._label} do not fit {_name(env)}: the state's part {key!r} has the "
+                    f"shape {held[key].shape}, the environment's has {taken[key].shape}"
+                )
+
+
+def _name(env: gym.Env) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _fitted(actions: Array, space: spaces.Box) -> Array:
+    """Actions clipped to the space and cast to its dtype, shape ``(T, ...)`` unchanged."""
+    # Clipping first, in the recorded precision: the bounds survive the cast, other values may not.
+    clipped = np.clip(actions, space.low, space.high)
+    if np.issubdtype(space.dtype, np.integer):
+        clipped = np.rint(clipped)
+    fitted: Array = clipped.astype(space.dtype)
+    return fitted
+
+
+def _observation_gap(recorded: Array, replayed: Any) -> Array | None:
+    """``|replayed - recorded|`` over the rows that both have; ``None`` if not comparable."""
+    if isinstance(replayed, dict | tuple):
+        return None
+    rows = np.asarray(replayed)
+    if rows.shape[1:] != recorded.shape[1:]:
+        return None
+    n_rows = min(len(recorded), len(rows))
+    gap: Array = np.abs(rows[:n_rows].astype(np.float64) - recorded[:n_rows])
+    return gap if gap.size else None
+
+
+def _plain(value: Any) -> float | None:
+    """A float that JSON can hold."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _findings(
+    episode: int, demonstration: Demonstration, buffer: EpisodeBuffer
+) -> list[dict[str, str]]:
+    n_recorded, n_replayed = len(demonstration), len(buffer.rewards)
+    terminated = bool(buffer.terminations[-1])
+    if n_replayed < n_recorded:
+        how = "terminated" if terminated else "truncated"
+        message = (
+            f"the environment {how} the episode at step {n_replayed - 1}, the demonstration has "
+            f"{n_recorded} steps; the remaining actions were not replayed"
+        )
+    elif demonstration.terminal and not terminated:
+        message = (
+            f"the recording terminates at step {n_recorded - 1}, the environment did not terminate"
+        )
+    else:
+        return []
+    return [{"level": "warning", "path": f"episode {episode} / terminations", "message": message}]

@@ -1,0 +1,142 @@
+"""The scripted policy: a Python function or class chooses the actions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.policies.base import Policy
+
+Controller = Callable[..., Any]
+
+
+class ScriptedPolicy(Policy):
+    """Calls a controller, one of two kinds, with each observation.
+
+    - A **function** ``fn(observation, **kwargs)``. If it has a parameter ``rng``, it is given the
+      episode's generator, if it has one called ``env``, the environment it acts in.
+    - A **class**, made as ``cls(**kwargs)``, or ``cls(env=env, **kwargs)`` if it has a parameter
+      ``env``; its instances are called with the observation. With a method ``reset()`` or
+      ``reset(rng)`` there is one instance for each environment, reset at the start of every
+      episode; without, a new instance for every episode, so that nothing is carried over.
+
+    An action must lie in the action space once it is cast to its dtype: the controller clips.
+    ``None`` instead of an action ends the episode, truncated.
+    Whatever is random in a controller must come from ``rng``, and the environment is for looking
+    up facts (a map, a limit), not for stepping: else the dataset cannot be made again.
+    """
+
+    def __init__(self, controller: Controller, kwargs: Mapping[str, Any] | None = None) -> None:
+        """Check that the controller can be called.
+
+        Args:
+            controller: the function or class.
+            kwargs: its own parameters.
+
+        Raises:
+            ConfigError: it is neither, or does not take ``kwargs``.
+        """
+        self._name = getattr(controller, "__qualname__", type(controller).__name__)
+        self._kwargs = dict(kwargs or {})
+        if not callable(controller):
+            raise ConfigError(f"a controller is a function or a class, got {controller!r}")
+        self._is_class = inspect.isclass(controller)
+        if not self._is_class and hasattr(controller, "reset"):
+            # Its state would be shared between the environments of a block.
+            raise ConfigError(
+                f"controller {self._name!r} is an object with a state; name its class instead, so "
+                f"that every environment gets its own"
+            )
+        self._controller = controller
+        offered = {"env"} if self._is_class else {"env", "rng"}
+        self._supplied = _check_signature(
+            controller, self._name, self._kwargs, offered, self._is_class
+        )
+        self._envs: Sequence[gym.Env] = ()
+        self._rngs: list[np.random.Generator | None] = []
+        self._calls: list[Controller | None] = []
+
+    def bind(self, envs: Sequence[gym.Env]) -> None:
+        self._envs = envs
+        self._rngs = [None] * len(envs)
+        self._calls = [None if self._is_class else self._controller] * len(envs)
+
+    def start(self, row: int, episode: int, rng: np.random.Generator) -> None:
+        self._rngs[row] = rng
+        if not self._is_class:
+            return
+        if self._calls[row] is None or not hasattr(self._calls[row], "reset"):
+            self._calls[row] = self._controller(**self._kwargs, **self._extras(row))
+            if not callable(self._calls[row]):
+                raise ConfigError(f"controller {self._name!r} has no __call__(observation)")
+        reset = getattr(self._calls[row], "reset", None)
+        if reset is not None:
+            reset(**({"rng": rng} if "rng" in inspect.signature(reset).parameters else {}))
+
+    def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
+        return [
+            self._one(observation, row) for observation, row in zip(observations, rows, strict=True)
+        ]
+
+    def _one(self, observation: Any, row: int) -> Any:
+        call = self._calls[row]
+        assert call is not None, "start() comes before act()"
+        if self._is_class:
+            action = call(observation)
+        else:
+            action = call(observation, **self._kwargs, **self._extras(row))
+        if action is None:
+            return None
+        space = self._envs[row].action_space
+        try:
+            cast = np.asarray(action, space.dtype) if isinstance(space, spaces.Box) else action
+            valid = space.contains(cast)
+        except (TypeError, ValueError):  # not numbers at all
+            valid = False
+        if not valid:
+            raise ConfigError(
+                f"controller {self._name!r} returned {_shown(action)}, which is not in the action "
+                f"space {space}; it has to clip its actions"
+            )
+        return cast
+
+    def _extras(self, row: int) -> dict[str, Any]:
+        offered = {"env": self._envs[row], "rng": self._rngs[row]}
+        return {name: offered[name] for name in self._supplied}
+
+
+def _check_signature(
+    controller: Controller, name: str, kwargs: Mapping[str, Any], offered: set[str], is_class: bool
+) -> tuple[str, ...]:
+    """The names among ``offered`` that the controller takes, after a dry run of the call."""
+    try:
+        signature = inspect.signature(controller)
+    except ValueError as error:
+        raise ConfigError(
+            f"controller {name!r} does not tell its parameters; wrap it in a Python function"
+        ) from error
+    supplied = tuple(sorted(offered & set(signature.parameters)))
+    if clash := sorted(set(kwargs) & set(supplied)):
+        raise ConfigError(
+            f"controller {name!r}: {', '.join(clash)} is supplied by the policy; remove it from "
+            "kwargs"
+        )
+    try:
+        signature.bind(*(() if is_class else (None,)), **kwargs, **dict.fromkeys(supplied))
+    except TypeError as error:
+        raise ConfigError(
+            f"controller {name!r} cannot be called with {sorted(kwargs) or 'no parameters'} "
+            f"({error}); it is {name}{signature}"
+        ) from error
+    return supplied
+
+
+def _shown(action: Any) -> str:
+    text = " ".join(repr(action).split())
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,290 @@
+"""Trains a Stable-Baselines3 policy so that the same arguments give the same checkpoint bytes.
+
+One thread, environments that step in this process, every generator seeded before the first one is
+used, and a checkpoint without time or place (:mod:`checkpoint`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import types
+import typing
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.policies.algorithms import (
+    check_spaces,
+    did_you_mean,
+    load_algorithm,
+    network_observation_space,
+    one_line,
+    require_plain,
+    resolve_policy_kwargs,
+)
+from minari_pipe.policies.batched_network import one_torch_thread
+from minari_pipe.policies.checkpoint import write_checkpoint
+from minari_pipe.policies.normalization import write_normalization
+
+if TYPE_CHECKING:
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.vec_env import VecEnv
+
+# Arguments of an algorithm that a config may not give, and why.
+_OWN_KEY = "it has a key of its own"
+_REFUSED = {
+    "policy": _OWN_KEY,
+    "env": _OWN_KEY,
+    "policy_kwargs": _OWN_KEY,
+    "seed": _OWN_KEY,
+    "device": "training runs on the CPU",
+    "tensorboard_log": "training writes its checkpoint and nothing else",
+    "verbose": "a progress bar is shown instead",
+}
+_PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
+_WINDOW = 100  # episodes of the mean return that is shown and reported
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training left behind."""
+
+    checkpoint: Path
+    normalization: Path | None
+    n_episodes: int
+    mean_return: float | None
+    """Mean return of the last (at most 100) training episodes, exploration included; ``None`` if
+    none ended."""
+
+
+def train(
+    make_env: Callable[[], gym.Env],
+    *,
+    algorithm: str,
+    policy_class: str = "MlpPolicy",
+    policy_kwargs: Mapping[str, Any] | None = None,
+    total_timesteps: int,
+    hyperparameters: Mapping[str, Any] | None = None,
+    seed: int,
+    n_envs: int = 1,
+    normalize_observations: bool = False,
+    out_dir: Path | str,
+) -> Training:
+    """Train a policy and write ``policy.zip`` (and ``normalize.npz``) into ``out_dir``.
+
+    Args:
+        make_env: makes one environment; called ``n_envs`` times.
+        algorithm: a name of ``algorithms.ALGORITHMS``.
+        policy_class: ``MlpPolicy``, ``CnnPolicy`` or ``MultiInputPolicy``.
+        policy_kwargs: plain values, ``activation_fn`` by name.
+        total_timesteps: environment steps over all environments; rounded up by the algorithm to
+            whole rollouts.
+        hyperparameters: plain arguments of the algorithm. ``action_noise`` is a number: the
+            standard deviation of normal noise, in units of actions scaled to [-1, 1].
+        seed: of everything random, 0 to 2**32 - 1.
+        n_envs: environments that step together.
+        normalize_observations: by running mean and variance (SB3's ``VecNormalize``), frozen in
+            ``normalize.npz``.
+        out_dir: made if missing; a file is put there whole or not at all.
+
+    Raises:
+        ConfigError: an unknown or unusable setting, or weights that became NaN.
+    """
+    settings = check_hyperparameters(algorithm, hyperparameters)
+    kwargs = resolve_policy_kwargs(algorithm, policy_class, policy_kwargs)
+    if "use_sde" in kwargs:
+        raise ConfigError("policy_kwargs.use_sde: set hyperparameters.use_sde instead")
+    for name, value, low in (("total_timesteps", total_timesteps, 1), ("n_envs", n_envs, 1)):
+        if type(value) is not int or value < low:
+            raise ConfigError(f"train.{name} is {value!r}; expected an integer of at least {low}")
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise ConfigError(f"train.seed is {seed!r}; expected an integer from 0 to 2**32 - 1")
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    out_dir = Path(out_dir)
+    with _seeded(seed), one_torch_thread():
+        env = _vector_env(make_env, n_envs, normalize=normalize_observations)
+        try:
+            check_spaces(algorithm, policy_class, env.observation_space, env.action_space)
+            model = _build(algorithm, policy_class, env, kwargs, settings, seed)
+            callback = _learn(model, total_timesteps, f"train {algorithm}")
+            normalization = None
+            if isinstance(env, VecNormalize):
+                normalization = out_dir / "normalize.npz"
+                write_normalization(env, normalization)
+            else:
+                (out_dir / "normalize.npz").unlink(missing_ok=True)
+            write_checkpoint(model, out_dir / "policy.zip")
+        finally:
+            env.close()
+    returns = callback.returns
+    mean = float(np.mean(returns)) if returns else None
+    return Training(out_dir / "policy.zip", normalization, callback.n_episodes, mean)
+
+
+def check_hyperparameters(
+    algorithm: str, hyperparameters: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Compare ``hyperparameters`` with what the algorithm takes.
+
+    Returns:
+        The same, lists as tuples.
+
+    Raises:
+        ConfigError: an unknown name (with the nearest), one that a config may not give, a value of
+            the wrong type.
+    """
+    signature = inspect.signature(load_algorithm(algorithm).__init__, eval_str=True)
+    plain = {name: _plain_types(p.annotation) for name, p in signature.parameters.items()}
+    known = {n for n, t in plain.items() if t and not n.startswith("_")} - _REFUSED.keys()
+    if "action_noise" in plain:
+        known.add("action_noise")
+        plain["action_noise"] = (float,)
+    checked = {}
+    for name, value in (hyperparameters or {}).items():
+        if name not in known:
+            reason = f": {_REFUSED[name]}." if name in _REFUSED else did_you_mean(name, known)
+            raise ConfigError(
+                f"hyperparameters.{name} is not a setting of {algorithm}{reason} "
+                f"Known: {', '.join(sorted(known))}"
+            )
+        require_plain(f"hyperparameters.{name}", value)
+        value = tuple(value) if isinstance(value, list) else value
+        if not _is_one_of(value, plain[name]):
+            names = " or ".join("null" if t is type(None) else t.__name__ for t in plain[name])
+            raise ConfigError(
+                f"hyperparameters.{name} is {value!r}, a {type(value).__name__}; "
+                f"{algorithm} takes {names}"
+            )
+        checked[name] = value
+    return checked
+
+
+def _plain_types(annotation: Any) -> tuple[type, ...]:
+    """The plain types that an annotation such as ``float | Callable | None`` allows."""
+    parts = typing.get_args(annotation) if not isinstance(annotation, type) else (annotation,)
+    if typing.get_origin(annotation) is not None and not _is_union(annotation):
+        parts = (typing.get_origin(annotation),)
+    found = tuple(typing.get_origin(part) or part for part in parts)
+    plain = tuple(t for t in found if t in _PLAIN_TYPES)
+    return plain if set(plain) != {type(None)} else ()
+
+
+def _is_union(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+
+
+def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, kinds) or (isinstance(value, int) and float in kinds)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators, which SB3 draws from, and put back their states afterwards."""
+    import torch
+    from stable_baselines3.common.utils import set_random_seed
+
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            set_random_seed(seed)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def _vector_env(make_env: Callable[[], gym.Env], n_envs: int, *, normalize: bool) -> VecEnv:
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    env = DummyVecEnv([make_env] * n_envs)
+    if not normalize:
+        return env
+    if network_observation_space(env.observation_space) != env.observation_space:
+        raise ConfigError("normalize_observations: images are scaled by the network already")
+    try:
+        return VecNormalize(env, norm_reward=False)
+    except ValueError as exc:
+        env.close()
+        raise ConfigError(f"normalize_observations: {one_line(exc)}") from exc
+
+
+def _build(
+    algorithm: str,
+    policy_class: str,
+    env: VecEnv,
+    policy_kwargs: dict[str, Any],
+    settings: dict[str, Any],
+    seed: int,
+) -> BaseAlgorithm:
+    from stable_baselines3.common.logger import Logger
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    if "action_noise" in settings:
+        size = env.action_space.shape or ()
+        sigma = np.full(size, float(settings["action_noise"]))
+        settings = {**settings, "action_noise": NormalActionNoise(np.zeros(size), sigma)}
+    try:
+        model = load_algorithm(algorithm)(
+            policy_class, env, policy_kwargs=policy_kwargs, seed=seed, device="cpu", **settings
+        )
+    except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as exc:
+        raise ConfigError(f"{algorithm} refuses these settings: {one_line(exc)}") from exc
+    # SB3's own logger makes a folder named after the time for every training.
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    return model
+
+
+def _learn(model: BaseAlgorithm, total_timesteps: int, label: str) -> Any:
+    callback = _progress(total_timesteps, label)
+    diverged = "the training diverged: its weights became NaN; try a smaller learning_rate"
+    try:
+        model.learn(total_timesteps, callback=callback)
+    except ValueError as exc:
+        if "invalid values" in str(exc):  # torch.distributions, given NaN
+            raise ConfigError(diverged) from exc
+        raise
+    finally:
+        callback.bar.close()
+    if not all(parameter.isfinite().all() for parameter in model.policy.parameters()):
+        raise ConfigError(diverged)
+    return callback
+
+
+def _progress(total_timesteps: int, label: str) -> Any:
+    from stable_baselines3.common.callbacks import BaseCallback
+    from tqdm import tqdm
+
+    class Progress(BaseCallback):
+        """Shows the steps done and the mean return of recent episodes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            # disable=None: silent where stderr is no terminal
+            self.bar = tqdm(total=total_timesteps, desc=label, unit=" steps", disable=None)
+            self.returns: deque[float] = deque(maxlen=_WINDOW)
+            self.n_episodes = 0
+            self._running: np.ndarray | float = 0.0
+
+        def _on_step(self) -> bool:
+            dones = np.asarray(self.locals["dones"])
+            self._running = self._running + np.asarray(self.locals["rewards"], dtype=np.float64)
+            if dones.any():
+                self.returns.extend(self._running[dones])
+                self.n_episodes += int(dones.sum())
+                self._running[dones] = 0.0
+                self.bar.set_postfix({"return": f"{np.mean(self.returns):.1f}"}, refresh=False)
+            self.bar.update(min(self.num_timesteps, total_timesteps) - self.bar.n)
+            return True
+
+    return Progress()

@@ -1,0 +1,406 @@
+"""Records one episode at a time into growing columns, by copy.
+
+The columns are arrays that double in size, one per leaf of the space, so a step costs one small
+copy per leaf and an environment may reuse every array it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from minari_pipe.episode import EpisodeBuffer, copied
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.spaces import ARRAY_SPACES
+from minari_pipe.tree import Path, as_array, fits_exactly, join_path
+
+_FIRST_CAPACITY = 64
+
+
+class EpisodeRecorder:
+    """Collects the steps of one episode after the other.
+
+    Every value is copied when it arrives. A column has its space's dtype; it widens only if a
+    value would otherwise lose precision, which the checks then report. The infos of an episode
+    may come and go: rows without a key are filled with zeros of the key's dtype and shape
+    (``""`` for strings), and ``metadata["infos_filled"]`` of the finished buffer says which.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> recorder = EpisodeRecorder(gym.spaces.Discrete(9), gym.spaces.Discrete(2),
+        ...                            record_infos=True)
+        >>> recorder.start(0, {}, seed=7)
+        >>> recorder.step(1, 1, 0.5, True, False, {"success": True})
+        >>> episode = recorder.finish(0)
+        >>> episode.observations, episode.infos, episode.metadata
+        (array([0, 1]), {'success': array([False,  True])}, {'infos_filled': {'success': [[0, 1]]}})
+    """
+
+    def __init__(
+        self, observation_space: gym.Space, action_space: gym.Space, *, record_infos: bool
+    ) -> None:
+        self._observations = _node(observation_space, ("observations",))
+        self._actions = _node(action_space, ("actions",))
+        self._record_infos = record_infos
+        self._infos: dict[tuple[str, ...], _InfoColumn] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._started = False
+        self._rewards: list[float] = []
+        self._terminations: list[bool] = []
+        self._truncations: list[bool] = []
+        self._seed: int | None = None
+        self._options: dict | None = None
+        self._observations.cut(0)
+        self._actions.cut(0)
+        self._infos = {}
+
+    def __len__(self) -> int:
+        """Number of steps recorded since :meth:`start`."""
+        return len(self._rewards)
+
+    def start(
+        self,
+        observation: Any,
+        info: dict[str, Any],
+        *,
+        seed: int | None = None,
+        options: dict | None = None,
+    ) -> None:
+        """Begin an episode with what ``reset`` returned; one that was begun is discarded.
+
+        Args:
+            observation: the first observation.
+            info: the reset's info.
+            seed: the seed that was given to ``reset``.
+            options: the options that were given to ``reset``.
+
+        Raises:
+            InvalidEpisodeError: a value has not the structure or the shape of its space.
+        """
+        self._clear()
+        self._seed, self._options = seed, copied(options)
+        self._add_observation(observation, info)
+        self._started = True
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: bool,
+        truncated: bool,
+        info: dict[str, Any],
+    ) -> None:
+        """Record one step; if a value is refused, the step leaves no trace.
+
+        Raises:
+            InvalidEpisodeError: a value has not the structure or the shape of its space, or an
+                info cannot be stored.
+        """
+        if not self._started:
+            raise InvalidEpisodeError("step() before start(): there is no episode to record into")
+        steps = len(self._rewards)
+        try:
+            value = _to_float(reward)
+            self._actions.append(action)
+            self._add_observation(observation, info)
+        except BaseException:
+            self._actions.cut(steps)
+            self._cut_observations(steps + 1)
+            raise
+        self._rewards.append(value)
+        self._terminations.append(bool(terminated))
+        self._truncations.append(bool(truncated))
+
+    def truncate(self) -> None:
+        """Mark the last step as truncated, unless it terminated: the episode was broken off."""
+        if self._rewards and not self._terminations[-1]:
+            self._truncations[-1] = True
+
+    def finish(self, episode_id: int | None) -> EpisodeBuffer:
+        """Return the episode and forget it.
+
+        Args:
+            episode_id: the ``id`` of the buffer.
+
+        Returns:
+            Stacked arrays (lists of strings for Text): ``T + 1`` observations and infos, ``T``
+            of everything else; rewards float64, flags bool.
+
+        Raises:
+            InvalidEpisodeError: nothing was recorded.
+        """
+        steps = len(self._rewards)
+        if steps == 0:
+            raise InvalidEpisodeError(f"episode {episode_id} has no steps; at least 1 is needed")
+        infos: dict[str, Any] = {}
+        filled: dict[str, list[list[int]]] = {}
+        for path, column in self._infos.items():
+            column.fill(steps + 1)
+            if column.filled:
+                filled[join_path(path)] = column.filled
+            if column.data is not None:
+                parent = infos
+                for key in path[:-1]:
+                    parent = parent.setdefault(key, {})
+                parent[path[-1]] = column.stacked()
+        episode = EpisodeBuffer(
+            id=episode_id,
+            seed=self._seed,
+            options=self._options,
+            observations=self._observations.stacked(),
+            actions=self._actions.stacked(),
+            rewards=np.array(self._rewards, dtype=np.float64),
+            terminations=np.array(self._terminations, dtype=bool),
+            truncations=np.array(self._truncations, dtype=bool),
+            infos=infos,
+            metadata={"infos_filled": filled} if filled else {},
+        )
+        self._clear()
+        return episode
+
+    def _add_observation(self, observation: Any, info: dict[str, Any]) -> None:
+        row = len(self._rewards) + 1 if self._started else 0
+        self._observations.append(observation)
+        if self._record_infos:
+            for path, value in _info_leaves(info, ()):
+                column = self._infos.get(path)
+                if column is None:
+                    self._refuse_conflict(path)
+                    column = self._infos[path] = _InfoColumn(path)
+                column.add(row, value)
+
+    def _refuse_conflict(self, path: Path) -> None:
+        for other in self._infos:
+            short = min(len(path), len(other))
+            if path[:short] == other[:short]:
+                raise InvalidEpisodeError(
+                    f"infos.{join_path(path[:short])} is a dict on some steps and a value on "
+                    "others; a StepDataCallback can make it one of them"
+                )
+
+    def _cut_observations(self, rows: int) -> None:
+        self._observations.cut(rows)
+        for path in list(self._infos):
+            self._infos[path].cut(rows)
+            if self._infos[path].first >= rows:
+                del self._infos[path]
+
+
+def _to_float(reward: Any) -> float:
+    if isinstance(reward, np.ndarray) and reward.size == 1:
+        return float(reward.item())
+    try:
+        return float(reward)
+    except (TypeError, ValueError):
+        raise InvalidEpisodeError(f"a reward must be one number, got {reward!r}") from None
+
+
+def _info_leaves(info: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in info.items():
+        if not isinstance(key, str):
+            raise InvalidEpisodeError(
+                f"infos.{join_path((*path, key))}: keys of infos must be strings, got {key!r}"
+            )
+        if isinstance(value, Mapping):
+            yield from _info_leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+class _Column:
+    """The rows of one leaf: an array that doubles, or a list of strings."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...] | None, dtype: Any) -> None:
+        self.path = path
+        self.shape = shape
+        self.dtype = None if dtype is None else np.dtype(dtype)
+        self.own_dtype = self.dtype
+        self.rows = 0
+        self.data: npt.NDArray[Any] | None = None
+        if shape is not None and self.dtype is not None:
+            self.data = np.zeros((_FIRST_CAPACITY, *shape), dtype=self.dtype)
+
+    def append(self, value: Any) -> None:
+        if (
+            self.data is None
+            or self.data.dtype.kind == "O"
+            or getattr(value, "dtype", None) != self.dtype
+            or getattr(value, "shape", None) != self.shape
+        ):
+            value = self._converted(value)
+        assert self.data is not None
+        if self.rows == len(self.data):
+            self._grow(self.rows + 1)
+        self.data[self.rows] = value
+        self.rows += 1
+
+    def _grow(self, rows: int) -> None:
+        assert self.data is not None
+        if rows > len(self.data):
+            larger = np.zeros((max(rows, 2 * len(self.data)), *self.data.shape[1:]), self.dtype)
+            larger[: self.rows] = self.data[: self.rows]
+            self.data = larger
+
+    def _converted(self, value: Any) -> Any:
+        """Bring a value to the column's shape and dtype, widening the column if it must."""
+        array = as_array(value, self.path)
+        if self.data is None:
+            self.shape, self.dtype = array.shape, array.dtype
+            self.data = np.zeros((_FIRST_CAPACITY, *array.shape), dtype=array.dtype)
+        if array.shape != self.shape:
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} has shape {array.shape}, expected {self.shape}"
+            )
+        assert self.dtype is not None
+        if array.dtype != self.dtype and not fits_exactly(array, self.dtype):
+            self._widen(array)
+        if array.dtype.kind == "O" and array.ndim == 0:
+            return array.item()  # NumPy would store the array itself in an array of objects
+        return array.astype(self.dtype)
+
+    def _widen(self, array: npt.NDArray[Any]) -> None:
+        assert self.data is not None
+        assert self.dtype is not None
+        if "O" in (array.dtype.kind, self.dtype.kind):
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} is text on some steps and a number on others"
+            )
+        wide = np.result_type(array.dtype, self.dtype)
+        if not (fits_exactly(array, wide) and fits_exactly(self.data[: self.rows], wide)):
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} is {self.dtype} on some steps and {array.dtype} on "
+                "others, and no dtype holds both exactly"
+            )
+        self.data, self.dtype = self.data.astype(wide), wide
+
+    def cut(self, rows: int) -> None:
+        self.rows = min(self.rows, rows)
+        if rows == 0 and self.data is not None and self.own_dtype is not None:
+            # the next episode starts from the space's dtype again
+            self.data, self.dtype = self.data.astype(self.own_dtype, copy=False), self.own_dtype
+
+    def stacked(self) -> npt.NDArray[Any]:
+        assert self.data is not None
+        return self.data[: self.rows].copy()
+
+
+class _TextColumn:
+    """The rows of a Text leaf."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data: list[str] = []
+
+    def append(self, value: Any) -> None:
+        if not isinstance(value, str):
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} must be a string, got {type(value).__name__}"
+            )
+        self.data.append(str(value))
+
+    def cut(self, rows: int) -> None:
+        del self.data[rows:]
+
+    def stacked(self) -> list[str]:
+        return list(self.data)
+
+
+class _InfoColumn(_Column):
+    """The rows of one info key, which may be missing on some of them; see ``filled``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(("infos", *path), None, None)
+        self.filled: list[list[int]] = []
+        self.first = -1
+
+    def add(self, row: int, value: Any) -> None:
+        if self.first < 0:
+            self.first = row
+        if value is None:  # a key without a value is like a missing key
+            return
+        if self.data is None:
+            value = self._converted(value)
+        self.fill(row)
+        self.append(value)
+
+    def fill(self, rows: int) -> None:
+        """Add rows of zeros up to ``rows`` and remember which."""
+        if self.rows >= rows:
+            return
+        self.filled.append([self.rows, rows])
+        if self.data is not None:
+            self._grow(rows)
+            self.data[self.rows : rows] = "" if self.data.dtype.kind == "O" else 0
+        self.rows = rows
+
+    def cut(self, rows: int) -> None:
+        self.rows = min(self.rows, rows)
+        self.filled = [[begin, min(end, rows)] for begin, end in self.filled if begin < rows]
+
+
+class _DictNode:
+    def __init__(self, space: spaces.Dict, path: Path) -> None:
+        self.path = path
+        self.parts = {key: _node(part, (*path, key)) for key, part in space.spaces.items()}
+
+    def append(self, value: Any) -> None:
+        if not isinstance(value, Mapping) or value.keys() != self.parts.keys():
+            found = list(value) if isinstance(value, Mapping) else type(value).__name__
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} must have the keys {list(self.parts)}, got {found}"
+            )
+        for key, part in self.parts.items():
+            part.append(value[key])
+
+    def cut(self, rows: int) -> None:
+        for part in self.parts.values():
+            part.cut(rows)
+
+    def stacked(self) -> dict[str, Any]:
+        return {key: part.stacked() for key, part in self.parts.items()}
+
+
+class _TupleNode:
+    def __init__(self, space: spaces.Tuple, path: Path) -> None:
+        self.path = path
+        self.parts = [_node(part, (*path, index)) for index, part in enumerate(space.spaces)]
+
+    def append(self, value: Any) -> None:
+        if not isinstance(value, tuple | list) or len(value) != len(self.parts):
+            found = len(value) if isinstance(value, tuple | list) else type(value).__name__
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} must be a tuple of {len(self.parts)}, got {found}"
+            )
+        for part, entry in zip(self.parts, value, strict=True):
+            part.append(entry)
+
+    def cut(self, rows: int) -> None:
+        for part in self.parts:
+            part.cut(rows)
+
+    def stacked(self) -> tuple[Any, ...]:
+        return tuple(part.stacked() for part in self.parts)
+
+
+_Node = _Column | _TextColumn | _DictNode | _TupleNode
+
+
+def _node(space: gym.Space, path: Path) -> _Node:
+    if isinstance(space, spaces.Dict):
+        return _DictNode(space, path)
+    if isinstance(space, spaces.Tuple):
+        return _TupleNode(space, path)
+    if isinstance(space, spaces.Text):
+        return _TextColumn(path)
+    if isinstance(space, ARRAY_SPACES):
+        return _Column(path, space.shape, space.dtype)
+    # what a space of another package holds is shown by its first value
+    return _Column(path, None, None)

@@ -1,0 +1,317 @@
+"""Gymnasium spaces: their JSON form in the standard, and the membership of whole columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import singledispatch
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from minari_pipe.errors import InvalidMetadataError, UnsupportedSpaceError
+from minari_pipe.tree import Path
+
+SpaceDict = dict[str, Any]
+
+#: leaf spaces whose rows are arrays of a known shape and dtype
+ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+@singledispatch
+def serialize_space(space: gym.Space, to_string: bool = True) -> SpaceDict | str:
+    """Write a space in the standard's JSON form.
+
+    Other packages register their own spaces with ``serialize_space.register(TheirSpace)``.
+
+    Args:
+        space: the space.
+        to_string: return a JSON string, else a dict.
+
+    Raises:
+        UnsupportedSpaceError: no form is registered for this type of space.
+    """
+    raise UnsupportedSpaceError(
+        f"No serialization method available for {space}. Supported: Box, Discrete, "
+        "MultiDiscrete, MultiBinary, Text, Dict, Tuple; register another with "
+        "minari_pipe.spaces.serialize_space.register"
+    )
+
+
+def _form(form: SpaceDict, to_string: bool) -> SpaceDict | str:
+    return json.dumps(form) if to_string else form
+
+
+@serialize_space.register(spaces.Box)
+def _serialize_box(space: spaces.Box, to_string: bool = True) -> SpaceDict | str:
+    form = {
+        "type": "Box",
+        "dtype": str(space.dtype),
+        "shape": list(space.shape),
+        # tolist() widens to Python floats, which hold every narrower float exactly
+        "low": space.low.tolist(),
+        "high": space.high.tolist(),
+    }
+    return _form(form, to_string)
+
+
+@serialize_space.register(spaces.Discrete)
+def _serialize_discrete(space: spaces.Discrete, to_string: bool = True) -> SpaceDict | str:
+    form = {
+        "type": "Discrete",
+        # Minari always writes int64 and ignores this field on reading
+        "dtype": str(np.dtype(space.dtype)),
+        "start": int(space.start),
+        "n": int(space.n),
+    }
+    return _form(form, to_string)
+
+
+@serialize_space.register(spaces.MultiDiscrete)
+def _serialize_multi_discrete(
+    space: spaces.MultiDiscrete, to_string: bool = True
+) -> SpaceDict | str:
+    form = {
+        "type": "MultiDiscrete",
+        "dtype": str(space.dtype),
+        "nvec": space.nvec.tolist(),
+        "start": space.start.tolist(),
+    }
+    return _form(form, to_string)
+
+
+@serialize_space.register(spaces.MultiBinary)
+def _serialize_multi_binary(space: spaces.MultiBinary, to_string: bool = True) -> SpaceDict | str:
+    n: int | list[int] = np.asarray(space.n).tolist()
+    return _form({"type": "MultiBinary", "n": n}, to_string)
+
+
+@serialize_space.register(spaces.Dict)
+def _serialize_dict(space: spaces.Dict, to_string: bool = True) -> SpaceDict | str:
+    for key in space.spaces:
+        if not isinstance(key, str):
+            raise UnsupportedSpaceError(
+                f"keys of a Dict space must be strings to be stored, got {key!r} in {space}"
+            )
+    subspaces = {
+        key: serialize_space(subspace, to_string=False) for key, subspace in space.spaces.items()
+    }
+    return _form({"type": "Dict", "subspaces": subspaces}, to_string)
+
+
+@serialize_space.register(spaces.Tuple)
+def _serialize_tuple(space: spaces.Tuple, to_string: bool = True) -> SpaceDict | str:
+    subspaces = [serialize_space(subspace, to_string=False) for subspace in space.spaces]
+    return _form({"type": "Tuple", "subspaces": subspaces}, to_string)
+
+
+@serialize_space.register(spaces.Text)
+def _serialize_text(space: spaces.Text, to_string: bool = True) -> SpaceDict | str:
+    form = {
+        "type": "Text",
+        "max_length": int(space.max_length),
+        "min_length": int(space.min_length),
+        # a Text space keeps its charset in a set, whose order changes with PYTHONHASHSEED
+        "charset": "".join(sorted(space.characters)),
+    }
+    return _form(form, to_string)
+
+
+class _SpaceReaders:
+    """``deserialize_space``: reads the JSON form by its ``type``; other types can be registered."""
+
+    def __init__(self) -> None:
+        self.registry: dict[str, Callable[[SpaceDict], gym.Space]] = {}
+
+    def register(self, type: str) -> Callable[..., Any]:
+        """Decorate the function that reads forms whose ``type`` field is ``type``."""
+
+        def decorator(reader: Callable[[SpaceDict], gym.Space]) -> Callable[..., gym.Space]:
+            self.registry[type] = reader
+            return reader
+
+        return decorator
+
+    def __call__(self, space_dict: SpaceDict | str) -> gym.Space:
+        """Read a space from its JSON form.
+
+        Raises:
+            UnsupportedSpaceError: no reader is registered for the form's type.
+            InvalidMetadataError: the form is not what its type asks for.
+        """
+        try:
+            form = json.loads(space_dict) if isinstance(space_dict, str) else space_dict
+            kind = form["type"]
+            reader = self.registry.get(kind)
+            if reader is not None:
+                return reader(form)
+        except (UnsupportedSpaceError, InvalidMetadataError):
+            raise
+        except Exception as error:
+            text = space_dict if isinstance(space_dict, str) else repr(space_dict)
+            raise InvalidMetadataError(
+                f"not a space of the Minari standard: {text[:200]} ({type(error).__name__}: "
+                f"{error})"
+            ) from error
+        raise UnsupportedSpaceError(
+            f"No deserialization method available for {kind}. Known types: "
+            f"{sorted(self.registry)}; register another with "
+            "minari_pipe.spaces.deserialize_space.register"
+        )
+
+
+deserialize_space = _SpaceReaders()
+
+
+@deserialize_space.register("Box")
+def _deserialize_box(form: SpaceDict) -> spaces.Box:
+    dtype = np.dtype(form["dtype"])
+    shape = tuple(form["shape"])
+    # nested lists cannot express a shape like (0, 2)
+    low = np.array(form["low"], dtype=dtype).reshape(shape)
+    high = np.array(form["high"], dtype=dtype).reshape(shape)
+    return spaces.Box(low=low, high=high, shape=shape, dtype=dtype.type)
+
+
+@deserialize_space.register("Discrete")
+def _deserialize_discrete(form: SpaceDict) -> spaces.Discrete:
+    dtype = np.dtype(form.get("dtype", "int64"))
+    return spaces.Discrete(n=form["n"], start=form.get("start", 0), dtype=dtype.name)
+
+
+@deserialize_space.register("MultiDiscrete")
+def _deserialize_multi_discrete(form: SpaceDict) -> spaces.MultiDiscrete:
+    dtype = np.dtype(form["dtype"])
+    return spaces.MultiDiscrete(
+        nvec=np.array(form["nvec"], dtype=dtype),
+        dtype=dtype.name,
+        start=np.array(form["start"], dtype=dtype) if "start" in form else None,
+    )
+
+
+@deserialize_space.register("MultiBinary")
+def _deserialize_multi_binary(form: SpaceDict) -> spaces.MultiBinary:
+    return spaces.MultiBinary(n=form["n"])
+
+
+@deserialize_space.register("Text")
+def _deserialize_text(form: SpaceDict) -> spaces.Text:
+    return spaces.Text(
+        max_length=form["max_length"], min_length=form["min_length"], charset=form["charset"]
+    )
+
+
+@deserialize_space.register("Dict")
+def _deserialize_dict(form: SpaceDict) -> spaces.Dict:
+    subspaces = {key: deserialize_space(value) for key, value in form["subspaces"].items()}
+    # a list of pairs keeps the file's order of keys, a dict would be sorted
+    return spaces.Dict(list(subspaces.items()))
+
+
+@deserialize_space.register("Tuple")
+def _deserialize_tuple(form: SpaceDict) -> spaces.Tuple:
+    return spaces.Tuple([deserialize_space(value) for value in form["subspaces"]])
+
+
+def space_leaves(space: gym.Space, path: Path = ()) -> Iterator[tuple[Path, gym.Space]]:
+    """Yield ``(path, subspace)`` for every subspace that is neither Dict nor Tuple."""
+    if isinstance(space, spaces.Dict):
+        for key, subspace in space.spaces.items():
+            yield from space_leaves(subspace, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, subspace in enumerate(space.spaces):
+            yield from space_leaves(subspace, (*path, index))
+    else:
+        yield path, space
+
+
+def is_image_space(space: gym.Space) -> bool:
+    """Tell whether the standard lets a leaf of this space be JPEG-encoded."""
+    return (
+        isinstance(space, spaces.Box)
+        and len(space.shape) in {2, 3}
+        # smaller ones are not pictures, for example the views of minigrid
+        and space.shape[0] >= 32
+        and space.shape[1] >= 32
+        and space.dtype == np.uint8
+        and bool(np.all(space.low == 0))
+        and bool(np.all(space.high == 255))
+    )
+
+
+def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
+    """Tell for every row of a stacked column whether the space contains it.
+
+    Equal to ``[space.contains(row) for row in column]``, without a Python call per row.
+
+    Args:
+        space: space of one row.
+        column: the stacked rows: arrays ``(N, ...)``, lists of strings, in dicts and tuples.
+
+    Returns:
+        Booleans, shape ``(N,)``; all False where the column has not the form of the space.
+    """
+    rows = _count_rows(column)
+    inside = np.ones(rows, dtype=bool)
+    if isinstance(space, spaces.Dict):
+        if not isinstance(column, dict) or column.keys() != space.spaces.keys():
+            return np.zeros(rows, dtype=bool)
+        for key, subspace in space.spaces.items():
+            if not _is_empty(subspace):
+                inside &= _fit(contains_rows(subspace, column[key]), rows)
+        return inside
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(column, tuple) or len(column) != len(space.spaces):
+            return np.zeros(rows, dtype=bool)
+        for subspace, part in zip(space.spaces, column, strict=True):
+            if not _is_empty(subspace):
+                inside &= _fit(contains_rows(subspace, part), rows)
+        return inside
+    if isinstance(space, spaces.Text):
+        return np.fromiter((space.contains(row) for row in column), dtype=bool, count=rows)
+    if isinstance(space, ARRAY_SPACES):
+        return _contains_array_rows(space, column)
+    return np.fromiter((space.contains(row) for row in column), dtype=bool, count=rows)
+
+
+def _contains_array_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
+    column = np.asarray(column)
+    rows = len(column)
+    fits = column.shape[1:] == space.shape and column.dtype.kind in "biuf"
+    if not isinstance(space, spaces.MultiBinary):
+        fits = fits and np.can_cast(column.dtype, np.dtype(space.dtype))
+    if isinstance(space, spaces.Discrete):
+        fits = fits and column.dtype.kind in "iu"
+    if not fits:
+        return np.zeros(rows, dtype=bool)
+    if isinstance(space, spaces.Box):
+        inside = (column >= space.low) & (column <= space.high)
+    elif isinstance(space, spaces.Discrete):
+        first = int(space.start)
+        inside = (column >= first) & (column <= first + int(space.n) - 1)
+    elif isinstance(space, spaces.MultiDiscrete):
+        inside = (column >= space.start) & (column <= space.start + (space.nvec - 1))
+    else:
+        inside = (column == 0) | (column == 1)
+    return inside.all(axis=tuple(range(1, inside.ndim)))
+
+
+def _count_rows(column: Any) -> int:
+    if isinstance(column, dict | tuple):
+        parts = column.values() if isinstance(column, dict) else column
+        counts = [_count_rows(part) for part in parts]
+        return max(counts, default=0)
+    return len(column)
+
+
+def _is_empty(space: gym.Space) -> bool:
+    """Tell whether a composite space has no leaf, hence columns without a row count."""
+    return next(space_leaves(space), None) is None
+
+
+def _fit(inside: npt.NDArray[np.bool_], rows: int) -> npt.NDArray[np.bool_]:
+    """Pad with False: a part that is shorter than the others lacks those rows."""
+    return np.concatenate([inside, np.zeros(rows - len(inside), dtype=bool)])

@@ -1,0 +1,177 @@
+"""Episode attributes: nested values to flat HDF5 attributes and back, without loss.
+
+Real Minari flattens ``options={"goal": {"x": 1}}`` to the attribute ``options/goal/x``, and so
+does this module, for every reader. HDF5 cannot tell a list from an array or hold None, an empty
+dict or a key with a slash; where the flat attributes alone would come back different, the
+attribute ``minari_pipe_exact`` holds the value's exact form as JSON too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import h5py
+import numpy as np
+
+from minari_pipe.errors import InvalidEpisodeError
+
+EXACT = "minari_pipe_exact"
+
+
+def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn nested attributes into the flat ones that are written.
+
+    Raises:
+        InvalidEpisodeError: a value is neither a number, a string, None, an array, nor a list,
+            tuple or dict of these.
+    """
+    flat: dict[str, Any] = {}
+    exact: dict[str, Any] = {}
+    ambiguous = any("/" in key for key in attributes)
+    for key, value in attributes.items():
+        form = exact_form(value, key)
+        own: dict[str, Any] = {}
+        _flatten(value, key, own)
+        flat.update(own)
+        again = unflatten_attributes(own)
+        # as text: Python has 1 == 1.0 == True and 0.0 == -0.0
+        if (
+            ambiguous
+            or key not in again
+            or json.dumps(exact_form(again[key], key)) != json.dumps(form)
+        ):
+            exact[key] = form
+    if exact:
+        flat[EXACT] = json.dumps(exact, sort_keys=True)
+    return flat
+
+
+def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the attributes of an episode's group into nested values again."""
+    nested: dict[str, Any] = {}
+    exact = json.loads(flat.get(EXACT, "{}"))
+    for name, value in flat.items():
+        if name == EXACT or any(name == key or name.startswith(f"{key}/") for key in exact):
+            continue
+        *parents, last = name.split("/")
+        place = nested
+        for part in parents:
+            below = place.setdefault(part, {})
+            if not isinstance(below, dict):
+                below = place[part] = {}
+            place = below
+        place[last] = _plain(value)
+    for key, form in exact.items():
+        nested[key] = from_exact_form(form)
+    return nested
+
+
+def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _flatten(part, f"{name}/{key}", flat)
+        return
+    storable = _storable(value)
+    if storable is not None:
+        flat[name] = storable
+
+
+def _storable(value: Any) -> Any:
+    """Return what h5py can write as one attribute, None if nothing can represent the value."""
+    if isinstance(value, str):
+        return value if is_storable_text(value) else None
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return None
+    if isinstance(value, list | tuple) and not value:
+        return None
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a ragged list
+        return None
+    if array.dtype.kind in "biufc":
+        return array[()] if array.ndim == 0 else array
+    text = array.dtype.kind in "UO" and all(isinstance(entry, str) for entry in array.flat)
+    return array.astype(object) if text and all(map(is_storable_text, array.flat)) else None
+
+
+def is_storable_text(text: str) -> bool:
+    """HDF5 strings end at the first NUL and are UTF-8, which has no lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def _plain(value: Any) -> Any:
+    """Turn what h5py read into a Python value; scalars of unusual width stay NumPy's."""
+    if isinstance(value, h5py.Empty):
+        return None
+    if isinstance(value, np.generic) and value.dtype.str[1:] in ("i8", "u8", "f8", "b1"):
+        return value.item()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value
+
+
+def exact_form(value: Any, name: str) -> Any:
+    """Return a form of a value that JSON can hold; its text is the same only for the same value.
+
+    The same means the same type, dtype, shape and bits. Integers and floats of NumPy's default
+    width count as Python's. The order of a dict's keys does not matter.
+
+    Raises:
+        InvalidEpisodeError: the value has no such form; ``name`` says where it is.
+    """
+    if isinstance(value, np.bool_ | np.int64 | np.uint64 | np.float64):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, float):
+        return ["nan"] if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidEpisodeError(
+                    f"{name}: keys must be strings, got {key!r} of type {type(key).__name__}"
+                )
+        return ["dict", {key: exact_form(value[key], f"{name}.{key}") for key in sorted(value)}]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind, [exact_form(part, f"{name}[{i}]") for i, part in enumerate(value)]]
+    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+        if all(isinstance(entry, str) for entry in value.flat):
+            return ["text", list(value.shape), [str(entry) for entry in value.flat]]
+    elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcU":
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        little = np.asarray(value, dtype=value.dtype.newbyteorder("<"))
+        data = base64.b64encode(np.ascontiguousarray(little).tobytes()).decode("ascii")
+        return [kind, little.dtype.str, list(np.shape(value)), data]
+    raise InvalidEpisodeError(
+        f"{name} cannot be stored: {type(value).__name__} {str(value)[:60]!r}; expected numbers, "
+        "strings, None, arrays, or lists, tuples and dicts of these"
+    )
+
+
+def from_exact_form(form: Any) -> Any:
+    """Rebuild the value of an :func:`exact_form`."""
+    if not isinstance(form, list):
+        return form
+    kind, *rest = form
+    if kind == "nan":
+        return float("nan")
+    if kind == "dict":
+        return {key: from_exact_form(part) for key, part in rest[0].items()}
+    if kind == "list":
+        return [from_exact_form(part) for part in rest[0]]
+    if kind == "tuple":
+        return tuple(from_exact_form(part) for part in rest[0])
+    if kind == "text":
+        return np.array(rest[1], dtype=object).reshape(rest[0])
+    dtype, shape, data = rest
+    array = np.frombuffer(base64.b64decode(data), dtype=np.dtype(dtype)).reshape(shape).copy()
+    return array if kind == "array" else array[()]

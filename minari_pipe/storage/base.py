@@ -1,0 +1,387 @@
+"""What every storage is: the bytes of one dataset in one directory, whatever their format.
+
+A format is one subclass of :class:`MinariStorage` and one entry of the registry below, or an
+entry point of the group ``minari_pipe.storages`` in another package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidMetadataError,
+    UnknownFormatError,
+)
+from minari_pipe.metadata import FIXED_KEYS, dump_metadata, validate_metadata
+from minari_pipe.spaces import deserialize_space, serialize_space
+from minari_pipe.storage.files import exclusive, replacing
+
+METADATA_FILE_NAME = "metadata.json"
+PathLike = str | os.PathLike[str]
+
+#: attributes of an episode that are fields of its buffer, not its metadata
+_BUFFER_FIELDS = ("id", "total_steps", "seed", "options")
+
+_REGISTRY = {"hdf5": "minari_pipe.storage.hdf5:HDF5Storage"}
+
+
+def get_storage_keys() -> list[str]:
+    """Return the names of the formats that ``data_format`` can take."""
+    return [*_REGISTRY, *(entry.name for entry in entry_points(group="minari_pipe.storages"))]
+
+
+def get_minari_storage(storage_type: str) -> type[MinariStorage]:
+    """Return the storage class of a format.
+
+    Raises:
+        UnknownFormatError: no storage has this name.
+    """
+    address = _REGISTRY.get(storage_type)
+    if address is not None:
+        module, name = address.split(":")
+        return getattr(importlib.import_module(module), name)
+    for entry in entry_points(group="minari_pipe.storages"):
+        if entry.name == storage_type:
+            return entry.load()
+    raise UnknownFormatError(
+        f"No storage implemented for {storage_type}. Available formats: {get_storage_keys()}"
+    )
+
+
+class MinariStorage(ABC):
+    """Reads and writes the episodes and the metadata in one data directory.
+
+    The metadata on disk is always that of the episodes on disk: an append is visible wholly or
+    not at all, also to a process that reads meanwhile. One process writes at a time, others wait.
+    """
+
+    FORMAT: str
+
+    def __init__(
+        self,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool = False,
+    ) -> None:
+        self._data_path = Path(data_path)
+        self._observation_space = observation_space
+        self._action_space = action_space
+        self._jpeg_encoding = jpeg_encoding
+
+    @classmethod
+    def read_raw_metadata(cls, data_path: PathLike) -> dict[str, Any]:
+        """Return the content of ``metadata.json`` as it is.
+
+        Raises:
+            DatasetNotFoundError: the directory or the file does not exist.
+            CorruptDatasetError: the file is not JSON.
+        """
+        data_path = Path(data_path)
+        if not data_path.is_dir():
+            raise DatasetNotFoundError(f"The data path {data_path} doesn't exist")
+        path = data_path / METADATA_FILE_NAME
+        if not path.exists():
+            raise DatasetNotFoundError(f"No data found in data path {data_path}")
+        try:
+            metadata = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise CorruptDatasetError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(metadata, dict):
+            raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
+        for key in ("total_episodes", "total_steps"):
+            if not isinstance(metadata.get(key), int) or metadata[key] < 0:
+                raise CorruptDatasetError(
+                    f"{path} must have {key}, a number that is not negative; it has "
+                    f"{metadata.get(key)!r}"
+                )
+        return metadata
+
+    @staticmethod
+    def read(data_path: PathLike) -> MinariStorage:
+        """Open the storage in a data directory, whatever its format.
+
+        Raises:
+            DatasetNotFoundError: there is no data.
+            CorruptDatasetError: the metadata is damaged or incomplete.
+            UnknownFormatError: its ``data_format`` is unknown.
+        """
+        metadata = MinariStorage.read_raw_metadata(data_path)
+        path = Path(data_path) / METADATA_FILE_NAME
+        spaces: dict[str, gym.Space] = {}
+        for key in ("observation_space", "action_space"):
+            if isinstance(metadata.get(key), str):
+                spaces[key] = deserialize_space(metadata[key])
+        if len(spaces) < 2:
+            if not isinstance(metadata.get("env_spec"), str):
+                raise CorruptDatasetError(
+                    f"{path} has neither both spaces nor an env_spec; they cannot be guessed"
+                )
+            from minari_pipe.environments import recover
+
+            env = recover(metadata["env_spec"])
+            spaces.setdefault("observation_space", env.observation_space)
+            spaces.setdefault("action_space", env.action_space)
+            env.close()
+        if not isinstance(metadata.get("data_format"), str):
+            raise CorruptDatasetError(
+                f"{path} has no data_format; expected one of {get_storage_keys()}"
+            )
+        return get_minari_storage(metadata["data_format"])(
+            Path(data_path),
+            spaces["observation_space"],
+            spaces["action_space"],
+            # Minari up to 0.5.3 had no such key and always encoded
+            jpeg_encoding=bool(metadata.get("jpeg_encoding", True)),
+        )
+
+    @staticmethod
+    def new(
+        data_path: PathLike,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        env_spec: EnvSpec | None = None,
+        data_format: str = "hdf5",
+        *,
+        jpeg_encoding: bool = False,
+    ) -> MinariStorage:
+        """Begin an empty storage; if that fails, nothing is left behind.
+
+        Args:
+            data_path: directory of the data, made if it does not exist.
+            observation_space: space of the observations; None takes the environment's.
+            action_space: space of the actions; None takes the environment's.
+            env_spec: spec of the environment that the data comes from.
+            data_format: one of :func:`get_storage_keys`.
+            jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
+
+        Raises:
+            InvalidMetadataError: neither both spaces nor ``env_spec`` are given.
+            UnknownFormatError: there is no such format.
+            UnsupportedSpaceError: a space has no form in the standard.
+            DatasetExistsError: the directory holds a dataset.
+        """
+        if env_spec is None and (observation_space is None or action_space is None):
+            raise InvalidMetadataError(
+                "Since env_spec is not specified, you need to specify both action space and "
+                "observation space"
+            )
+        storage_class = get_minari_storage(data_format)
+        data_path = Path(data_path)
+        if (data_path / METADATA_FILE_NAME).exists():
+            raise DatasetExistsError(
+                f"A dataset is already available at {data_path}. Delete it or specify another path"
+            )
+        if observation_space is None or action_space is None:
+            assert env_spec is not None
+            env = gym.make(env_spec)
+            observation_space = observation_space or env.observation_space
+            action_space = action_space or env.action_space
+            env.close()
+        metadata: dict[str, Any] = {
+            "total_episodes": 0,
+            "total_steps": 0,
+            "data_format": data_format,
+            "jpeg_encoding": jpeg_encoding,
+            "observation_space": serialize_space(observation_space),
+            "action_space": serialize_space(action_space),
+        }
+        if env_spec is not None:
+            try:
+                metadata["env_spec"] = env_spec.to_json()
+            except TypeError as error:
+                warnings.warn(
+                    f"env_spec is not serializable as {error}. "
+                    "You will not be able to recover the environment from the dataset.",
+                    stacklevel=2,
+                )
+        made = not data_path.exists()
+        data_path.mkdir(parents=True, exist_ok=True)
+        try:
+            storage = storage_class._create(
+                data_path, observation_space, action_space, jpeg_encoding=jpeg_encoding
+            )
+            storage._write_metadata(metadata)
+        except BaseException:
+            if made:
+                shutil.rmtree(data_path, ignore_errors=True)
+            raise
+        return storage
+
+    @classmethod
+    @abstractmethod
+    def _create(
+        cls,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool = False,
+    ) -> MinariStorage:
+        """Write the files of an empty storage, without ``metadata.json``."""
+
+    @abstractmethod
+    def update_episode_metadata(
+        self, metadatas: Iterable[dict], episode_indices: Iterable[int] | None = None
+    ) -> None:
+        """Add attributes to episodes, replacing those of the same names.
+
+        Args:
+            metadatas: the attributes, one dict for each episode.
+            episode_indices: the episodes; None means all.
+
+        Raises:
+            InvalidMetadataError: the two have different lengths, or would change id or steps.
+        """
+
+    @abstractmethod
+    def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield the attributes of episodes: ``id, total_steps, seed, options, rewards_*, ...``."""
+
+    @abstractmethod
+    def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield episodes as dicts with the fields of :class:`~minari_pipe.episode.EpisodeData`."""
+
+    @abstractmethod
+    def update_episodes(self, episodes: Iterable[EpisodeBuffer]) -> None:
+        """Append episodes, all or none of them.
+
+        A buffer whose ``id`` is that of a stored episode continues that episode: it has no row
+        for a reset, so as many observations as actions.
+
+        Raises:
+            InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+        """
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata, with spaces as spaces and authors as sets."""
+        metadata = self.read_raw_metadata(self.data_path)
+        metadata["observation_space"] = self.observation_space
+        metadata["action_space"] = self.action_space
+        for key in ("author", "author_email"):
+            if key in metadata:
+                value = metadata[key]
+                metadata[key] = {value} if isinstance(value, str) else set(value)
+        return metadata
+
+    def update_metadata(self, metadata: dict[str, Any]) -> None:
+        """Add values to the metadata or change them.
+
+        Raises:
+            InvalidMetadataError: a value has a wrong type, or a key may not change any more.
+        """
+        validate_metadata(metadata)
+        with exclusive(self.data_path):
+            saved = self.read_raw_metadata(self.data_path)
+            forbidden = FIXED_KEYS & metadata.keys() & saved.keys()
+            if forbidden:
+                raise InvalidMetadataError(
+                    f"You are not allowed to update values for {', '.join(sorted(forbidden))}"
+                )
+            self._write_metadata({**saved, **metadata})
+
+    def _write_metadata(self, metadata: dict[str, Any]) -> None:
+        with replacing(self.data_path / METADATA_FILE_NAME) as path:
+            path.write_text(dump_metadata(metadata), encoding="utf-8")
+
+    def apply(
+        self, function: Callable[[dict], Any], episode_indices: Iterable[int] | None = None
+    ) -> Iterator[Any]:
+        """Yield ``function(episode)`` for every episode, which is a dict; None means all."""
+        if episode_indices is None:
+            episode_indices = range(self.total_episodes)
+        return map(function, self.get_episodes(episode_indices))
+
+    def get_buffers(self, episode_indices: Iterable[int] | None = None) -> Iterator[EpisodeBuffer]:
+        """Yield episodes with everything that is stored with them, ready to be appended elsewhere.
+
+        Args:
+            episode_indices: the episodes; None means all.
+        """
+        if episode_indices is None:
+            episode_indices = range(self.total_episodes)
+        indices = [int(index) for index in episode_indices]
+        pairs = zip(self.get_episodes(indices), self.get_episode_metadata(indices), strict=True)
+        for episode, attributes in pairs:
+            yield buffer_of(episode, attributes)
+
+    def update_from_storage(
+        self, storage: MinariStorage, episode_indices: Iterable[int] | None = None
+    ) -> None:
+        """Append another storage's episodes with their seeds, options, infos and attributes.
+
+        Args:
+            storage: where the episodes come from; its authors are added to this one's.
+            episode_indices: which of them; None means all.
+        """
+        theirs, ours = storage.metadata, self.metadata
+        self.update_episodes(storage.get_buffers(episode_indices))
+        self.update_metadata(
+            {
+                key: ours.get(key, set()) | theirs.get(key, set())
+                for key in ("author", "author_email")
+            }
+        )
+
+    def get_size(self) -> float:
+        """Return the size of the data directory's files in MB, rounded to 0.1."""
+        paths = [path for path in self.data_path.rglob("*") if not path.name.startswith(".")]
+        return round(sum(path.stat().st_size for path in paths if path.is_file()) / 1e6, 1)
+
+    @property
+    def jpeg_encoding(self) -> bool:
+        """Whether images are stored as JPEG, which is lossy."""
+        return self._jpeg_encoding
+
+    @property
+    def data_path(self) -> Path:
+        """Directory of the data."""
+        return self._data_path
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes."""
+        return self.read_raw_metadata(self.data_path)["total_episodes"]
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps of all episodes."""
+        return self.read_raw_metadata(self.data_path)["total_steps"]
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Space of one observation."""
+        return self._observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        """Space of one action."""
+        return self._action_space
+
+
+def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> EpisodeBuffer:
+    """Join an episode and its attributes to a buffer without an id, losing nothing."""
+    arrays = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+    return EpisodeBuffer(
+        id=None,
+        seed=attributes.get("seed"),
+        options=attributes.get("options"),
+        metadata={key: value for key, value in attributes.items() if key not in _BUFFER_FIELDS},
+        **{key: episode.get(key) for key in arrays},
+    )

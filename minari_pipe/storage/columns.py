@@ -1,0 +1,210 @@
+"""An episode buffer's values as the arrays that go on disk, checked; pure, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.spaces import ARRAY_SPACES
+from minari_pipe.storage.attributes import is_storable_text
+from minari_pipe.tree import Path, as_array, fits_exactly, leaves, stack
+
+Columns = dict[str, Any]
+
+
+def episode_columns(
+    buffer: EpisodeBuffer,
+    observation_space: gym.Space | None,
+    action_space: gym.Space | None,
+    *,
+    episode: int,
+    continues: bool = False,
+) -> Columns:
+    """Stack a buffer's values and check that they fit together.
+
+    Arrays keep their dtype; lists of Python numbers take the space's dtype if nothing is lost.
+
+    Args:
+        buffer: the episode.
+        observation_space: space of one observation; None checks the numbers of rows only.
+        action_space: space of one action, likewise.
+        episode: number of the episode, for messages.
+        continues: the buffer continues a stored episode, so it has no row for a reset.
+
+    Returns:
+        ``observations``, ``actions``, ``rewards`` (float64), ``terminations``, ``truncations``
+        (bool) and ``infos``; a leaf is an array ``(rows, ...)`` or a list of strings.
+
+    Raises:
+        InvalidEpisodeError: rows, shapes or keys do not fit, or a value cannot be stored.
+    """
+    where = f"episode {episode}: "
+    try:
+        rewards = _numbers(buffer.rewards, "rewards", np.float64)
+        steps = len(rewards)
+        if steps == 0:
+            raise InvalidEpisodeError("rewards has 0 steps, at least 1 is needed")
+        columns = {
+            "observations": _column(buffer.observations, observation_space, ("observations",)),
+            "actions": _column(buffer.actions, action_space, ("actions",)),
+            "rewards": rewards,
+            "terminations": _numbers(buffer.terminations, "terminations", np.bool_),
+            "truncations": _numbers(buffer.truncations, "truncations", np.bool_),
+            "infos": _info_column(buffer.infos or {}, ("infos",)),
+        }
+        _refuse_clashes(columns)
+        for name, column in columns.items():
+            extra = 1 if name in ("observations", "infos") and not continues else 0
+            for path, leaf in leaves(column, (name,)):
+                if len(leaf) != steps + extra:
+                    unit = "rows" if extra else "steps"
+                    expected = f" (expected {steps + 1}: the reset's and one a step)" * extra
+                    raise InvalidEpisodeError(
+                        f"{_subscripts(path)} has {len(leaf)} {unit}, rewards has {steps}{expected}"
+                    )
+    except InvalidEpisodeError as error:
+        raise InvalidEpisodeError(f"{where}{error}") from None
+    return columns
+
+
+def _refuse_clashes(columns: Columns) -> None:
+    """In HDF5 a key ``a/b`` is the key ``b`` in the group ``a``, so both at once cannot be."""
+    names = sorted("/".join(map(str, path)) + "/" for path, _ in leaves(columns))
+    for name, after in pairwise(names):
+        if after.startswith(name):
+            raise InvalidEpisodeError(f"two values have the name {name[:-1]!r} in the layout")
+
+
+def _subscripts(path: Path) -> str:
+    return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+def _numbers(values: Any, name: str, dtype: Any) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.asarray(None)
+    if array.size == 0:
+        array = array.astype(dtype)
+    if array.ndim != 1:
+        raise InvalidEpisodeError(f"{name} has shape {array.shape}, expected one number a step")
+    if dtype is np.bool_:
+        if array.dtype.kind in "iu" and np.isin(array, (0, 1)).all():
+            array = array.astype(bool)
+        if array.dtype.kind != "b":
+            raise InvalidEpisodeError(f"{name} must be true or false, got {array.dtype}")
+        return array
+    if array.dtype.kind not in "biuf":
+        raise InvalidEpisodeError(f"{name} must be numbers, got {array.dtype}")
+    return array.astype(dtype)
+
+
+def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
+    composite = space is None or isinstance(space, spaces.Dict | spaces.Tuple)
+    if composite and isinstance(value, list) and value and isinstance(value[0], Mapping | tuple):
+        value = stack(value)  # rows of trees become a tree of rows
+    if isinstance(space, spaces.Dict):
+        if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
+            found = list(value) if isinstance(value, Mapping) else type(value).__name__
+            raise InvalidEpisodeError(
+                f"{_subscripts(path)} must have the keys {list(space.spaces)}, got {found}"
+            )
+        return {key: _column(value[key], part, (*path, key)) for key, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(value, tuple) or len(value) != len(space.spaces):
+            length = len(value) if isinstance(value, tuple) else type(value).__name__
+            raise InvalidEpisodeError(
+                f"{_subscripts(path)} must be a tuple of {len(space.spaces)}, got {length}"
+            )
+        return tuple(
+            _column(entry, part, (*path, index))
+            for index, (entry, part) in enumerate(zip(value, space.spaces, strict=True))
+        )
+    if space is None and isinstance(value, Mapping):
+        return {key: _column(part, None, (*path, key)) for key, part in value.items()}
+    if space is None and isinstance(value, tuple):
+        return tuple(_column(part, None, (*path, index)) for index, part in enumerate(value))
+    if isinstance(value, Mapping | tuple) or value is None:
+        raise InvalidEpisodeError(
+            f"{_subscripts(path)} must be an array or a list of rows, got {type(value).__name__}"
+        )
+    array = _rows(value, path)
+    if isinstance(space, spaces.Text) or (space is None and array.dtype.kind == "O"):
+        if array.dtype.kind != "O" or array.ndim != 1:
+            raise InvalidEpisodeError(f"{_subscripts(path)} must be a list of strings")
+        return array.tolist()
+    if not isinstance(space, ARRAY_SPACES):
+        return array
+    if array.shape[1:] != space.shape:
+        raise InvalidEpisodeError(
+            f"{_subscripts(path)} has rows of shape {array.shape[1:]}, the space says {space.shape}"
+        )
+    if array.dtype != space.dtype:
+        if array.dtype.kind == "O":
+            raise InvalidEpisodeError(f"{_subscripts(path)} is text, the space says {space}")
+        # only Python numbers have no dtype of their own; an array's dtype is what was recorded
+        if _is_python_number(value) and fits_exactly(array, space.dtype):
+            return array.astype(space.dtype)
+    return array
+
+
+def _is_python_number(value: Any) -> bool:
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, bool | int | float) and not isinstance(value, np.generic)
+
+
+def _rows(value: Any, path: Path) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        shapes = sorted({np.shape(row) for row in value})
+        raise InvalidEpisodeError(
+            f"{_subscripts(path)} has rows of different shapes: {shapes[:4]}"
+        ) from None
+    if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
+        # NumPy turns the numbers of a mixed list into text
+        array = np.asarray(value, dtype=object)
+    array = as_array(array, path)
+    if array.ndim == 0:
+        raise InvalidEpisodeError(f"{_subscripts(path)} must be rows, got a single value")
+    if array.dtype.kind == "O":
+        for text in array.flat:
+            if not is_storable_text(text):
+                raise InvalidEpisodeError(
+                    f"{_subscripts(path)} has the text {text!r}, which HDF5 cannot store: no NUL "
+                    "and no lone surrogates are allowed"
+                )
+    return array
+
+
+def _info_column(value: Any, path: Path) -> Any:
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or not _is_link_name(key):
+                raise InvalidEpisodeError(
+                    f"{_subscripts(path)} has the key {key!r}; keys of infos must be strings "
+                    "that are not empty, '.', and have no NUL and no empty part between slashes"
+                )
+        return {key: _info_column(part, (*path, key)) for key, part in value.items()}
+    if isinstance(value, tuple):
+        # the layout has no tuples in infos: like Minari, their entries get these names
+        return {
+            f"_index_{index}": _info_column(part, (*path, index))
+            for index, part in enumerate(value)
+        }
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return _info_column(stack(value), path)
+    return _rows(value, path)
+
+
+def _is_link_name(key: str) -> bool:
+    return is_storable_text(key) and all(part not in ("", ".") for part in key.split("/"))

@@ -1,0 +1,153 @@
+"""Nested dicts and tuples of leaves: how they are walked and rebuilt, and what a leaf can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.errors import InvalidEpisodeError
+
+Path = tuple[str | int, ...]
+
+
+def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield ``(path, leaf)`` for every leaf, in the order of the containers.
+
+    Dicts and tuples are containers, everything else (lists too) is a leaf.
+
+    Example:
+        >>> list(leaves({"arm": (1, 2)}))
+        [(('arm', 0), 1), (('arm', 1), 2)]
+    """
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(tree, tuple):
+        for index, value in enumerate(tree):
+            yield from leaves(value, (*path, index))
+    else:
+        yield path, tree
+
+
+def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any, path: Path = ()) -> Any:
+    """Apply ``fn(leaf, *leaves of the others)`` to every leaf and rebuild the containers.
+
+    Raises:
+        InvalidEpisodeError: one of ``others`` has other keys or another length than ``tree``.
+    """
+    if isinstance(tree, Mapping):
+        for other in others:
+            if not isinstance(other, Mapping) or other.keys() != tree.keys():
+                found = list(other) if isinstance(other, Mapping) else type(other).__name__
+                raise InvalidEpisodeError(
+                    f"Dict key mismatch at {join_path(path) or 'the top'}: expected keys "
+                    f"{list(tree)}, got {found}"
+                )
+        return {
+            key: map_leaves(fn, value, *(other[key] for other in others), path=(*path, key))
+            for key, value in tree.items()
+        }
+    if isinstance(tree, tuple):
+        for other in others:
+            if not isinstance(other, tuple) or len(other) != len(tree):
+                length = len(other) if isinstance(other, tuple) else type(other).__name__
+                raise InvalidEpisodeError(
+                    f"Tuple length mismatch at {join_path(path) or 'the top'}: expected "
+                    f"{len(tree)} entries, got {length}"
+                )
+        return tuple(
+            map_leaves(fn, value, *(other[index] for other in others), path=(*path, index))
+            for index, value in enumerate(tree)
+        )
+    return fn(tree, *others)
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Stack equally built trees along a new first axis.
+
+    Args:
+        trees: one value per row, at least one.
+
+    Returns:
+        The same containers; a leaf is an array ``(len(trees), ...)``, or a list for strings.
+
+    Raises:
+        InvalidEpisodeError: the trees differ in keys, lengths or the shapes of their leaves.
+    """
+    if not trees:
+        raise InvalidEpisodeError("cannot stack an empty list: its structure is unknown")
+
+    def stack_leaf(*values: Any) -> Any:
+        if isinstance(values[0], str):
+            return list(values)
+        try:
+            return np.stack([np.asarray(value) for value in values])
+        except ValueError:
+            shapes = sorted({np.shape(value) for value in values})
+            raise InvalidEpisodeError(f"rows have different shapes: {shapes}") from None
+
+    return map_leaves(stack_leaf, *trees)
+
+
+def join_path(path: Path) -> str:
+    """Write a path as people read it.
+
+    Example:
+        >>> join_path(("actions", "arm", 0))
+        'actions.arm.0'
+    """
+    return ".".join(map(str, path))
+
+
+def as_array(value: Any, path: Path) -> npt.NDArray[Any]:
+    """Turn one value into an array that can be stored; strings into object arrays of ``str``.
+
+    Raises:
+        InvalidEpisodeError: it is neither a number, a string nor a regular array of these.
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
+            # NumPy turns the numbers of a mixed list into text
+            array = np.asarray(value, dtype=object)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidEpisodeError(f"{join_path(path)} cannot be stored: {error}") from None
+    if array.dtype.kind in "biufc":
+        return array
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype.kind == "O" and all(isinstance(entry, str) for entry in array.flat):
+        return array
+    raise InvalidEpisodeError(
+        f"{join_path(path)} cannot be stored: {type(value).__name__} of dtype {array.dtype}; "
+        "expected numbers, strings or arrays of these. A StepDataCallback can convert or drop it"
+    )
+
+
+def fits_exactly(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> bool:
+    """Tell whether a cast to ``dtype`` keeps every value and does not lower its kind.
+
+    A float never fits into integers, not even 1.0: the reader would no longer see what it was.
+    """
+    dtype = np.dtype(dtype)
+    if array.dtype == dtype:
+        return True
+    if dtype.kind not in _KIND_RANK or array.dtype.kind not in _KIND_RANK:
+        return False
+    if _KIND_RANK[array.dtype.kind] > _KIND_RANK[dtype.kind]:
+        return False
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    # comparing int64 with float64 would round the integers first, so compare after a cast back
+    if array.dtype.kind in "iu" and dtype.kind in "iufc":
+        if dtype.kind in "iu":
+            return bool(np.array_equal(cast, array))
+        limit = 2 ** (np.finfo(dtype).nmant + 1)
+        return bool(np.all((array <= limit) & (array >= -limit)))
+    return bool(np.array_equal(cast, array, equal_nan=array.dtype.kind in "fc"))
+
+
+_KIND_RANK = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}

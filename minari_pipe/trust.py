@@ -1,0 +1,129 @@
+"""What may be executed: trust comes from the person at the keyboard, never from a file.
+
+Configs, metadata, checkpoints and demonstrations are shared between strangers, so the names and
+hashes in them are compared with what the user trusts before anything is imported or unpickled. A
+module or a checkpoint becomes trusted in one of three ways, all of them the user's own:
+
+* a flag of the command line (``--trust-module NAME``, ``--trust SHA256``), which sets
+* an environment variable: ``MINARI_PIPE_TRUSTED_MODULES``, ``MINARI_PIPE_TRUSTED_SHA256``
+  (values separated by commas), or
+* a line in the user-level file ``~/.config/minari_pipe/trusted_modules`` or ``trusted_sha256``
+  (``$XDG_CONFIG_HOME`` is honoured; ``#`` starts a comment).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import ConfigError, TrustError
+
+MODULES_VARIABLE = "MINARI_PIPE_TRUSTED_MODULES"
+SHA256_VARIABLE = "MINARI_PIPE_TRUSTED_SHA256"
+
+
+def user_config_dir() -> Path:
+    """The user's own configuration directory of this package."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "minari_pipe"
+
+
+def _names(variable: str, file_name: str) -> frozenset[str]:
+    names = {n.strip() for n in os.environ.get(variable, "").split(",")}
+    path = user_config_dir() / file_name
+    if path.is_file():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        names |= {line.partition("#")[0].strip() for line in lines}
+    return frozenset(names - {""})
+
+
+def trusted_modules() -> frozenset[str]:
+    """Names of the modules the user trusts; a name stands for the module and all below it."""
+    return _names(MODULES_VARIABLE, "trusted_modules")
+
+
+def is_trusted_module(name: str, *, trusted: Collection[str] = ()) -> bool:
+    """Whether ``name`` is a module the user trusts, or lies below one."""
+    parts = name.split(".")
+    known = trusted_modules() | frozenset(trusted)
+    return any(".".join(parts[: i + 1]) in known for i in range(len(parts)))
+
+
+def is_trusted_sha256(sha256: str) -> bool:
+    """Whether the user allowed the file with this sha256 to be unpickled in full."""
+    return sha256.lower() in {s.lower() for s in _names(SHA256_VARIABLE, "trusted_sha256")}
+
+
+def how_to_trust(module: str) -> str:
+    """The sentence that tells a user how to trust ``module``."""
+    return (
+        f"if you trust it, pass --trust-module {module}, or add the line {module} "
+        f"to {user_config_dir() / 'trusted_modules'}"
+    )
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """Split ``package.module.Name`` into module and name; refuse anything else."""
+    parts = str(target).split(".")
+    if len(parts) < 2 or not all(p.isidentifier() for p in parts):
+        raise ConfigError(f"{target!r} is not a dotted name; expected package.module.Name")
+    return ".".join(parts[:-1]), parts[-1]
+
+
+def check_target(target: str, allowed: Mapping[str, str], *, what: str) -> None:
+    """Refuse ``target`` unless it is registered or its module is trusted; imports nothing.
+
+    Args:
+        target: the dotted name a config gives.
+        allowed: registered names, each with the ``module:qualified.name`` it must resolve to.
+        what: where the name stands, for the message, such as ``policy._target_``.
+
+    Raises:
+        TrustError: the name is neither registered nor of a trusted module.
+    """
+    module, _ = split_target(target)
+    if target not in allowed and not is_trusted_module(module):
+        top = module.split(".")[0]
+        raise TrustError(
+            f"{what}: {target!r} is not trusted. Known names: {', '.join(sorted(allowed))}. "
+            f"A config may come from a stranger; {how_to_trust(top)}"
+        )
+
+
+def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:
+    """The object named by ``target``, once it is proven to be what the name says.
+
+    The object's own module and qualified name are compared as well: a prefix list was bypassed by
+    ``stable_baselines3.common.....pathlib.Path.unlink``, an attribute of a trusted module that is
+    not of that module.
+
+    Raises:
+        TrustError: the name, or the object behind it, is not trusted.
+        ConfigError: the module or the name in it does not exist.
+    """
+    check_target(target, allowed, what=what)
+    module, name = split_target(target)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as exc:
+        raise ConfigError(
+            f"{what}: no module {exc.name!r} for {target!r}; modules are looked for in the "
+            f"workspace folder and among the installed packages"
+        ) from exc
+    except AttributeError as exc:
+        raise ConfigError(f"{what}: module {module!r} has no {name!r}") from exc
+    origin = f"{getattr(found, '__module__', None)}:{getattr(found, '__qualname__', None)}"
+    if target in allowed:
+        trusted = origin == allowed[target]
+    else:
+        home, _, qualified = origin.partition(":")
+        trusted = is_trusted_module(home) and qualified == name
+    if not trusted:
+        raise TrustError(
+            f"{what}: {target!r} is in truth {origin.replace(':', '.')!r}, which is not trusted; "
+            f"name the object where it is defined"
+        )
+    return found

@@ -1,0 +1,83 @@
+"""What all tests share: a home of their own, a tiny environment, the data beside the checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+SHARED = CHECKOUT.parent / "shared" / "data"
+FULL = os.environ.get("MINARI_PIPE_FULL") == "1"
+"""`make test-all`: the random cases at full count."""
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep every test away from the user's datasets, caches, trust and DVC settings."""
+    home = tmp_path_factory.mktemp("home")
+    for variable, place in home_variables(home).items():
+        monkeypatch.setenv(variable, place)
+    for variable in ("MINARI_PIPE_TRUSTED_MODULES", "MINARI_PIPE_TRUSTED_SHA256"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("MINARI_PIPE_MIRROR", raising=False)
+    return home
+
+
+def home_variables(home: Path) -> dict[str, str]:
+    """Environment variables that keep a process inside ``home``."""
+    places = {
+        "HOME": ".",
+        "XDG_CONFIG_HOME": "config",
+        "XDG_CACHE_HOME": "cache",
+        "MINARI_DATASETS_PATH": "datasets",
+        "DVC_GLOBAL_CONFIG_DIR": "dvc-global",
+        "DVC_SYSTEM_CONFIG_DIR": "dvc-system",
+        "DVC_SITE_CACHE_DIR": "dvc-site",
+    }
+    return {k: str(home / v) for k, v in places.items()} | {"DVC_NO_ANALYTICS": "1"}
+
+
+@pytest.fixture(scope="session")
+def demonstrations_dir() -> Path:
+    """The real demonstrations, which are not part of the project."""
+    folder = SHARED / "demonstrations"
+    if not folder.is_dir():
+        pytest.skip(f"the real demonstrations are not at {folder}")
+    return folder
+
+
+class StepIndex(gym.Env):
+    """Observes the step index, so that order and the last observation are visible.
+
+    The reward is drawn from the environment's generator, which makes the seed visible; odd steps
+    carry an info key that even ones lack.
+    """
+
+    observation_space = gym.spaces.Box(0, 1000, (1,), np.float64)
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, length: int = 5) -> None:
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        self.length = (options or {}).get("length", self.length)
+        return np.array([0.0]), {}
+
+    def step(self, action):
+        self.t += 1
+        reward = float(self.np_random.normal()) + float(np.sum(action))
+        info = {"odd": True} if self.t % 2 else {}
+        return np.array([float(self.t)]), reward, self.t >= self.length, False, info
+
+
+@pytest.fixture(scope="session", autouse=True)
+def step_index() -> str:
+    """The id of :class:`StepIndex`, registered for the whole run."""
+    gym.register("StepIndex-v0", entry_point=StepIndex, max_episode_steps=50)
+    return "StepIndex-v0"

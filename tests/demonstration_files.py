@@ -1,0 +1,174 @@
+"""Small demonstrations for the tests, and the files they are written to."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pytest
+
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.policies.demonstration_formats import read_demonstrations
+
+Episode = dict[str, Any]
+
+
+class CountingEnv(gym.Env):
+    """Its observation is ``[step, qpos]``; it starts from the option ``initial_state_dict``.
+
+    It terminates when ``step`` reaches ``last``; the reward is the first entry of the action.
+    """
+
+    def __init__(self, last: int = 10**9, dtype: type = np.float32) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = gym.spaces.Box(-1, 1, (3,), dtype)
+        self.last = last
+        self.actions: list[np.ndarray] = []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        assert options is not None
+        self.state = options["initial_state_dict"]
+        assert isinstance(self.state["qpos"], np.ndarray)
+        self.step_index = 0
+        return self._observation(), {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
+        assert self.action_space.contains(action)
+        self.actions.append(action)
+        self.step_index += 1
+        terminated = self.step_index >= self.last
+        return self._observation(), float(action[0]), terminated, False, {}
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.step_index, self.state["qpos"][0]])
+
+
+def counting_episodes(lengths: Sequence[int] = (4, 2, 5), seed: int = 0) -> list[Episode]:
+    """Episodes of :class:`CountingEnv` in DAPG's layout, some actions outside the space."""
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for length in lengths:
+        qpos = rng.normal(size=1)
+        actions = rng.normal(size=(length, 3))
+        episodes.append(
+            {
+                "actions": actions,
+                "observations": np.column_stack([np.arange(length), np.full(length, qpos[0])]),
+                "rewards": np.clip(actions[:, 0], -1, 1).astype(np.float32).astype(np.float64),
+                "init_state_dict": {"qpos": qpos, "qvel": np.zeros(1)},
+            }
+        )
+    return episodes
+
+
+def write_dapg(path: Path, episodes: Any, protocol: int = 4, old_names: bool = False) -> Path:
+    """Pickle episodes as DAPG did; ``old_names``: with the module names of NumPy 1."""
+    data = pickle.dumps(episodes, protocol=protocol)
+    if old_names:
+        data = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    path.write_bytes(data)
+    return path
+
+
+def write_d4rl(
+    path: Path,
+    episodes: Sequence[Episode],
+    *,
+    ends: str = "timeouts",
+    **options: Any,
+) -> Path:
+    """Re-save episodes in D4RL's flat layout, the initial state in the first row of each.
+
+    Args:
+        path: the file to write.
+        episodes: in DAPG's layout.
+        ends: which of ``terminals`` and ``timeouts`` is set at the last step of each episode.
+        options: of h5py's ``create_dataset``.
+    """
+    lengths = [len(episode["actions"]) for episode in episodes]
+    last = np.zeros(sum(lengths), bool)
+    last[np.cumsum(lengths) - 1] = True
+    with h5py.File(path, "w") as file:
+        for key in ("observations", "actions", "rewards"):
+            data = np.concatenate([episode[key] for episode in episodes])
+            file.create_dataset(key, data=data, **options)
+        for key in ("terminals", "timeouts"):
+            file.create_dataset(key, data=last if key == ends else last & False, **options)
+        for key in episodes[0]["init_state_dict"]:
+            rows = []
+            for episode, length in zip(episodes, lengths, strict=True):
+                state = episode["init_state_dict"][key]
+                # Only the first row of an episode is its initial state; the others differ.
+                rows += [state + step for step in range(length)]
+            file.create_dataset(f"infos/{key}", data=np.stack(rows), **options)
+        file.create_dataset("infos/action_log_std", data=np.zeros((sum(lengths), 3)))
+        file["metadata/algorithm"] = np.bytes_("none")
+    return path
+
+
+class PickleWriter(io.BytesIO):
+    """Writes a pickle by hand: what Python's own pickler would not write."""
+
+    def array(self, shape: bytes, dtype: bytes, data: bytes) -> PickleWriter:
+        """An array; the arguments are pickle code that leaves one value on the stack each."""
+        self.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR")
+        self.write(b"(K\x01" + shape + b"cnumpy\ndtype\n(X\x02\x00\x00\x00" + dtype)
+        self.write(
+            b"K\x00K\x01tR(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        )
+        self.write(b"\x89" + data + b"tb")
+        return self
+
+
+def changed_episodes(index: int, **changes: Any) -> list[Episode]:
+    """:func:`counting_episodes` with other entries in one of them."""
+    episodes = counting_episodes()
+    episodes[index] = {**episodes[index], **changes}
+    return episodes
+
+
+def refused(path: Path, **options: Any) -> str:
+    """The message with which a file is refused, which is one line."""
+    with pytest.raises(InvalidEpisodeError) as caught:
+        read_demonstrations(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 1000
+    return message
+
+
+def survive_mutants(path: Path, count: int, format: str, positions: Any = None) -> int:
+    """Read ``count`` damaged copies of a file; each reads or is refused in one line."""
+    rng = np.random.default_rng(1)
+    original = path.read_bytes()
+    positions = np.arange(len(original)) if positions is None else positions
+    messages = []
+    for number in range(count):
+        data = bytearray(original)
+        for _ in range(rng.integers(1, 5)):
+            place = int(rng.choice(positions))
+            match rng.integers(5):
+                case 0 | 1:
+                    data[place : place + 1] = rng.bytes(1)
+                case 2:
+                    del data[place : place + int(rng.integers(1, 9))]
+                case 3:
+                    other = int(rng.choice(positions))
+                    data[place:place] = original[other : other + int(rng.integers(1, 20))]
+                case 4 if rng.random() < 0.1:
+                    del data[place:]
+        mutant = path.with_name(f"mutant{number % 2}")
+        mutant.write_bytes(data)
+        try:
+            list(read_demonstrations(mutant, format=format))
+        except InvalidEpisodeError as error:
+            messages.append(str(error))
+    assert not any("\n" in message or len(message) > 1000 for message in messages)
+    return len(messages)

@@ -1,0 +1,253 @@
+"""Every mistake of a user's is one clear line and exit code 1, before anything is written."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from minari_pipe.pipeline.command import run
+from tests.workspaces import make_workspace, minari_pipe, run_ok, tiny, validation
+
+BASE = "+dataset=tiny"
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch) -> Path:
+    folder = make_workspace(tmp_path / "work", tiny=tiny("tests/tiny-v0"))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["minari_pipe"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    return folder
+
+
+def files(folder: Path) -> set[Path]:
+    """Everything of a workspace that a refused command must not have made."""
+    return {p for p in folder.rglob("*") if ".minari_pipe" not in p.parts and p.is_file()}
+
+
+ROWS = {
+    "no dataset": ([], r"no dataset is chosen; add \+dataset=NAME.*tiny"),
+    "unknown dataset": (["+dataset=tny"], "no dataset 'tny'. Did you mean 'tiny'"),
+    "unknown policy": ([BASE, "policy=sb4"], "no policy 'sb4'. Did you mean 'sb3'"),
+    "wrong key": ([BASE, "collect.n_episode=3"], "n_episode' not in 'Collect'"),
+    "added key": ([BASE, "+colect.n_episodes=3"], "unknown key 'colect'. Did you mean 'collect'"),
+    "added inner key": (
+        [BASE, "+collect.n_episode=3"],
+        "unknown key 'collect.n_episode'. Did you mean 'collect.n_episodes'",
+    ),
+    "added policy key": (
+        [BASE, "+policy.seed=3"],
+        "unknown key 'policy.seed'",
+    ),
+    "argument without a plus": (
+        [BASE, "env.kwargs.sutton_barto_reward=true"],
+        r"use \+env.kwargs.sutton_barto_reward=true",
+    ),
+    "key below null": (
+        [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.train.seed=3"],
+        "below a value that is null",
+    ),
+    "neither checkpoint nor training": (
+        [BASE, "policy=sb3", "policy.algorithm=ppo"],
+        "policy: give a checkpoint or a train block",
+    ),
+    "wrong type": ([BASE, "collect.n_episodes=few"], "collect.n_episodes=few.*Integer"),
+    "missing value": ([BASE, "dataset.id=???"], "no value for dataset.id.*conf/dataset/tiny.yaml"),
+    "no equals sign": ([BASE, "collect.n_episodes"], "collect.n_episodes.*missing EQUAL"),
+    "shell in the name": (
+        [BASE, "pipeline='x; touch INJECTED #'"],
+        "pipeline name .* is not valid",
+    ),
+    "path in the name": ([BASE, "pipeline=../x"], "pipeline name '../x' is not valid"),
+    "hidden name": ([BASE, "pipeline=.x"], "pipeline name '.x' is not valid"),
+    "option as name": ([BASE, "pipeline=-x"], "pipeline name '-x' is not valid"),
+    "path in the id": ([BASE, "dataset.id=../../x-v0"], "Malformed dataset ID: ../../x-v0"),
+    "absolute id": ([BASE, "dataset.id=/tmp/x-v0"], "Malformed dataset ID: /tmp/x-v0"),
+    "shell in the id": ([BASE, "dataset.id='x;id-v0'"], "Malformed dataset ID: x;id-v0"),
+    "no version": ([BASE, "dataset.id=tests/tiny"], "has no version; expected e.g. tests/tiny-v0"),
+    "unknown environment": (
+        [BASE, "env.id=CartPoel-v1"],
+        "no environment 'CartPoel-v1' is registered. Did you mean 'CartPole-v1'",
+    ),
+    "missing package": ([BASE, "env.id=MiniGrid-Empty-5x5-v0"], "pip install 'minigrid'"),
+    "module of a stranger": (
+        [BASE, "env.id='evil_envs:Env-v0'"],
+        "would import the module 'evil_envs'; .*--trust-module evil_envs",
+    ),
+    "target of a stranger": (
+        [BASE, "policy._target_=os.system"],
+        "policy._target_: 'os.system' is not trusted.*--trust-module os",
+    ),
+    "expert of a stranger": (
+        [BASE, "ref_scores.expert._target_=os.system", "ref_scores.ref_max_score=null"],
+        "ref_scores.expert._target_: 'os.system' is not trusted",
+    ),
+    "controller of a stranger": (
+        [BASE, "policy=scripted", "policy.controller={_target_: subprocess.Popen, args: id}"],
+        "policy.controller._target_: 'subprocess.Popen' is not trusted",
+    ),
+    "wrapper of a stranger": (
+        [BASE, "env.wrappers=[{_target_: os.system}]"],
+        "env.wrappers: 'os.system' is neither gymnasium.wrappers.NAME nor trusted",
+    ),
+    "wrapper with statistics": (
+        [BASE, "env.wrappers=[{_target_: gymnasium.wrappers.NormalizeObservation}]"],
+        "NormalizeObservation' is refused",
+    ),
+    "a wrapper that is a string": ([BASE, "env.wrappers=[FlattenObservation]"], r"wrappers\[0\]"),
+    "no checkpoint": (
+        [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.checkpoint.path=no.zip"],
+        "policy.checkpoint.path: no file 'no.zip'",
+    ),
+    "address without sha256": (
+        [BASE, "policy=demonstrations", "policy.source.address=https://example.org/x.pickle"],
+        "needs policy.source.sha256",
+    ),
+    "no demonstrations": (
+        [BASE, "policy=demonstrations"],
+        "policy.source: give policy.source.path",
+    ),
+    "nothing to collect": ([BASE, "collect.n_episodes=null"], "set collect.n_episodes or .n_steps"),
+    "both limits": ([BASE, "collect.n_steps=9"], "are both given"),
+    "exact without steps": ([BASE, "collect.exact=true"], "needs collect.n_steps"),
+    "no episodes": ([BASE, "collect.n_episodes=0"], "collect.n_episodes is 0; expected at least 1"),
+    "negative seed": ([BASE, "collect.seed=-1"], "collect.seed is -1; expected 0 or more"),
+    "no expert": (
+        [BASE, "ref_scores.expert=null", "ref_scores.ref_max_score=null"],
+        "no ref_scores.expert and no ref_scores.ref_max_score",
+    ),
+    "swept without a name": (
+        ["-m", BASE, "collect.seed=1,2"],
+        "the sweep over collect.seed gives two jobs the same pipeline 'tiny'",
+    ),
+    "swept without an id": (
+        ["-m", BASE, "collect.seed=1,2", "pipeline=tiny_${collect.seed}"],
+        "the sweep over collect.seed gives two jobs the same dataset.id 'tests/tiny-v0'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("argv", "line"), ROWS.values(), ids=ROWS)
+def test_a_mistake_is_one_clear_line(argv, line, workspace, capfd):
+    before = files(workspace)
+    GlobalHydra.instance().clear()
+    code = run(argv)
+    out, err = capfd.readouterr()
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1, err
+    assert err.startswith("error: ")
+    import re
+
+    assert re.search(line, err), err
+    assert files(workspace) == before
+
+
+def test_outside_a_workspace_the_command_that_makes_one_is_named(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["minari_pipe"])
+    assert run(["+dataset=cartpole_expert"]) == 1
+    assert "is not inside a DVC workspace; run `minari-pipe init`" in capfd.readouterr().err
+
+
+def test_a_broken_yaml_file_is_named_with_its_line(workspace, capfd):
+    (workspace / "conf" / "dataset" / "broken.yaml").write_text(
+        "# @package _global_\na: [1\nb: 2\n"
+    )
+    assert run(["+dataset=broken"]) == 1
+    err = capfd.readouterr().err
+    assert "broken.yaml:3" in err
+    assert err.count("\n") == 1
+
+
+def one_line(done, *patterns: str) -> None:
+    """The run failed in a stage: one line of the stage, one of the driver, no traceback."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    for pattern in patterns:
+        assert pattern in errors[0], errors[0]
+
+
+def test_a_checkpoint_with_another_sha256_is_refused(workspace):
+    (workspace / "policy.zip").write_bytes(b"not a zip")
+    done = minari_pipe(
+        workspace,
+        BASE,
+        "policy=sb3",
+        "policy.algorithm=ppo",
+        "policy.checkpoint.path=policy.zip",
+        f"policy.checkpoint.sha256={'0' * 64}",
+    )
+    one_line(done, "policy.checkpoint" if "policy.checkpoint" in done.stderr else "sha256", "0000")
+
+
+def test_a_checkpoint_for_other_spaces_is_refused_with_both(workspace):
+    done = minari_pipe(
+        workspace,
+        BASE,
+        "policy=sb3",
+        "policy.algorithm=ppo",
+        "+policy.policy_kwargs={net_arch: {pi: [32, 32], vf: [32, 32]}, activation_fn: tanh}",
+        "policy.checkpoint.address='shipped:door_expert.zip'",
+        f"policy.checkpoint.sha256={shipped_sha256()}",
+    )
+    one_line(done, "other spaces")
+
+
+def shipped_sha256() -> str:
+    from minari_pipe.fetch import sha256_file
+    from tests.conftest import CHECKOUT
+
+    return sha256_file(CHECKOUT / "minari_pipe" / "policies" / "shipped" / "door_expert.zip")
+
+
+class Evil:
+    def __reduce__(self):
+        import os
+
+        return os.system, ("touch INJECTED",)
+
+
+@pytest.mark.parametrize("content", [b"\x80\x03}q\x00X", pickle.dumps(Evil()), pickle.dumps([1])])
+def test_demonstrations_that_are_none_are_refused(content, workspace):
+    (workspace / "demos.pickle").write_bytes(content)
+    arguments = ["policy=demonstrations", "policy.source.path=demos.pickle", "collect.n_episodes=1"]
+    done = minari_pipe(workspace, BASE, *arguments)
+    one_line(done, "demos.pickle")
+    assert not (workspace / "INJECTED").exists()
+
+
+def test_demonstrations_out_of_reach_name_the_ways_out(workspace):
+    done = minari_pipe(
+        workspace,
+        BASE,
+        "policy=demonstrations",
+        "policy.source.address=http://127.0.0.1:9/demos.pickle",
+        f"policy.source.sha256={'0' * 64}",
+        "collect.n_episodes=1",
+    )
+    one_line(done, "http://127.0.0.1:9/demos.pickle", "MINARI_PIPE_MIRROR", "policy.source.path=")
+
+
+def test_an_expert_below_random_stops_before_publish_with_both_numbers(workspace):
+    done = minari_pipe(workspace, BASE, "ref_scores.ref_max_score=3.0")
+    assert done.returncode == 1
+    (finding,) = validation(workspace, "tiny")["findings"]
+    assert finding["level"] == "error"
+    assert "3.0" in finding["message"]
+    scores = (workspace / "pipelines" / "tiny" / "ref_scores.json").read_text()
+    assert f"{__import__('json').loads(scores)['ref_min_score']:g}"[:4] in finding["message"]
+    assert not (workspace / "datasets" / "tests").exists()
+
+
+def test_an_id_of_another_pipeline_is_refused(workspace):
+    run_ok(workspace, BASE)
+    done = minari_pipe(workspace, BASE, "pipeline=other")
+    assert done.returncode == 1
+    assert "dataset id 'tests/tiny-v0' belongs to pipeline 'tiny'" in done.stderr
+    assert not (workspace / "pipelines" / "other").exists()

@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import pickle
+import platform
+import random
+import shutil
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.policies import archive
+from minari_pipe.policies.algorithms import build_policy
+from minari_pipe.policies.checkpoint import (
+    load_policy,
+    load_weights,
+    trusted_load,
+    write_checkpoint,
+)
+from tests.conftest import FULL
+from tests.sb3_models import ACTIONS, MIXED, VECTOR, untrained
+
+torch = pytest.importorskip("torch")
+
+SPACES = {"observation_space": VECTOR, "action_space": ACTIONS["box"]}
+SMALL = {"net_arch": [8, 8]}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return untrained("ppo", policy_kwargs={"net_arch": [8, 8]})
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory) -> Path:
+    """As real Stable-Baselines3 writes it."""
+    path = tmp_path_factory.mktemp("saved") / "model.zip"
+    model.save(path)
+    return path
+
+
+def rewritten(source: Path, target: Path, **entries: bytes | None) -> Path:
+    """A copy of a zip with some entries replaced, or left out."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        kept = {n: old.read(n) for n in old.namelist()}
+        for name, content in {**kept, **entries}.items():
+            if content is not None:
+                new.writestr(name, content)
+    return target
+
+
+def torch_bytes(value) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+# Reading
+
+
+def test_reads_the_weights_that_sb3_saved(saved, model):
+    weights = load_weights(saved)
+    expected = model.policy.state_dict()
+    assert list(weights) == list(expected)
+    for name, value in expected.items():
+        assert weights[name].dtype == value.dtype
+        assert torch.equal(weights[name], value)
+
+
+def test_pickles_in_data_are_never_loaded(saved, tmp_path):
+    mark = tmp_path / "executed"
+    bomb = base64.b64encode(pickle.dumps(Bomb(mark))).decode()
+    data = {
+        name: {":type:": "<class 'x'>", ":serialized:": bomb}
+        for name in ("policy_class", "policy_kwargs", "observation_space", "action_space")
+    }
+    evil = rewritten(saved, tmp_path / "evil.zip", data=json.dumps(data).encode())
+    load_policy(evil, algorithm="ppo", policy_kwargs=SMALL, **SPACES)
+    assert not mark.exists()
+
+
+def test_a_pickle_in_place_of_weights_is_refused_by_name(saved, tmp_path):
+    mark = tmp_path / "executed"
+    evil = rewritten(saved, tmp_path / "e.zip", **{"policy.pth": torch_bytes({"w": Bomb(mark)})})
+    with pytest.raises(ConfigError, match="holds more than tensors") as caught:
+        load_weights(evil)
+    assert "\n" not in str(caught.value)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({}, "not a mapping of weights"),
+        ([1, 2], "not a mapping of weights"),
+        ({"w": 3}, "is not a tensor"),
+        ({"w": torch.tensor([1.0, float("nan")])}, "'w' holds NaN"),
+        ({"w": torch.zeros(1).expand(10**12)}, "not a plain dense tensor"),
+        ({"w": torch.eye(3).to_sparse()}, "not a plain dense tensor"),
+    ],
+    ids=["empty", "list", "number", "nan", "terabytes", "sparse"],
+)
+def test_weights_that_are_not_weights(saved, tmp_path, value, message):
+    odd = rewritten(saved, tmp_path / "odd.zip", **{"policy.pth": torch_bytes(value)})
+    with pytest.raises(ConfigError, match=message):
+        load_weights(odd)
+
+
+def test_missing_file_and_missing_entry(saved, tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.zip: No such file"):
+        load_weights(tmp_path / "none.zip")
+    with pytest.raises(ConfigError, match=r"has no entry 'policy\.pth'; it holds"):
+        load_weights(rewritten(saved, tmp_path / "x.zip", **{"policy.pth": None}))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK", b"no zip at all" * 100], ids=["empty", "PK", "text"]
+)
+def test_not_a_zip(tmp_path, content):
+    (tmp_path / "x.zip").write_bytes(content)
+    with pytest.raises(ConfigError, match="not a readable zip"):
+        load_weights(tmp_path / "x.zip")
+
+
+def test_old_or_foreign_weights_format(saved, tmp_path):
+    buffer = io.BytesIO()
+    torch.save({"w": torch.ones(3)}, buffer, _use_new_zipfile_serialization=False)
+    old = rewritten(saved, tmp_path / "old.zip", **{"policy.pth": buffer.getvalue()})
+    with pytest.raises(ConfigError, match=r"not an archive of PyTorch 1\.6"):
+        load_weights(old)
+
+
+def test_zip_bombs_are_not_unpacked(saved, tmp_path):
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("policy.pth", bytes(50 << 20))
+    with pytest.raises(ConfigError, match="would grow from"):
+        load_weights(bomb)
+    with pytest.raises(ConfigError, match="limit 10 bytes"):
+        archive.read_entry(saved, "policy.pth", limit=10)
+    inner = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(archive.read_entry(saved, "policy.pth"))) as old,
+        zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    nested = rewritten(saved, tmp_path / "n.zip", **{"policy.pth": inner.getvalue()})
+    with pytest.raises(ConfigError, match="compressed records"):
+        load_weights(nested)
+
+
+def test_an_entry_given_twice_is_refused(saved, tmp_path):
+    twice = tmp_path / "twice.zip"
+    shutil.copy(saved, twice)
+    with zipfile.ZipFile(twice, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
+        file.writestr("policy.pth", b"other")
+    with pytest.raises(ConfigError, match="each name once"):
+        load_weights(twice)
+
+
+def unzipped(content: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def zipped(entries: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, content in entries.items():
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+def mutant(content: bytes, rng: random.Random) -> bytes:
+    damaged = bytearray(content)
+    if rng.random() < 0.2:
+        del damaged[rng.randrange(len(damaged)) :]
+    for _ in range(rng.randint(1, 5)):
+        if damaged:
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("place", ["file", "weights", "pickle"])
+def test_damage_is_one_clear_error(saved, tmp_path, place):
+    """The checksums of both zips are right in the last case, so the pickle itself is reached."""
+    content, weights = saved.read_bytes(), archive.read_entry(saved, "policy.pth")
+    records = unzipped(weights)
+    rng = random.Random(0)
+    messages = []
+    for _ in range(3000 if FULL else 60):
+        if place == "file":
+            damaged = mutant(content, rng)
+        elif place == "weights":
+            damaged = zipped({"policy.pth": mutant(weights, rng)})
+        else:
+            pickled = mutant(records["archive/data.pkl"], rng)
+            damaged = zipped({"policy.pth": zipped({**records, "archive/data.pkl": pickled})})
+        (tmp_path / "d.zip").write_bytes(damaged)
+        try:
+            load_weights(tmp_path / "d.zip")
+        except ConfigError as exc:
+            messages.append(str(exc))
+    assert messages
+    assert not [text for text in messages if "\n" in text]
+
+
+# Building
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"algorithm": "ppp"}, r"unknown algorithm 'ppp'\. Did you mean 'ppo'\?"),
+        ({"policy_class": "MlpPolcy"}, r"Did you mean 'MlpPolicy'\?"),
+        ({"policy_class": "MultiInputPolicy"}, "set policy_class: MlpPolicy"),
+        ({"observation_space": MIXED}, "set policy_class: MultiInputPolicy"),
+        ({"policy_kwargs": {"net_arc": [8]}}, r"net_arc is not .* Did you mean 'net_arch'\?"),
+        ({"policy_kwargs": {"net_arch": [8, "x"]}}, "ppo takes a list of layer sizes"),
+        ({"policy_kwargs": {"net_arch": 8}}, "ppo takes a list of layer sizes"),
+        ({"policy_kwargs": {"net_arch": {"pi": [8], "qf": [8]}}}, "for each of pi and vf"),
+        ({"policy_kwargs": {"features_extractor_kwargs": {"x": 1}}}, "cannot be built from"),
+        ({"policy_kwargs": {"activation_fn": "reul"}}, r"Did you mean 'relu'\?"),
+        ({"policy_kwargs": {"activation_fn": ["relu"]}}, "unknown function"),
+        ({"policy_kwargs": {"optimizer_class": "Adam"}}, "optimizer_class is not a plain setting"),
+        ({"policy_kwargs": {"optimizer_kwargs": {"_target_": "os.system"}}}, "only plain values"),
+        ({"policy_kwargs": {"log_std_init": object()}}, "is a object; only numbers"),
+        ({"algorithm": "dqn"}, "'dqn' cannot choose actions of Box"),
+        ({"action_space": spaces.Discrete(3, start=1)}, "needs start=0"),
+        ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "needs finite bounds"),
+        ({"observation_space": spaces.Text(4)}, "Stable-Baselines3 policies take Box"),
+        ({"policy_class": "CnnPolicy"}, "cannot be built"),
+    ],
+)
+def test_configs_that_cannot_be_built(change, message):
+    config = {
+        "algorithm": "ppo",
+        "policy_class": "MlpPolicy",
+        "policy_kwargs": None,
+        **SPACES,
+        **change,
+    }
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_policy(**config)
+    assert "\n" not in str(caught.value)
+
+
+def test_building_leaves_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    build_policy("sac", "MlpPolicy", None, VECTOR, ACTIONS["box"])
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac", "td3", "ddpg"])
+def test_weights_of_every_algorithm_fit_what_the_config_builds(algorithm, tmp_path):
+    kwargs = {"net_arch": [6, 5]}
+    model = untrained(algorithm, policy_kwargs=dict(kwargs))
+    model.save(tmp_path / "m.zip")
+    policy = load_policy(tmp_path / "m.zip", algorithm=algorithm, policy_kwargs=kwargs, **SPACES)
+    for name, value in model.policy.state_dict().items():
+        assert torch.equal(policy.state_dict()[name], value), name
+
+
+# Weights of another policy
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"policy_kwargs": {"net_arch": [8, 9]}},
+            r"parameter 'mlp_extractor.policy_net.2.weight' has shape \(8, 8\) in the file, the "
+            r"config implies \(9, 8\).*policy_kwargs \{'net_arch': \[8, 8\]\}",
+        ),
+        ({"policy_kwargs": {"net_arch": [8, 8, 4]}}, "no parameter 'mlp_extractor.policy_net.4"),
+        ({"policy_kwargs": {"net_arch": [8]}}, "'mlp_extractor.policy_net.2.weight' .* no place"),
+        (
+            {"observation_space": spaces.Box(-1, 1, (12,))},
+            r"made for other spaces: observation space Box\(.*11.*the environment has Box\(.*12",
+        ),
+        (
+            {"action_space": spaces.Box(-1, 1, (5,))},
+            "made for other spaces: action space Box.* the environment has Box",
+        ),
+        (
+            {"policy_kwargs": {**SMALL, "activation_fn": "relu"}},
+            "'tanh', the config implies 'relu'",
+        ),
+    ],
+    ids=["size", "deeper", "flatter", "observations", "action bounds", "activation"],
+)
+@pytest.mark.parametrize("writer", ["sb3", "here"])
+def test_a_checkpoint_that_does_not_fit(saved, model, tmp_path, change, message, writer):
+    path = saved
+    if writer == "here":
+        path = tmp_path / "c.zip"
+        write_checkpoint(model, path)
+    config = {"algorithm": "ppo", "policy_kwargs": SMALL, **SPACES, **change}
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_policy(path, **config)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1500
+
+
+def test_what_a_file_says_of_itself_may_be_nonsense(saved, tmp_path):
+    for data in (b"", b"[1]", b'{"policy_kwargs": 3, "action_space": {":type:": 7}}', b"{" * 10**5):
+        odd = rewritten(saved, tmp_path / "odd.zip", data=data)
+        load_policy(odd, algorithm="ppo", policy_kwargs=SMALL, **SPACES)
+        with pytest.raises(ConfigError, match="does not fit the config"):
+            load_policy(odd, algorithm="ppo", policy_kwargs={"net_arch": [9]}, **SPACES)
+
+
+# Trust
+
+
+def test_full_loading_needs_the_users_trust(saved, model, monkeypatch):
+    with pytest.raises(TrustError, match=r"pass --trust ([0-9a-f]{64})") as caught:
+        trusted_load(saved, "ppo")
+    sha256 = str(caught.value).split("--trust ")[1][:64]
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", sha256)
+    policy = trusted_load(saved, "ppo", **SPACES)
+    assert torch.equal(policy.action_net.weight, model.policy.action_net.weight)
+    with pytest.raises(ConfigError, match="made for other spaces"):
+        trusted_load(saved, "ppo", observation_space=VECTOR, action_space=spaces.Discrete(2))
+    with pytest.raises(ConfigError, match="cannot be loaded as sac"):
+        trusted_load(saved, "sac")
+
+
+# Writing
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "observation", "action", "policy_class"),
+    [
+        ("ppo", VECTOR, "several", "MlpPolicy"),
+        ("ppo", MIXED, "box64", "MultiInputPolicy"),
+        ("a2c", VECTOR, "switches", "MlpPolicy"),
+        ("sac", MIXED, "box", "MultiInputPolicy"),
+        ("td3", VECTOR, "box", "MlpPolicy"),
+        ("dqn", VECTOR, "discrete", "MlpPolicy"),
+    ],
+)
+def test_real_sb3_loads_and_continues_what_is_written(
+    tmp_path, algorithm, observation, action, policy_class
+):
+    kwargs = {"policy_kwargs": {"net_arch": [8]}}
+    if algorithm in ("ppo", "a2c"):
+        kwargs |= {"n_steps": 16}
+    if algorithm == "ppo":
+        kwargs |= {"batch_size": 16, "n_epochs": 1}
+    else:
+        kwargs |= {} if algorithm == "a2c" else {"learning_starts": 4}
+    model = untrained(algorithm, observation, ACTIONS[action], policy_class, **kwargs)
+    model.learn(20)
+    write_checkpoint(model, tmp_path / "m.zip")
+    again = type(model).load(tmp_path / "m.zip", env=model.get_env(), device="cpu")
+    assert again.observation_space == model.observation_space
+    assert again.action_space == model.action_space
+    assert again.num_timesteps == model.num_timesteps
+    for name, value in model.policy.state_dict().items():
+        assert torch.equal(again.policy.state_dict()[name], value), name
+    observation = model.observation_space.sample()
+    expected, _ = model.predict(observation, deterministic=True)
+    found, _ = again.predict(observation, deterministic=True)
+    assert np.array_equal(expected, found)
+    again.learn(8, reset_num_timesteps=False)
+    assert again.num_timesteps > model.num_timesteps
+
+
+def test_a_written_checkpoint_shows_neither_time_nor_place(tmp_path, monkeypatch):
+    model = untrained("ppo", n_steps=16, batch_size=16, n_epochs=1, policy_kwargs={"net_arch": [4]})
+    model.learn(32)
+    model.tensorboard_log = str(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(model, "deep/m.zip")
+    first = Path("deep/m.zip").read_bytes()
+    assert os.listdir("deep") == ["m.zip"]
+    time.sleep(0.01)
+    model.start_time = time.time_ns()
+    model.ep_info_buffer.append({"r": 1.0, "l": 3, "t": time.time()})
+    model.action_space.seed(77)
+    str(model.action_space)
+    write_checkpoint(model, "other.zip")
+    assert Path("other.zip").read_bytes() == first
+    for trace in (str(tmp_path), str(Path.cwd()), platform.node(), " at 0x", "system_info"):
+        assert trace.encode() not in first
+    with zipfile.ZipFile("deep/m.zip") as file:
+        assert {i.date_time for i in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert file.namelist() == sorted(file.namelist())
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(saved, model, tmp_path, monkeypatch):
+    target = tmp_path / "m.zip"
+    shutil.copy(saved, target)
+    before = target.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archive.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(model, target)
+    assert target.read_bytes() == before
+    assert os.listdir(tmp_path) == ["m.zip"]
+
+
+def test_what_cannot_be_pickled_by_name_is_refused(model, tmp_path):
+    model.extra = lambda: 1
+    try:
+        with pytest.raises(ConfigError, match="attribute 'extra' cannot be written"):
+            write_checkpoint(model, tmp_path / "m.zip")
+    finally:
+        del model.extra
+
+
+def test_arrays_round_trip_and_pickles_among_them_are_refused(tmp_path):
+    arrays = {"a": np.arange(6.0).reshape(2, 3), "b.c": np.float64(2.5)}
+    archive.write_arrays(tmp_path / "x.npz", arrays)
+    found = archive.read_arrays(tmp_path / "x.npz")
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+    with np.load(tmp_path / "x.npz") as real:
+        assert np.array_equal(real["a"], arrays["a"])
+    np.savez(tmp_path / "p.npz", a=np.array([Bomb(tmp_path / "executed")], object))
+    with pytest.raises(ConfigError, match=r"'a\.npy' is not a plain array"):
+        archive.read_arrays(tmp_path / "p.npz")
+    assert not (tmp_path / "executed").exists()

@@ -1,0 +1,139 @@
+"""Environments come from registered names; a stored spec brings no code of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import gymnasium as gym
+import pytest
+
+from minari_pipe import environments
+from minari_pipe.environments import make_environment, packages_of, recover, wrapper_class
+from minari_pipe.errors import (
+    ConfigError,
+    EnvironmentNotFoundError,
+    MissingDependencyError,
+    TrustError,
+)
+
+
+def spec_json(env_id: str = "CartPole-v1", **changes) -> str:
+    fields = json.loads(gym.make(env_id).spec.to_json())
+    return json.dumps({**fields, **changes})
+
+
+def test_an_id_of_a_known_package_needs_no_import_by_the_user():
+    env = make_environment("AdroitHandDoor-v1", {"max_episode_steps": 300})
+    assert env.spec.max_episode_steps == 300
+    env.close()
+
+
+def test_an_unknown_id_is_answered_with_the_nearest():
+    with pytest.raises(EnvironmentNotFoundError, match="Did you mean 'CartPole-v1'"):
+        make_environment("CartPol-v1")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "line"),
+    [("MiniGrid-Empty-5x5-v0", "pip install 'minigrid'"), ("ALE/Pong-v5", "pip install 'ale-py'")],
+)
+def test_a_missing_package_is_answered_with_the_pip_line(env_id, line):
+    if any(env_id in gym.registry for _ in [0]):
+        pytest.skip(f"{env_id} is installed here")
+    with pytest.raises(MissingDependencyError, match=line):
+        make_environment(env_id)
+
+
+def test_a_module_before_a_colon_needs_trust(tmp_path, monkeypatch):
+    (tmp_path / "own_envs.py").write_text(
+        "import gymnasium as gym\n"
+        "gym.register('Own-v0', 'gymnasium.envs.classic_control:CartPoleEnv',"
+        " max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(TrustError, match="--trust-module own_envs"):
+        make_environment("own_envs:Own-v0")
+    assert "own_envs" not in sys.modules
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "own_envs")
+    assert make_environment("own_envs:Own-v0").spec.max_episode_steps == 9
+
+
+def test_arguments_the_environment_does_not_take_are_one_clear_line():
+    with pytest.raises(ConfigError, match="env.kwargs"):
+        make_environment("CartPole-v1", {"no_such": 1})
+
+
+@pytest.mark.parametrize("name", sorted(environments.REFUSED_WRAPPERS))
+def test_wrappers_that_break_a_dataset_are_refused_by_name(name):
+    with pytest.raises(ConfigError, match=f"{name}' is refused"):
+        make_environment("CartPole-v1", wrappers=[{"_target_": f"gymnasium.wrappers.{name}"}])
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["os.system", "gymnasium.make", "gymnasium.wrappers.common.gym.make", "gymnasium.wrappers.np"],
+)
+def test_a_wrapper_that_is_none_is_refused(target):
+    with pytest.raises((TrustError, ConfigError)):
+        wrapper_class(target)
+
+
+def test_wrappers_are_applied_from_the_inside_out():
+    wrappers = [
+        {"_target_": "gymnasium.wrappers.TimeAwareObservation"},
+        {"_target_": "gymnasium.wrappers.FlattenObservation"},
+    ]
+    env = make_environment("CartPole-v1", wrappers=wrappers)
+    assert isinstance(env, gym.wrappers.FlattenObservation)
+    assert isinstance(env.env, gym.wrappers.TimeAwareObservation)
+
+
+def test_a_registered_spec_is_recovered_with_its_changes():
+    env = recover(spec_json(max_episode_steps=7, kwargs={"sutton_barto_reward": True}))
+    assert env.spec.max_episode_steps == 7
+    assert env.unwrapped._sutton_barto_reward
+
+
+def test_a_spec_of_an_old_gymnasium_is_recovered():
+    old = spec_json(apply_api_compatibility=False, autoreset=False, order_enforce=True)
+    assert recover(old).spec.id == "CartPole-v1"
+
+
+@pytest.mark.parametrize("entry_point", ["os:system", "builtins:eval", "own:Env"])
+def test_an_entry_point_of_a_file_is_not_imported(entry_point):
+    for env_id in ("CartPole-v1", "Unknown-v0"):
+        with pytest.raises(TrustError, match="because a file says so"):
+            recover(spec_json(id=env_id, entry_point=entry_point))
+
+
+@pytest.mark.parametrize(
+    "entry_point",
+    ["os:system", "gymnasium.wrappers.common:gym", "gymnasium.wrappers:RecordVideo", "own:Wrapper"],
+)
+def test_a_wrapper_of_a_file_is_not_applied(entry_point):
+    wrapper = {"name": "W", "entry_point": entry_point, "kwargs": {}}
+    with pytest.raises(TrustError):
+        recover(spec_json(additional_wrappers=[wrapper]))
+
+
+def test_gymnasiums_own_wrappers_of_a_file_are_applied():
+    env = gym.wrappers.FlattenObservation(gym.make("CartPole-v1"))
+    assert isinstance(recover(env.spec.to_json()), gym.wrappers.FlattenObservation)
+
+
+def test_a_module_trusted_for_one_call_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "own_entry.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\nclass Env(CartPoleEnv): pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = spec_json(id="Elsewhere-v0", entry_point="own_entry:Env")
+    with pytest.raises(TrustError):
+        recover(text)
+    assert type(recover(text, trusted_modules=["own_entry"]).unwrapped).__name__ == "Env"
+
+
+def test_the_packages_of_an_environment_name_its_simulator():
+    assert set(packages_of("AdroitHandDoor-v1")) == {"gymnasium", "gymnasium-robotics", "mujoco"}
+    assert set(packages_of("HalfCheetah-v5")) == {"gymnasium", "mujoco"}
+    assert set(packages_of("CartPole-v1")) == {"gymnasium"}

@@ -1,0 +1,42 @@
+"""Every error is a MinariPipeError and what real Minari raises for the same fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from minari_pipe import errors
+
+BUILTINS = {
+    "DatasetNotFoundError": (FileNotFoundError, ValueError),
+    "DatasetExistsError": (FileExistsError, ValueError),
+    "CorruptDatasetError": (OSError,),
+    "UnsupportedVersionError": (ValueError,),
+    "UnknownFormatError": (LookupError, ValueError),
+    "RemoteError": (OSError,),
+    "InvalidDatasetIdError": (ValueError,),
+    "InvalidEpisodeError": (ValueError, AssertionError),
+    "InvalidMetadataError": (ValueError, AssertionError),
+    "UnsupportedSpaceError": (TypeError, NotImplementedError),
+    "MissingReferenceScoreError": (LookupError, ValueError),
+    "MissingDependencyError": (ImportError,),
+    "EnvironmentNotFoundError": (LookupError,),
+    "TrustError": (PermissionError,),
+    "ConfigError": (ValueError,),
+}
+
+
+@pytest.mark.parametrize("name", BUILTINS)
+def test_is_caught_by_its_builtins_and_says_its_message(name: str) -> None:
+    error = getattr(errors, name)("what is wrong")
+    assert isinstance(error, errors.MinariPipeError)
+    assert all(isinstance(error, builtin) for builtin in BUILTINS[name])
+    assert str(error) == "what is wrong"
+
+
+def test_the_table_above_has_every_error() -> None:
+    defined = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.MinariPipeError)
+    }
+    assert defined == {*BUILTINS, "MinariPipeError"}

@@ -1,0 +1,264 @@
+"""The recorder keeps every value it is given, by copy, in the space's dtype."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.recorder import EpisodeRecorder
+from minari_pipe.tree import map_leaves
+from tests.generated import any_space, assert_same, column, examples, options
+
+INTEGER = spaces.Discrete(1000)
+
+
+def record(infos, observation_space=INTEGER):
+    """One episode of as many steps as there are infos after the reset's."""
+    recorder = EpisodeRecorder(observation_space, INTEGER, record_infos=True)
+    recorder.start(0, infos[0])
+    for i, info in enumerate(infos[1:]):
+        recorder.step(i, i + 1, 1.0, False, i == len(infos) - 2, info)
+    return recorder.finish(0)
+
+
+def rows(tree, row):
+    return map_leaves(lambda leaf: leaf[row], tree)
+
+
+@examples(40)
+@given(any_space, any_space, st.integers(0, 2**32), st.integers(1, 150))
+def test_every_value_comes_back_in_its_dtype(observation_space, action_space, seed, steps) -> None:
+    rng = np.random.default_rng(seed)
+    recorder = EpisodeRecorder(observation_space, action_space, record_infos=False)
+    for episode in range(2):  # the second one reuses the columns of the first
+        observations = column(observation_space, steps + 1, rng)
+        actions = column(action_space, steps, rng)
+        rewards = rng.normal(size=steps)
+        flags = rng.random((2, steps)) < 0.5
+        chosen = options(rng)
+        recorder.start(rows(observations, 0), {"x": 1}, seed=seed, options=chosen)
+        for i in range(steps):
+            recorder.step(
+                rows(actions, i), rows(observations, i + 1), rewards[i], *flags[:, i], {"x": 1}
+            )
+        buffer = recorder.finish(episode)
+        assert_same(buffer.observations, observations)
+        assert_same(buffer.actions, actions)
+        assert_same(buffer.rewards, rewards)
+        assert_same(np.stack([buffer.terminations, buffer.truncations]), flags)
+        assert (buffer.id, buffer.seed, buffer.infos, buffer.metadata) == (episode, seed, {}, {})
+        assert_same(buffer.options, chosen)
+
+
+def test_an_environment_may_reuse_its_arrays_and_the_caller_its_options() -> None:
+    space = spaces.Box(0, 9, (1,), np.float64)
+    recorder = EpisodeRecorder(space, space, record_infos=True)
+    value, info, chosen = np.zeros(1), {"x": np.zeros(1)}, {"state": np.zeros(1)}
+    recorder.start(value, info, options=chosen)
+    for i in range(1, 4):
+        value[0] = info["x"][0] = chosen["state"][0] = i
+        recorder.step(value, value, value, False, False, info)
+    buffer = recorder.finish(0)
+    for rows_of in (buffer.observations, buffer.infos["x"]):
+        assert rows_of.ravel().tolist() == [0, 1, 2, 3]
+    assert buffer.rewards.tolist() == buffer.actions.ravel().tolist() == [1, 2, 3]
+    assert buffer.options["state"].tolist() == [0]
+
+
+def test_a_finished_buffer_does_not_change_with_the_next_episode() -> None:
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=True)
+    finished = []
+    for first in (10, 20):
+        recorder.start(first, {"x": first})
+        recorder.step(first, first + 1, 0, True, False, {"x": first + 1})
+        finished.append(recorder.finish(0))
+    assert [buffer.observations.tolist() for buffer in finished] == [[10, 11], [20, 21]]
+    assert [buffer.infos["x"].tolist() for buffer in finished] == [[10, 11], [20, 21]]
+
+
+@pytest.mark.parametrize(
+    ("infos", "values", "filled"),
+    [
+        ([{}, {}], {}, {}),
+        ([{"x": 1}, {"x": 2}], {"x": np.array([1, 2])}, {}),
+        ([{}, {"x": True}], {"x": np.array([False, True])}, {"x": [[0, 1]]}),
+        ([{"x": 1.5}, {}, {}], {"x": np.array([1.5, 0, 0])}, {"x": [[1, 3]]}),
+        (
+            [{}, {"x": 1}, {}, {"x": 2}, {}],
+            {"x": np.array([0, 1, 0, 2, 0])},
+            {"x": [[0, 1], [2, 3], [4, 5]]},
+        ),
+        ([{}, {"s": "ü"}], {"s": np.array(["", "ü"], object)}, {"s": [[0, 1]]}),
+        (
+            [{}, {"n": {"y": np.ones((2, 1), np.float32)}}],
+            {"n": {"y": np.array([[[0], [0]], [[1], [1]]], np.float32)}},
+            {"n.y": [[0, 1]]},
+        ),
+        ([{"x": None}, {"x": 3}], {"x": np.array([0, 3])}, {"x": [[0, 1]]}),
+        ([{"x": None}, {"x": None}], {}, {"x": [[0, 2]]}),
+        ([{"x": [1, 2]}, {"x": (3, 4)}], {"x": np.array([[1, 2], [3, 4]])}, {}),
+        ([{"x": np.uint8(3)}, {"x": np.uint8(4)}], {"x": np.array([3, 4], np.uint8)}, {}),
+        ([{"x": 0}, {"x": 0.5}], {"x": np.array([0, 0.5])}, {}),
+        ([{"x": True}, {"x": 2}], {"x": np.array([1, 2])}, {}),
+        ([{"x": np.float32(1)}, {"x": 0.1}], {"x": np.array([1, 0.1])}, {}),
+        (
+            [{"x": ["a", "b"]}, {"x": np.array(["c", "d"])}],
+            {"x": np.array([["a", "b"], ["c", "d"]], object)},
+            {},
+        ),
+    ],
+)
+def test_info_keys_may_come_and_go(infos, values, filled) -> None:
+    buffer = record(infos)
+    assert_same(buffer.infos, values)
+    assert buffer.metadata == ({"infos_filled": filled} if filled else {})
+
+
+@pytest.mark.parametrize(
+    ("infos", "message"),
+    [
+        ([{"x": np.zeros(2)}, {"x": np.zeros(3)}], r"infos\.x has shape \(3,\), expected \(2,\)"),
+        ([{"x": 1}, {"x": "a"}], r"infos\.x is text on some steps"),
+        ([{"x": "a"}, {"x": 1}], r"infos\.x is text on some steps"),
+        ([{"x": {"y": 1}}, {"x": 1}], r"infos\.x is a dict on some steps and a value"),
+        ([{"x": 1}, {"x": {"y": 1}}], r"infos\.x is a dict on some steps and a value"),
+        ([{"x": object()}, {}], r"infos\.x cannot be stored: object of dtype object"),
+        ([{3: 1}, {}], r"keys of infos must be strings, got 3"),
+        ([{"x": 2**63}, {"x": -1}], "no dtype holds both exactly"),
+        ([{"x": [[1], [1, 2]]}, {}], r"infos\.x cannot be stored"),
+    ],
+)
+def test_infos_that_cannot_be_one_column_are_named(infos, message) -> None:
+    with pytest.raises(InvalidEpisodeError, match=message):
+        record(infos)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "message"),
+    [
+        (spaces.Box(-1, 1, (3,)), np.float32(0), r"observations has shape \(\), expected \(3,\)"),
+        (spaces.Box(-1, 1, (2,)), np.zeros((2, 2)), r"observations has shape \(2, 2\)"),
+        (spaces.Box(-1, 1, (1,)), "text", "observations has shape"),
+        (spaces.Discrete(3), np.array([1]), r"observations has shape \(1,\), expected \(\)"),
+        (spaces.Discrete(3), "a", "observations is text"),
+        (spaces.Text(3), 5, "observations must be a string, got int"),
+        (spaces.Dict(a=INTEGER), {"b": 1}, r"observations must have the keys \['a'\], got \['b'\]"),
+        (spaces.Dict(a=INTEGER), {"a": 1, "b": 1}, "must have the keys"),
+        (spaces.Dict(a=INTEGER), 3, "must have the keys .* got int"),
+        (spaces.Tuple([INTEGER]), (1, 2), "must be a tuple of 1, got 2"),
+        (
+            spaces.Dict(a=spaces.Tuple([spaces.Box(-1, 1, (2,))])),
+            {"a": (np.zeros(3, np.float32),)},
+            r"observations\.a\.0 has shape \(3,\), expected \(2,\)",
+        ),
+    ],
+)
+def test_values_of_another_structure_are_named(space, value, message) -> None:
+    recorder = EpisodeRecorder(space, INTEGER, record_infos=False)
+    with pytest.raises(InvalidEpisodeError, match=message):
+        recorder.start(value, {})
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "dtype"),
+    [
+        (spaces.Box(-1, 1, (1,), np.float32), [0.5], np.float32),
+        (spaces.Box(-1, 1, (1,), np.float32), np.array([0.5]), np.float32),
+        (spaces.Box(-1, 1, (1,), np.float32), np.array([0.1]), np.float64),
+        (spaces.Box(0, 9, (1,), np.uint8), [300], np.int64),
+        (spaces.Discrete(3), 2, np.int64),
+        (spaces.Discrete(3), np.int32(2), np.int64),
+        (spaces.Discrete(3), 0.5, np.float64),
+        (spaces.MultiBinary(1), np.array([True]), np.int8),
+    ],
+)
+def test_dtype_is_the_space_s_unless_that_would_lose_something(space, value, dtype) -> None:
+    recorder = EpisodeRecorder(INTEGER, space, record_infos=False)
+    recorder.start(0, {})
+    recorder.step(value, 1, 0, True, False, {})
+    actions = recorder.finish(0).actions
+    assert actions.dtype == dtype
+    assert actions[0].tolist() == (value.tolist() if hasattr(value, "tolist") else value)
+    if np.ndim(value) == 1:  # the next episode begins with the space's dtype again
+        recorder.start(0, {})
+        recorder.step(np.zeros(1, space.dtype), 1, 0, True, False, {})
+        assert recorder.finish(1).actions.dtype == space.dtype
+
+
+def test_a_refused_step_leaves_no_trace() -> None:
+    space = spaces.Dict(a=INTEGER, b=spaces.Box(-1, 1, (1,)))
+    recorder = EpisodeRecorder(space, space, record_infos=True)
+    good = {"a": 1, "b": np.zeros(1, np.float32)}
+    bad = {"a": 2, "b": np.zeros(2, np.float32)}
+    recorder.start(good, {"x": 1})
+    for action, observation, reward, info in [
+        (bad, good, 0, {}),
+        (good, bad, 0, {}),
+        (good, good, "much", {}),
+        (good, good, 0, {"y": 1, "x": "text"}),
+    ]:
+        with pytest.raises(InvalidEpisodeError):
+            recorder.step(action, observation, reward, False, False, info)
+    recorder.step(good, good, 2.0, False, True, {"x": 5})
+    buffer = recorder.finish(0)
+    assert buffer.observations["a"].tolist() == [1, 1]
+    assert len(buffer.actions["b"]) == 1
+    assert_same(buffer.infos, {"x": np.array([1, 5])})
+    assert buffer.metadata == {}
+
+
+@pytest.mark.parametrize(("terminated", "truncated"), [(False, True), (True, False)])
+def test_truncate_marks_the_last_step_unless_it_terminated(terminated, truncated) -> None:
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=False)
+    recorder.start(0, {})
+    recorder.step(0, 1, 0, False, False, {})
+    recorder.step(0, 2, 0, terminated, False, {})
+    recorder.truncate()
+    buffer = recorder.finish(0)
+    assert buffer.terminations.tolist() == [False, terminated]
+    assert buffer.truncations.tolist() == [False, truncated]
+
+
+def test_an_episode_needs_a_start_and_a_step() -> None:
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=False)
+    with pytest.raises(InvalidEpisodeError, match="before start"):
+        recorder.step(0, 0, 0, False, False, {})
+    recorder.start(0, {})
+    recorder.truncate()
+    assert len(recorder) == 0
+    with pytest.raises(InvalidEpisodeError, match="episode 5 has no steps"):
+        recorder.finish(5)
+
+
+def test_start_discards_what_was_begun() -> None:
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=True)
+    recorder.start(0, {"x": 1}, seed=1)
+    recorder.step(0, 1, 0, False, False, {"y": 1})
+    recorder.start(5, {}, seed=2)
+    recorder.step(7, 6, 0, True, False, {})
+    buffer = recorder.finish(0)
+    assert (buffer.seed, buffer.infos, buffer.observations.tolist()) == (2, {}, [5, 6])
+
+
+class Mission(gym.Space):
+    """A space of another package that knows neither shape nor dtype."""
+
+
+@pytest.mark.parametrize(
+    ("values", "stacked"),
+    [
+        (["a", "bc", ""], np.array(["a", "bc", ""], object)),
+        ([np.ones(2), np.zeros(2), np.ones(2)], np.array([[1.0, 1], [0, 0], [1, 1]])),
+    ],
+)
+def test_spaces_of_other_packages_are_recorded_as_their_values_are(values, stacked) -> None:
+    recorder = EpisodeRecorder(Mission(), INTEGER, record_infos=False)
+    recorder.start(values[0], {})
+    for value in values[1:]:
+        recorder.step(0, value, 0, False, False, {})
+    assert_same(recorder.finish(0).observations, stacked)

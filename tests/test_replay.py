@@ -1,0 +1,318 @@
+"""Replay finds the first step that does not come out as recorded, and says how much it replayed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+from minari_pipe.checks import Finding, Report, replay
+from minari_pipe.policies.random import RandomPolicy
+from minari_pipe.rollout import run_episodes
+from tests.checks_datasets import (
+    Planted,
+    cartpole,
+    cartpole_data,
+    door,
+    door_data,
+    write_dataset,
+)
+
+__all__ = ["cartpole", "cartpole_data", "door", "door_data"]
+
+
+class Counting(gym.Env):
+    """Observes its seed and the number of the step; an option sets where to start counting."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "arm": gym.spaces.Tuple([gym.spaces.Box(-1e9, 1e9, (2,), np.float64)]),
+            "word": gym.spaces.Text(12),
+        }
+    )
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, fault: str = "", end: int = 10**9) -> None:
+        self.fault = fault
+        self.end = end
+        self.episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        super().reset(seed=seed)
+        self.first = self.np_random.integers(100) + (options or {}).get("first", 0)
+        self.step_number = 0
+        if self.fault == "carries over":
+            self.first += self.episodes
+        self.episodes += 1
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.step_number += 1
+        if self.fault == "raises" and self.step_number == 3:
+            raise RuntimeError("the cable broke")
+        action[:] = 0  # an environment may do that, the record must not change
+        return self._observation(), 0.5, self.step_number >= self.end, False, {}
+
+    def _observation(self) -> Any:
+        value = float(self.first + self.step_number)
+        if self.fault == "late" and self.step_number >= 40:
+            value += 1
+        if self.fault == "rounds":
+            value *= 1 + 1e-6
+        return {"arm": (np.array([value, 7.0]),), "word": f"w{self.step_number}"}
+
+
+def make(**kwargs: Any) -> gym.Env:
+    return Counting(**{"fault": FAULT["now"], **kwargs})
+
+
+FAULT = {"now": ""}
+
+gym.register("Counting-v0", entry_point=f"{__name__}:make", max_episode_steps=60)
+
+
+@pytest.fixture(autouse=True)
+def no_fault() -> Iterable[None]:
+    yield
+    FAULT["now"] = ""
+
+
+def collect(path: Path, n_episodes: int = 3, **kwargs: Any) -> Planted:
+    """A dataset of ``Counting`` without a fault."""
+
+    def make_env() -> gym.Env:
+        return gym.make("Counting-v0", **kwargs)
+
+    buffers = run_episodes(make_env, RandomPolicy(), range(n_episodes), seed=3)
+    return Planted(write_dataset(path / "data", make_env(), buffers, dataset_id="counting-v0"))
+
+
+def only(report: Report) -> Finding:
+    assert len(report.findings) == 1, json.dumps(report.to_json()["findings"], indent=1)
+    return report.findings[0]
+
+
+# --- where it diverges -----------------------------------------------------------------------
+
+
+def test_names_episode_leaf_step_and_both_values(tmp_path: Path) -> None:
+    data = collect(tmp_path)
+    with data.file() as file:
+        file["episode_1/observations/arm/_index_0"][43, 1] = 0.25
+        file["episode_1/observations/arm/_index_0"][50, 1] = 0.5
+    finding = only(data.check())
+    assert (finding.level, finding.check) == ("error", "replay")
+    assert finding.path == "episode 1 / observations.arm.0"
+    assert finding.message == (
+        "step 42 (row 43): recorded 0.25, replayed 7.0 at element 1 (fresh environment)"
+    )
+
+
+def test_first_observation_belongs_to_the_reset(tmp_path: Path) -> None:
+    data = collect(tmp_path)
+    with data.file() as file:
+        file["episode_2/observations/word"][0] = "other"
+    finding = only(data.check())
+    assert finding.path == "episode 2 / observations.word"
+    assert finding.message == ("reset (row 0): recorded 'other', replayed 'w0' (fresh environment)")
+
+
+def test_other_seed_or_options(tmp_path: Path) -> None:
+    data = collect(tmp_path)
+    with data.file() as file:
+        file["episode_1"].attrs["options/first"] = 5
+    finding = only(data.check())
+    assert finding.path == "episode 1 / observations.arm.0"
+    assert finding.message.startswith("reset (row 0)")
+
+
+@pytest.mark.parametrize("name", ["terminations", "truncations"])
+def test_flag_of_the_last_step(tmp_path: Path, name: str) -> None:
+    """Recorded as ended by the environment, which does not end there, or the other way round."""
+    data = collect(tmp_path, end=20 if name == "truncations" else 10**9)
+    other = {"terminations": "truncations", "truncations": "terminations"}[name]
+    with data.file() as file:
+        file[f"episode_1/{name}"][-1] = True
+        file[f"episode_1/{other}"][-1] = False
+    finding = only(data.check())
+    assert finding.path == "episode 1 / terminations"
+    expected = "False, replayed True" if name == "truncations" else "True, replayed False"
+    assert f"recorded {expected}" in finding.message
+
+
+def test_environment_that_ends_earlier_than_recorded(tmp_path: Path) -> None:
+    data = collect(tmp_path, 2)
+    spec = json.loads(data.metadata["env_spec"])
+    data.update(env_spec=json.dumps({**spec, "max_episode_steps": 50}))
+    report = data.check()
+    assert [f.path for f in report.findings] == [f"episode {i} / truncations" for i in range(2)]
+    assert "step 49: recorded False, replayed True" in report.findings[0].message
+
+
+def test_episode_cut_by_the_collector_is_no_divergence(tmp_path: Path) -> None:
+    """Actions that are exhausted: truncated in the record, not by the environment."""
+    data = collect(tmp_path)
+    spec = json.loads(data.metadata["env_spec"])
+    data.update(env_spec=json.dumps({**spec, "max_episode_steps": 100}))
+    assert data.check().findings == []
+
+
+def test_environment_that_carries_something_over(tmp_path: Path) -> None:
+    data = collect(tmp_path)
+    FAULT["now"] = "carries over"
+    report = data.check()
+    assert len(report.findings) == 3
+    for i, finding in enumerate(report.findings):
+        assert finding.path == f"episode {i} / observations.arm.0"
+        assert finding.message.endswith("(environment that had just run another episode)")
+
+
+def test_environment_that_raises(tmp_path: Path) -> None:
+    data = collect(tmp_path, 1)
+    FAULT["now"] = "raises"
+    finding = only(data.check())
+    assert finding.path == "episode 0"
+    assert finding.message.startswith("step 2: the replay fails with RuntimeError: the cable broke")
+
+
+# --- what cannot be, or is not, replayed -----------------------------------------------------
+
+
+def test_episodes_without_seed_are_counted(cartpole: Planted) -> None:
+    with cartpole.file() as file:
+        for name in ("episode_0", "episode_2"):
+            del file[name].attrs["seed"]
+    report = cartpole.check()
+    assert report.findings == []
+    assert (report.replay.replayed, report.replay.not_replayable) == (2, 2)
+
+
+def test_stored_state_takes_the_place_of_seed_and_options(door: Planted) -> None:
+    with door.file() as file:
+        for name in ("episode_0", "episode_1"):
+            for key in list(file[name].attrs):
+                if key == "seed" or (name == "episode_1" and key.startswith("options")):
+                    del file[name].attrs[key]
+    report = door.check()
+    assert report.findings == []
+    assert report.replay.replayed == door.metadata["total_episodes"]
+    with door.file() as file:
+        file["episode_1/infos/state/qpos"][0, 3] += 1e-3
+    assert only(door.check()).path == "episode 1 / observations"
+
+
+def test_a_bit_of_an_observation_of_the_door(door: Planted) -> None:
+    with door.file() as file:
+        row = file["episode_1/observations"][43]
+        row[5] = np.nextafter(row[5], 1)
+        file["episode_1/observations"][43] = row
+    finding = only(door.check())
+    assert finding.path == "episode 1 / observations"
+    assert finding.message.startswith("step 42 (row 43): recorded ")
+    assert finding.message.endswith(" at element 5 (fresh environment)")
+
+
+def test_budget_picks_episodes_evenly(tmp_path: Path) -> None:
+    data = collect(tmp_path, 20, end=10)
+    report = data.check(replay_steps=50)
+    assert report.replay.to_json() == {
+        **report.replay.to_json(),
+        "replayed": 5,
+        "not_selected": 15,
+        "steps": 50,
+    }
+    with data.file() as file:
+        for i in range(20):
+            file[f"episode_{i}/observations/arm/_index_0"][3] = 0.5
+    indices = [int(f.path.split()[1]) for f in data.check(replay_steps=50).findings]
+    assert indices[0] == 0
+    assert max(b - a for a, b in zip(indices, [*indices[1:], 20], strict=True)) <= 6
+    assert data.check(replay_steps=None).replay.replayed == 20
+
+
+def test_first_episode_is_replayed_in_part_if_the_budget_is_small(tmp_path: Path) -> None:
+    data = collect(tmp_path)
+    report = data.check(replay_steps=25)
+    assert (report.replay.replayed, report.replay.steps) == (1, 25)
+
+
+def test_no_environment(tmp_path: Path) -> None:
+    data = collect(tmp_path)
+    data.update(env_spec=None, ref_min_score=None, ref_max_score=None)
+    report = data.check()
+    assert report.findings == []
+    assert report.replay.to_json()["applicable"] is False
+    spec = gym.spec("Counting-v0").to_json()
+    assert data.check(environment=spec, require_scores=False).replay.replayed == 3
+
+
+def test_a_recorded_window_is_not_opened(
+    cartpole: Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = json.loads(cartpole.metadata["env_spec"])
+    cartpole.update(env_spec=json.dumps({**spec, "kwargs": {"render_mode": "human"}}))
+    monkeypatch.setattr(CartPoleEnv, "render", lambda self: pytest.fail("opened a window"))
+    assert cartpole.check().findings == []
+
+
+def test_an_environment_with_a_finding_is_not_simulated(cartpole: Planted) -> None:
+    cartpole.update(env_spec=gym.spec("Acrobot-v1").to_json())
+    report = cartpole.check()
+    assert only(report).check == "environment"
+    assert not report.replay.applicable
+
+
+# --- how exactly -----------------------------------------------------------------------------
+
+
+def test_rounding_is_a_divergence_on_the_recorded_versions(tmp_path: Path) -> None:
+    data = collect(tmp_path, 1)
+    FAULT["now"] = "rounds"
+    assert only(data.check()).message.startswith("reset (row 0)")
+    report = data.check(replay_tolerance=1e-5)
+    assert report.findings == []
+    assert (report.replay.exact, report.replay.tolerance) == (False, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"requirements": ["gymnasium==0.29.0"]}, "made with gymnasium 0.29.0"),
+        ({"requirements": ["numpy==1.0"]}, "made with numpy 1.0"),
+    ],
+)
+def test_other_versions_are_held_to_a_tolerance(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    data = collect(tmp_path, 2)
+    data.update(**change)
+    FAULT["now"] = "rounds"
+    report = data.check()
+    assert report.findings == []
+    assert report.replay.reason.startswith(reason)
+    assert (report.replay.exact, report.replay.tolerance) == (False, replay.DRIFT_TOLERANCE)
+    with data.file() as file:
+        file["episode_1/observations/arm/_index_0"][4, 1] = 6.9
+    assert only(data.check()).path == "episode 1 / observations.arm.0"
+
+
+def test_late_drift_on_another_platform_is_counted_not_reported(tmp_path: Path) -> None:
+    data = collect(tmp_path, 2)
+    FAULT["now"] = "late"
+    report = data.check(recorded_platform="Plan9-vax")
+    assert report.findings == []
+    assert report.replay.drifted == 2
+    assert len(data.check(recorded_platform=replay.platform_name()).findings) == 2
+    assert len(data.check(recorded_platform="Plan9-vax", replay_tolerance=1e-3).findings) == 2
+
+
+def test_versions_that_do_not_simulate_do_not_matter(tmp_path: Path) -> None:
+    data = collect(tmp_path, 1)
+    data.update(requirements=["torch==0.1", "gymnasium>=0.29", "numpy>=1"])
+    assert data.check().replay.exact

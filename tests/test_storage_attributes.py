@@ -1,0 +1,118 @@
+"""Attributes come back as they were, and as real Minari would have written them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from minari.dataset._storages.hdf5_storage import flatten_dict, unflatten_dict
+
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.storage.attributes import (
+    EXACT,
+    exact_form,
+    flatten_attributes,
+    from_exact_form,
+    unflatten_attributes,
+)
+from tests.generated import assert_same, examples
+
+numbers = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(st.sampled_from("ab/Ω\0\ud800 "), max_size=4),
+    st.sampled_from(
+        [
+            np.float32(0.1),
+            np.arange(3),
+            np.zeros((0, 2), np.int8),
+            np.array(1.5),
+            np.array(["a", "b"]),
+            np.array(["a", ""], object),
+            np.array([1], ">i4"),
+            np.array([np.nan, -0.0]),
+            np.array([True]),
+            np.complex64(1j),
+        ]
+    ),
+)
+values = st.recursive(
+    numbers,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.sampled_from(["a", "b", "a/b", "", "c.d"]), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+def text(value):
+    return json.dumps(exact_form(value, ""))
+
+
+@examples(200)
+@given(st.dictionaries(st.sampled_from(["options", "x", "y/z", "y"]), values, max_size=3))
+def test_any_value_comes_back_exactly(attributes) -> None:
+    again = unflatten_attributes(flatten_attributes(attributes))
+    assert text(again) == text(attributes)
+
+
+@examples(100)
+@given(values)
+def test_exact_form_is_reversible(value) -> None:
+    assert text(from_exact_form(exact_form(value, ""))) == text(value)
+
+
+def test_plain_options_are_flat_as_real_minari_writes_them() -> None:
+    options = {"low": 0.5, "flag": True, "state": {"qpos": np.arange(3.0), "name": "x"}}
+    flat = flatten_attributes({"options": options})
+    assert EXACT not in flat
+    assert text(flat) == text(flatten_dict(options, "options"))
+    assert text(unflatten_dict(flat)["options"]) == text(options)
+
+
+def test_what_hdf5_cannot_tell_apart_is_kept_exactly_beside() -> None:
+    options = {"list": [1, 2], "none": None, "array": np.arange(2)}
+    flat = flatten_attributes({"options": options})
+    assert set(flat) == {"options/list", "options/array", EXACT}
+    assert_same(unflatten_attributes(flat)["options"], options)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (1, 1.0),
+        (1, True),
+        ([1], (1,)),
+        ([1], np.array([1])),
+        (np.zeros(2, np.float32), np.zeros(2)),
+        (np.zeros((1, 2)), np.zeros((2, 1))),
+        (0.0, -0.0),
+        ({}, None),
+        ("1", 1),
+        (np.array(1.0), 1.0),
+        ([["list", []]], [[]]),
+    ],
+)
+def test_different_values_have_different_forms(left, right) -> None:
+    assert text(left) != text(right)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"a": object()}, r"options\.a cannot be stored: object"),
+        ({"a": [1, {2: 3}]}, r"options\.a\[1\]: keys must be strings, got 2"),
+        ({"a": np.array([object()])}, r"options\.a cannot be stored: ndarray"),
+        ({"a": b"bytes"}, r"options\.a cannot be stored: bytes"),
+    ],
+)
+def test_other_values_are_named(value, message) -> None:
+    with pytest.raises(InvalidEpisodeError, match=message):
+        flatten_attributes({"options": value})

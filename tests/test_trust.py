@@ -1,0 +1,127 @@
+"""Nothing runs because a file said so; trust is the user's alone."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.policies import CONTROLLERS, registered_policies
+from minari_pipe.trust import (
+    is_trusted_module,
+    is_trusted_sha256,
+    resolve,
+    trusted_modules,
+    user_config_dir,
+)
+
+POLICIES = registered_policies()
+
+
+def own_module(tmp_path, monkeypatch, source: str, name: str = "own_policies") -> None:
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def test_a_registered_name_resolves_to_its_class():
+    found = resolve("minari_pipe.policies.RandomPolicy", POLICIES, what="policy._target_")
+    assert found.__name__ == "RandomPolicy"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "subprocess.Popen",
+        "builtins.eval",
+        "shutil.rmtree",
+        "pathlib.Path.unlink",
+        "webbrowser.open",
+        "torch.load",
+        "numpy.load",
+        "stable_baselines3.common.save_util.pathlib.Path.unlink",
+        "stable_baselines3.PPO.load",
+        "minari_pipe.fetch.requests.get",
+        "minari_pipe.policies.random.RandomPolicy",
+        "gymnasium.make",
+    ],
+)
+def test_any_other_name_is_refused_without_an_import(target, monkeypatch):
+    def no_import(name, *args):
+        raise AssertionError(f"imported {name}")
+
+    monkeypatch.setattr("importlib.import_module", no_import)
+    with pytest.raises(TrustError, match="--trust-module"):
+        resolve(target, POLICIES, what="policy._target_")
+
+
+@pytest.mark.parametrize(
+    "target", ["", "os", "os..system", "a b.c", "x.y;z", "../x.y", ".os.system"]
+)
+def test_what_is_not_a_dotted_name_is_refused(target):
+    with pytest.raises(ConfigError):
+        resolve(target, POLICIES, what="policy._target_")
+
+
+def test_an_untrusted_module_of_the_user_is_not_imported(tmp_path, monkeypatch):
+    own_module(tmp_path, monkeypatch, "raise SystemExit('imported')")
+    with pytest.raises(TrustError, match="own_policies"):
+        resolve("own_policies.Policy", POLICIES, what="policy._target_")
+    assert "own_policies" not in sys.modules
+
+
+@pytest.mark.parametrize("how", ["variable", "file"])
+def test_a_module_the_user_trusts_is_used(how, tmp_path, monkeypatch):
+    own_module(tmp_path, monkeypatch, "class Policy: pass")
+    if how == "variable":
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "another, own_policies")
+    else:
+        user_config_dir().mkdir(parents=True)
+        (user_config_dir() / "trusted_modules").write_text("# mine\nown_policies  # here\n")
+    assert resolve("own_policies.Policy", POLICIES, what="policy").__name__ == "Policy"
+    assert is_trusted_module("own_policies.sub") and not is_trusted_module("own_policies2")
+
+
+@pytest.mark.parametrize("name", ["Popen", "system", "Renamed"])
+def test_what_a_trusted_module_only_passes_on_is_refused(name, tmp_path, monkeypatch):
+    imports = "from os import system\nfrom subprocess import Popen\n"
+    source = imports + "class Policy: pass\nRenamed = Policy\n"
+    own_module(tmp_path, monkeypatch, source)
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "own_policies")
+    with pytest.raises(TrustError, match="is in truth"):
+        resolve(f"own_policies.{name}", POLICIES, what="policy._target_")
+
+
+def test_a_registered_name_that_was_replaced_is_refused(monkeypatch):
+    import os
+
+    import minari_pipe.policies.controllers as controllers
+
+    monkeypatch.setattr(controllers, "PointMazeWaypoints", os.system)
+    with pytest.raises(TrustError, match="is in truth"):
+        resolve("minari_pipe.policies.controllers.PointMazeWaypoints", CONTROLLERS, what="x")
+
+
+def test_a_missing_module_or_name_is_one_clear_line(tmp_path, monkeypatch):
+    own_module(tmp_path, monkeypatch, "class Policy: pass")
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "own_policies,nowhere")
+    with pytest.raises(ConfigError, match="has no 'Policie'"):
+        resolve("own_policies.Policie", POLICIES, what="policy")
+    with pytest.raises(ConfigError, match="no module 'nowhere'"):
+        resolve("nowhere.Policy", POLICIES, what="policy")
+
+
+def test_trust_does_not_come_from_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "trusted_modules").write_text("evil\n")
+    (tmp_path / ".config" / "minari_pipe").mkdir(parents=True)
+    (tmp_path / ".config" / "minari_pipe" / "trusted_modules").write_text("evil\n")
+    monkeypatch.chdir(tmp_path)
+    assert trusted_modules() == frozenset()
+
+
+def test_a_checkpoint_is_trusted_by_its_sha256(monkeypatch):
+    assert not is_trusted_sha256("ab" * 32)
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", "AB" * 32)
+    assert is_trusted_sha256("ab" * 32) and not is_trusted_sha256("ac" * 32)
