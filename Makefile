@@ -10,10 +10,10 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/python -m minari_pipe +dataset=door_expert
 
 test: $(VENV)/test.stamp lint
-	$(BIN)/python -m pytest --durations=0 --durations-min=5
+	$(BIN)/python -m pytest
 
 test-all: $(VENV)/test.stamp lint
-	MINARI_PIPE_FULL=1 $(BIN)/python -m pytest --durations=0 --durations-min=5
+	MINARI_PIPE_FULL=1 $(BIN)/python -m pytest
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

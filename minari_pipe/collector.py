@@ -79,13 +79,17 @@ class DataCollector(gym.Wrapper):
         super().__init__(env)
         self.data_format = data_format
         self.datasets_path = str(get_dataset_path())
-        get_minari_storage(data_format or "hdf5")
         self._step_data_callback = step_data_callback()
         self._episode_metadata_callback = episode_metadata_callback()
         self._record_infos = record_infos
         self._jpeg_encoding = jpeg_encoding
         self._recorded_observation_space = observation_space or env.observation_space
         self._recorded_action_space = action_space or env.action_space
+        get_minari_storage(data_format or "hdf5").check_spaces(
+            self._recorded_observation_space,
+            self._recorded_action_space,
+            jpeg_encoding=jpeg_encoding,
+        )
         self._recorder = EpisodeRecorder(
             self._recorded_observation_space,
             self._recorded_action_space,
@@ -111,7 +115,8 @@ class DataCollector(gym.Wrapper):
         """
         if not self._recording and self._last is None:
             raise ResetNeeded("Cannot record a step before the first reset; call reset()")
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        # A copy of its own: an environment may change the array that it is given.
+        observation, reward, terminated, truncated, info = self.env.step(copied(action))
         data = self._step_data_callback(
             env=self.env,
             obs=observation,

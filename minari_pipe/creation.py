@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.dataset import MinariDataset
+from minari_pipe.environments import spec_json
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidMetadataError
 from minari_pipe.library import load_dataset, new_dataset
@@ -89,7 +90,7 @@ class Description:
                     "The `eval_env` has no spec, so that it could not be recovered; make it with "
                     "gymnasium.make"
                 )
-            metadata["eval_env_spec"] = eval_env_spec.to_json()
+            metadata["eval_env_spec"] = spec_json(eval_env_spec)
         if env_spec is None:
             warnings.warn(
                 "env_spec is None, no environment spec is provided during collection for this "

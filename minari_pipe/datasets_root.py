@@ -8,6 +8,8 @@ from pathlib import Path
 from minari_pipe.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError
 
+ROOT_VARIABLE = "MINARI_DATASETS_PATH"
+
 
 def get_dataset_path(dataset_id: str | None = None) -> Path:
     """Return the directory of a dataset or a namespace, or the root if none is given.
@@ -18,7 +20,7 @@ def get_dataset_path(dataset_id: str | None = None) -> Path:
         InvalidDatasetIdError: the id would lead out of the root, or is malformed.
         CorruptDatasetError: a link below the root leads out of it.
     """
-    configured = os.environ.get("MINARI_DATASETS_PATH")
+    configured = os.environ.get(ROOT_VARIABLE)
     root = Path(configured) if configured else Path.home() / ".minari" / "datasets"
     root.mkdir(parents=True, exist_ok=True)
     if not dataset_id:

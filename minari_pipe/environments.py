@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import importlib.metadata
+import io
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +54,11 @@ PACKAGES = (
 ENTRY_POINTS = "minari_pipe.environments"
 
 # Modules inside Gymnasium whose environments run on a simulator of their own.
-SIMULATORS = {"gymnasium.envs.mujoco": ("mujoco",), "gymnasium.envs.box2d": ("box2d",)}
+SIMULATORS = {
+    "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
+    "gymnasium.envs.box2d": (("box2d",), "gymnasium[box2d]"),
+}
+"""With the distributions that make them run, any of the names, and what pip installs."""
 
 # Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
 OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
@@ -61,6 +68,8 @@ REFUSED_WRAPPERS = {
     "episode would depend on the episodes before it",
     "NormalizeReward": "carries running statistics from one episode to the next, so an "
     "episode would depend on the episodes before it",
+    "RecordEpisodeStatistics": "puts the wall-clock time into the infos, so that no two runs would "
+    "give the same bytes; returns and lengths are in every dataset's metadata",
     "RecordVideo": "writes files where the config says",
     "HumanRendering": "opens a window",
     "Autoreset": "starts a new episode inside the old one",
@@ -75,7 +84,14 @@ def _import_package(env_id: str) -> None:
     for package in PACKAGES:
         if env_id not in registry and re.match(package.pattern, env_id):
             try:
-                importlib.import_module(package.module)
+                # A notice that a package prints about some of its environments comes with all of
+                # them, in every process; what concerns a dataset is an advisory of the checks.
+                with redirect_stderr(io.StringIO()):
+                    importlib.import_module(package.module)
+            except gym.error.DependencyNotInstalled as exc:
+                raise MissingDependencyError(
+                    f"environment {env_id!r}: {exc}. Run: pip install '{package.pip}'"
+                ) from exc
             except ModuleNotFoundError as exc:
                 raise MissingDependencyError(
                     f"environment {env_id!r} needs the module {exc.name!r}, which is not "
@@ -96,6 +112,8 @@ def registered_spec(env_id: str) -> EnvSpec:
         MissingDependencyError: its package is known but not installed.
     """
     module, colon, name = env_id.rpartition(":")
+    if colon and not module:
+        raise ConfigError(f"env.id {env_id!r} has nothing before the colon; expected {name!r}")
     if colon:
         if not is_trusted_module(module):
             raise TrustError(
@@ -135,6 +153,10 @@ def wrapper_class(target: str) -> type[gym.Wrapper]:
         raise ConfigError(f"env.wrappers: {target!r} is refused: it {REFUSED_WRAPPERS[name]}")
     if module == "gymnasium.wrappers" and name in gym.wrappers.__all__:
         found = getattr(gym.wrappers, name)
+    elif module == "gymnasium.wrappers":
+        near = difflib.get_close_matches(name, gym.wrappers.__all__, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"env.wrappers: gymnasium.wrappers has no {name!r}.{hint}")
     elif is_trusted_module(module):
         found = resolve(target, {}, what="env.wrappers")
     else:
@@ -183,6 +205,35 @@ def make_environment(
     return env
 
 
+def entry_point_name(entry_point: Any) -> str:
+    """``module:name`` of an entry point, which may be registered as a class or a function."""
+    if callable(entry_point):
+        return f"{entry_point.__module__}:{getattr(entry_point, '__qualname__', entry_point)}"
+    return str(entry_point)
+
+
+def spec_json(spec: EnvSpec) -> str:
+    """JSON of a spec as Gymnasium writes it, with a class as entry point written by its name.
+
+    Raises:
+        ConfigError: the spec holds something that JSON cannot, or that has no name to import.
+    """
+    name = entry_point_name(spec.entry_point)
+    if "<" in name:  # <locals> or <lambda>
+        raise ConfigError(
+            f"environment {spec.id!r} is registered with {name!r}, which nobody else can import; "
+            f"register it with an entry point of the form 'module:Class'"
+        )
+    named = copy.copy(spec)
+    named.entry_point = name
+    if callable(named.vector_entry_point):
+        named.vector_entry_point = None
+    try:
+        return named.to_json()
+    except (TypeError, ValueError) as exc:
+        raise ConfigError(f"the spec of {spec.id!r} cannot be stored: {exc}") from exc
+
+
 def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str) -> None:
     module = str(entry_point).partition(":")[0]
     if not is_trusted_module(module, trusted=trusted):
@@ -221,7 +272,6 @@ def recover(spec_json: str, *, trusted_modules: Collection[str] = (), **kwargs: 
     """
     fields = {k: v for k, v in json.loads(spec_json).items() if k not in OLD_SPEC_KEYS}
     fields.setdefault("additional_wrappers", [])
-    fields["vector_entry_point"] = None
     try:
         spec = EnvSpec.from_json(json.dumps(fields))
     except ValueError as exc:
@@ -233,8 +283,12 @@ def recover(spec_json: str, *, trusted_modules: Collection[str] = (), **kwargs: 
         if not is_trusted_module(str(spec.entry_point).partition(":")[0], trusted=trusted_modules):
             raise
     known = registry.get(spec.id)
-    if known is None or known.entry_point != spec.entry_point:
+    if known is None or entry_point_name(known.entry_point) != spec.entry_point:
         _check_entry_point(spec.entry_point, trusted_modules, what=f"env_spec {spec.id!r}")
+    else:
+        spec.entry_point = known.entry_point
+    if known is None or known.vector_entry_point != spec.vector_entry_point:
+        spec.vector_entry_point = None  # make_vec would import it
     for wrapper in spec.additional_wrappers:
         _check_wrapper(wrapper, trusted_modules)
     try:
@@ -247,17 +301,29 @@ def recover(spec_json: str, *, trusted_modules: Collection[str] = (), **kwargs: 
         ) from exc
 
 
+def _require(distributions: tuple[str, ...], env_id: str, pip: str) -> None:
+    for name in distributions:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise MissingDependencyError(
+                f"environment {env_id!r} needs {name}, which is not installed. "
+                f"Run: pip install '{pip}'"
+            ) from exc
+
+
 def packages_of(env_id: str) -> dict[str, str]:
     """Versions of the distributions that decide what ``env_id`` does, by distribution name."""
-    entry_point = str(registered_spec(env_id).entry_point)
+    entry_point = entry_point_name(registered_spec(env_id).entry_point)
     names = ["gymnasium"]
     for package in PACKAGES:
         if entry_point.startswith(package.module):
             names += package.distributions
             break
     else:
-        for prefix, simulators in SIMULATORS.items():
+        for prefix, (simulators, pip) in SIMULATORS.items():
             if entry_point.startswith(prefix):
+                _require(simulators, env_id, pip)
                 names += simulators
         top = entry_point.split(":")[0].split(".")[0]
         names += importlib.metadata.packages_distributions().get(top, [])

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.spaces import serialize_space
+from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.attributes import exact_form
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
 from minari_pipe.tree import leaves
@@ -91,11 +90,12 @@ def _add_leaf(digest: Any, path: tuple[str | int, ...], leaf: Any) -> None:
 
 
 def _canonical_field(key: str, value: Any) -> Any:
-    if isinstance(value, gym.Space):
-        value = serialize_space(value)
-    if key.endswith(("_spec", "_space")):
-        # the same spec can be written with other spaces and in another order of keys
-        return json.loads(value) if isinstance(value, str) else value
+    if key.endswith("_space"):
+        # releases differ in the fields that they leave out
+        space = deserialize_space(value) if isinstance(value, str | dict) else value
+        return serialize_space(space, to_string=False)
+    if key.endswith("_spec"):
+        return json.loads(value)  # blanks and the order of keys do not count
     if key == "num_episodes_average_score":
         return int(value)
     return float(value) if key.endswith("_score") else value

@@ -130,7 +130,8 @@ def _lockstep(
 
     active = [index for index in range(len(rows)) if start(index)]
     while active:
-        actions = policy.act([rows[i].observation for i in active], active)
+        with _NamedTogether([rows[i] for i in active]):
+            actions = policy.act([rows[i].observation for i in active], active)
         ended = []
         for index, action in zip(active, actions, strict=True):
             row = rows[index]
@@ -155,7 +156,9 @@ def _step(row: _Row, action: Any) -> bool:
         row.sink.truncate()
         return True
     action = element(row.env.action_space, action)
-    row.observation, reward, terminated, truncated, info = row.env.step(action)
+    # A copy of its own: an environment may change the array that it is given.
+    given = element(row.env.action_space, action)
+    row.observation, reward, terminated, truncated, info = row.env.step(given)
     row.sink.step(action, row.observation, reward, terminated, truncated, info)
     row.n_steps += 1
     return bool(terminated or truncated)
@@ -176,6 +179,23 @@ class _Named:
         text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
         row = self._row
         raise InvalidEpisodeError(f"episode {row.episode}, step {row.n_steps}: {text}") from exc
+
+
+class _NamedTogether:
+    """Names the episodes that a policy was asked for when it failed."""
+
+    def __init__(self, rows: list[_Row]) -> None:
+        self._rows = rows
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
+        if exc is None or not isinstance(exc, Exception) or isinstance(exc, ConfigError):
+            return
+        where = ", ".join(f"episode {row.episode} step {row.n_steps}" for row in self._rows)
+        text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
+        raise InvalidEpisodeError(f"the policy failed at {where}: {text}") from exc
 
 
 def element(space: gym.Space, value: Any) -> Any:

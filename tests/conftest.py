@@ -24,6 +24,9 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     for variable in ("MINARI_PIPE_TRUSTED_MODULES", "MINARI_PIPE_TRUSTED_SHA256"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("MINARI_PIPE_MIRROR", raising=False)
+    # A command line that runs inside the test sets it, and stages of later tests would show
+    # tracebacks; what is set here is set back after each test.
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     return home
 
 
@@ -81,3 +84,16 @@ def step_index() -> str:
     """The id of :class:`StepIndex`, registered for the whole run."""
     gym.register("StepIndex-v0", entry_point=StepIndex, max_episode_steps=50)
     return "StepIndex-v0"
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print a table of time by file: what is slow is seen before it hurts."""
+    seconds: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration"):
+                name = report.nodeid.split("::")[0]
+                seconds[name] = seconds.get(name, 0.0) + report.duration
+    terminalreporter.section("time by file")
+    for name, total in sorted(seconds.items(), key=lambda item: -item[1]):
+        terminalreporter.write_line(f"{total:8.1f} s  {name}")

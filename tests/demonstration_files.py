@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import h5py
@@ -68,12 +70,48 @@ def counting_episodes(lengths: Sequence[int] = (4, 2, 5), seed: int = 0) -> list
     return episodes
 
 
-def write_dapg(path: Path, episodes: Any, protocol: int = 4, old_names: bool = False) -> Path:
-    """Pickle episodes as DAPG did; ``old_names``: with the module names of NumPy 1."""
-    data = pickle.dumps(episodes, protocol=protocol)
-    if old_names:
-        data = data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
-    path.write_bytes(data)
+class _Python2Pickler(pickle._Pickler):
+    """Writes text and bytes as Python 2 did, where both are one type; its memo works alike."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
+
+    def _save_str(self, value: str | bytes) -> None:
+        data = value if isinstance(value, bytes) else value.encode("latin-1")
+        if not self.bin:
+            self.write(pickle.STRING + repr(data).removeprefix("b").encode() + b"\n")
+        elif len(data) < 256:
+            self.write(pickle.SHORT_BINSTRING + bytes([len(data)]) + data)
+        else:
+            self.write(pickle.BINSTRING + struct.pack("<i", len(data)) + data)
+        self.memoize(value)
+
+    dispatch[str] = dispatch[bytes] = _save_str
+
+
+def numpy_1_names(data: bytes) -> bytes:
+    """A pickle as NumPy 1 would have written it (the lengths of its frames are not adapted)."""
+    for module in (b"multiarray", b"numeric"):
+        new, old = b"numpy._core." + module, b"numpy.core." + module
+        data = data.replace(bytes([len(new)]) + new, bytes([len(old)]) + old).replace(new, old)
+    return data
+
+
+def _python_2_dumps(value: Any, protocol: int) -> bytes:
+    file = io.BytesIO()
+    _Python2Pickler(file, protocol).dump(value)
+    return numpy_1_names(file.getvalue())
+
+
+PICKLERS = {
+    **{f"protocol {n}": partial(pickle.dumps, protocol=n) for n in range(6)},
+    **{f"Python 2, protocol {n}": partial(_python_2_dumps, protocol=n) for n in range(3)},
+}
+"""Every way in which Python wrote pickles."""
+
+
+def write_dapg(path: Path, episodes: Any, protocol: int = 4) -> Path:
+    """Pickle episodes as DAPG did."""
+    path.write_bytes(pickle.dumps(episodes, protocol=protocol))
     return path
 
 
@@ -113,18 +151,24 @@ def write_d4rl(
     return path
 
 
-class PickleWriter(io.BytesIO):
-    """Writes a pickle by hand: what Python's own pickler would not write."""
+FLOAT64 = (
+    b"cnumpy\ndtype\n(X\x02\x00\x00\x00f8K\x00K\x01tR"
+    b"(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+)
+"""Pickle code that leaves a dtype on the stack."""
 
-    def array(self, shape: bytes, dtype: bytes, data: bytes) -> PickleWriter:
-        """An array; the arguments are pickle code that leaves one value on the stack each."""
-        self.write(b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR")
-        self.write(b"(K\x01" + shape + b"cnumpy\ndtype\n(X\x02\x00\x00\x00" + dtype)
-        self.write(
-            b"K\x00K\x01tR(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-        )
-        self.write(b"\x89" + data + b"tb")
-        return self
+
+def array_code(shape: bytes, data: bytes) -> bytes:
+    """Pickle code of a float64 array; the arguments leave one value on the stack each."""
+    return (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR"
+        b"(K\x01" + shape + FLOAT64 + b"\x89" + data + b"tb"
+    )
+
+
+def buffer_code(data: bytes, shape: bytes, order: bytes) -> bytes:
+    """Like :func:`array_code`, as protocol 5 writes arrays; ``order`` leaves one or two values."""
+    return b"cnumpy.core.numeric\n_frombuffer\n(" + data + FLOAT64 + shape + order + b"tR"
 
 
 def changed_episodes(index: int, **changes: Any) -> list[Episode]:

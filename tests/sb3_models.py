@@ -14,6 +14,7 @@ IMAGE = spaces.Box(0, 255, (40, 36, 3), np.uint8)
 MIXED = spaces.Dict(
     {"wide": spaces.Box(-1, 1, (3,), np.float64), "kind": spaces.Discrete(4), "eye": IMAGE}
 )
+TABLE = spaces.Dict({key: s for key, s in MIXED.spaces.items() if key != "eye"})
 ACTIONS: dict[str, gym.Space] = {
     "box": spaces.Box(-2, 3, (5,)),
     "box64": spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 4.0]), dtype=np.float64),
@@ -58,4 +59,12 @@ def untrained(
         kwargs.setdefault("buffer_size", 50)
     cls = getattr(stable_baselines3, algorithm.upper())
     env = Anything(observation_space, action_space)
-    return cls(policy_class, env, device="cpu", seed=3, **kwargs)
+    return silent(cls(policy_class, env, device="cpu", seed=3, **kwargs))
+
+
+def silent(model: Any) -> Any:
+    """The model, without the folder that its logger would make for every training."""
+    from stable_baselines3.common.logger import Logger
+
+    model.set_logger(Logger(folder=None, output_formats=[]))
+    return model

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.pipeline.command import run
+from tests.conftest import CHECKOUT
 from tests.workspaces import make_workspace, minari_pipe, run_ok, tiny, validation
 
 BASE = "+dataset=tiny"
@@ -140,10 +145,69 @@ def test_a_mistake_is_one_clear_line(argv, line, workspace, capfd):
     assert out == ""
     assert err.count("\n") == 1, err
     assert err.startswith("error: ")
-    import re
-
     assert re.search(line, err), err
     assert files(workspace) == before
+
+
+HYDRA_SETTINGS = {
+    "environment variables": "hydra: {job: {env_set: {MINARI_PIPE_TRUSTED_MODULES: evil}}}",
+    "a callback": "hydra: {callbacks: {x: {_target_: evil.Callback}}}",
+    "a launcher": "hydra: {launcher: {_target_: evil.Launcher}}",
+    "a logging handler": "hydra: {job_logging: {handlers: {x: {(): evil.Handler}}}}",
+}
+
+
+@pytest.mark.parametrize("setting", HYDRA_SETTINGS.values(), ids=HYDRA_SETTINGS)
+@pytest.mark.parametrize("how", [[], ["--cfg", "job"]])
+def test_a_config_cannot_set_hydra_itself(setting, how, workspace, capfd):
+    (workspace / "evil.py").write_text("open('INJECTED', 'w')")
+    config = workspace / "conf" / "dataset" / "tiny.yaml"
+    config.write_text(config.read_text() + setting + "\n")
+    assert run([BASE, *how]) == 1
+    err = capfd.readouterr().err
+    assert re.search(r"conf/ sets hydra\.\w+.* only the command line may", err), err
+    assert err.count("\n") == 1
+    assert not (workspace / "INJECTED").exists()
+
+
+def test_a_folder_that_a_config_gives_hydra_is_not_made(workspace):
+    config = workspace / "conf" / "dataset" / "tiny.yaml"
+    config.write_text(config.read_text() + "hydra: {run: {dir: elsewhere}}\n")
+    run_ok(workspace, BASE)
+    assert not (workspace / "elsewhere").exists()
+
+
+def test_a_fork_of_the_checkout_is_trusted_no_more(tmp_path, monkeypatch):
+    """There conf/ lies beside the package; it comes from strangers all the same."""
+    for name in ("minari_pipe", "conf", ".dvc"):
+        ignored = shutil.ignore_patterns("__pycache__", "cache", "tmp")
+        shutil.copytree(CHECKOUT / name, tmp_path / name, ignore=ignored)
+    (tmp_path / "evil.py").write_text("open('INJECTED', 'w')")
+    evil = tiny("tests/evil-v0").replace("CartPole-v1", "'evil:CartPole-v1'")
+    evil += HYDRA_SETTINGS["environment variables"]
+    (tmp_path / "conf" / "dataset" / "evil.yaml").write_text(evil)
+    done = minari_pipe(tmp_path, "+dataset=evil")
+    assert "conf/ sets hydra.job.env_set" in done.stderr
+    (tmp_path / "conf" / "config.yaml").write_text(
+        "defaults: [schema, _self_]\nhydra: {searchpath: ['pkg://evil']}\n"
+    )
+    for flags in ([], ["--info", "defaults"], ["-m"]):
+        done = minari_pipe(tmp_path, "+dataset=cartpole_expert", *flags)
+        assert "config.yaml sets hydra" in done.stderr
+    sync = [sys.executable, "-m", "minari_pipe.pipeline.sync"]
+    done = subprocess.run(sync, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "config.yaml sets hydra" in done.stderr
+    assert not (tmp_path / "INJECTED").exists()
+
+
+def test_the_primary_config_of_a_workspace_cannot_set_hydra_either(workspace, capfd):
+    (workspace / "conf" / "config.yaml").write_text(
+        "defaults: [schema, _self_]\nhydra: {searchpath: ['pkg://evil']}\n"
+    )
+    (workspace / "evil.py").write_text("open('INJECTED', 'w')")
+    assert run([BASE]) == 1
+    assert "config.yaml sets hydra" in capfd.readouterr().err
+    assert not (workspace / "INJECTED").exists()
 
 
 def test_outside_a_workspace_the_command_that_makes_one_is_named(tmp_path, monkeypatch, capfd):
@@ -164,10 +228,10 @@ def test_a_broken_yaml_file_is_named_with_its_line(workspace, capfd):
 
 
 def one_line(done, *patterns: str) -> None:
-    """The run failed in a stage: one line of the stage, one of the driver, no traceback."""
+    """The run failed in a stage: its one line, no traceback, no pipeline left behind."""
     assert done.returncode == 1, done.stdout + done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 2, done.stderr
+    assert len(errors) == 1, done.stderr
     assert "Traceback" not in done.stderr
     for pattern in patterns:
         assert pattern in errors[0], errors[0]
@@ -201,7 +265,6 @@ def test_a_checkpoint_for_other_spaces_is_refused_with_both(workspace):
 
 def shipped_sha256() -> str:
     from minari_pipe.fetch import sha256_file
-    from tests.conftest import CHECKOUT
 
     return sha256_file(CHECKOUT / "minari_pipe" / "policies" / "shipped" / "door_expert.zip")
 

@@ -156,7 +156,9 @@ def test_without_an_evaluation_environment_it_is_the_collection_s(path: Path) ->
 def test_no_environment_is_named_as_in_real_minari(path: Path) -> None:
     dataset = change(path, env_spec=None)
     assert dataset.env_spec is None
-    with pytest.raises(EnvironmentNotFoundError, match="^Environment cannot be recovered when env"):
+    with pytest.raises(
+        EnvironmentNotFoundError, match=r"^Environment cannot be recovered when env"
+    ):
         dataset.recover_environment()
 
 
@@ -222,5 +224,5 @@ def test_the_version_is_optional(path: Path) -> None:
 
 
 def test_other_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="^Unrecognized type"):
+    with pytest.raises(ValueError, match=r"^Unrecognized type"):
         MinariDataset(5)

@@ -16,8 +16,10 @@ from minari_pipe.errors import (
 from minari_pipe.policies.demonstration_formats import read_demonstrations
 from tests.conftest import FULL, SHARED
 from tests.demonstration_files import (
+    PICKLERS,
     changed_episodes,
     counting_episodes,
+    numpy_1_names,
     refused,
     survive_mutants,
     write_d4rl,
@@ -48,11 +50,13 @@ def assert_same(found: Any, expected: list[dict[str, Any]], terminal: bool = Fal
 # --- formats ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [3, 4])
-@pytest.mark.parametrize("old_names", [False, True])
-def test_dapg_pickles_read_as_python_would(tmp_path: Path, protocol: int, old_names: bool) -> None:
+@pytest.mark.parametrize("pickler", PICKLERS)
+def test_dapg_pickles_read_as_python_would(tmp_path: Path, pickler: str) -> None:
     episodes = counting_episodes()
-    path = write_dapg(tmp_path / "d.pickle", episodes, protocol, old_names and protocol == 3)
+    path = tmp_path / "d.pickle"
+    path.write_bytes(PICKLERS[pickler](episodes))
+    assert_same(read_demonstrations(path), episodes)
+    path.write_bytes(numpy_1_names(path.read_bytes()))
     assert_same(read_demonstrations(path), episodes)
 
 
@@ -328,3 +332,10 @@ def test_the_real_demonstrations(tmp_path: Path) -> None:
     assert len(found) == 25
     assert sum(len(demonstration) for demonstration in found) == 6729
     assert_same(read_demonstrations(write_d4rl(tmp_path / "d.hdf5", truth)), truth)
+
+
+@needs_door
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_the_real_demonstrations_saved_again(tmp_path: Path, protocol: int) -> None:
+    truth = pickle.loads(DOOR.read_bytes())
+    assert_same(read_demonstrations(write_dapg(tmp_path / "d", truth, protocol)), truth)

@@ -213,12 +213,34 @@ def test_what_does_not_fit_the_environment(file: Path) -> None:
         policy.start(0, 3, RNG)
 
 
+class AlwaysTheSame(CountingEnv):
+    """Starts in one place, whatever the options say."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        return np.zeros(2), {}
+
+
+class Anywhere(CountingEnv):
+    """Starts where its seed says and does not look at the options."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        gym.Env.reset(self, seed=seed)
+        return self.np_random.normal(size=2), {}
+
+
+def test_an_environment_that_does_not_start_where_it_is_told_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"does not start where reset.*two first observations"):
+        bound(file, Anywhere())
+    with pytest.raises(ConfigError, match=r"cannot start with reset.*KeyError"):
+        bound(file, CountingEnv(), reset_option="another")
+
+
 def test_an_environment_may_say_which_state_it_takes(file: Path) -> None:
     env = CountingEnv()
     box = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     env._state_space = gym.spaces.Dict({"qpos": box})
     assert set(bound(file, env).start(0, 0, RNG)["initial_state_dict"]) == {"qpos"}
-    policy = bound(file, env, state_keys=["qvel"], reset_option="state")
+    policy = bound(file, AlwaysTheSame(), state_keys=["qvel"], reset_option="state")
     assert set(policy.start(0, 0, RNG)["state"]) == {"qvel"}
     env._state_space = gym.spaces.Dict({"qpos": box, "wings": box})
     with pytest.raises(ConfigError, match=r"takes|starts from a state of .* so 'wings' is missing"):

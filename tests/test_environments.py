@@ -45,6 +45,16 @@ def test_a_missing_package_is_answered_with_the_pip_line(env_id, line):
         make_environment(env_id)
 
 
+def test_a_missing_simulator_of_gymnasium_is_answered_with_the_pip_line():
+    with pytest.raises(MissingDependencyError, match=r"pip install 'gymnasium\[box2d\]'"):
+        packages_of("LunarLander-v3")
+
+
+def test_a_mistyped_wrapper_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match="Did you mean 'FlattenObservation'"):
+        wrapper_class("gymnasium.wrappers.FlatenObservation")
+
+
 def test_a_module_before_a_colon_needs_trust(tmp_path, monkeypatch):
     (tmp_path / "own_envs.py").write_text(
         "import gymnasium as gym\n"

@@ -193,7 +193,7 @@ def test_what_is_no_dataset_is_left_out_with_a_warning(root: Path) -> None:
     (root / "empty-v0" / "data").mkdir(parents=True)
     (root / "just_a_folder").mkdir()
     (root / ".hidden" / "data").mkdir(parents=True)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match=r"^Misconfigured dataset named") as caught:
         assert list(list_local_datasets()) == ["a-v0"]
     named = {str(warning.message).split(": ")[0].split("named ")[1] for warning in caught}
     assert named == {"i/foo-v0", "bad name", "broken-v0", "moved-v0", "empty-v0"}

@@ -176,3 +176,29 @@ def test_returns_do_not_depend_on_how_episodes_are_divided(n_envs):
     returns = [float(sum(b.rewards.tolist())) for b in recorded]
     assert [r.episode_return for r in whole] == returns
     assert [r.success for r in whole] == [None] * 7
+
+
+class Halving(StepIndex):
+    """Changes the action that it is given."""
+
+    def step(self, action):
+        found = super().step(action)
+        action *= 0.5
+        return found
+
+
+def test_an_action_is_recorded_as_it_was_given():
+    gym.register("Halving-v0", entry_point=Halving, max_episode_steps=9)
+    (changed,) = run_episodes(lambda: gym.make("Halving-v0"), RandomPolicy(), [0], seed=3)
+    np.testing.assert_array_equal(changed.actions, run(RandomPolicy(), [0])[0].actions)
+
+
+def test_a_failing_policy_is_named_with_episode_and_step():
+    class Failing(RandomPolicy):
+        def act(self, observations, rows):
+            if observations[0][0] == 2:
+                raise KeyError("no such state")
+            return super().act(observations, rows)
+
+    with pytest.raises(InvalidEpisodeError, match="policy failed at episode 4 step 2: KeyError"):
+        run(Failing(), [4])

@@ -91,13 +91,16 @@ def test_the_mode_equals_sb3s_own_prediction(case, models):
         assert space.contains(action)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize(
+    ("case", "deterministic"),
+    [*((case, True) for case in CASES), *((case, False) for case in CASES if case in SAMPLED)],
+    ids=lambda value: named(value) if isinstance(value, tuple) else f"deterministic={value}",
+)
 def test_rows_are_independent_of_place_and_neighbours(case, models, deterministic):
-    if not deterministic and case not in SAMPLED:
-        pytest.skip("not sampled")
     _, path = models(case)
     policy = policy_of(case, path, n_envs=16, deterministic=deterministic)
+    if deterministic:  # what the network gives out, as an index of an action hides the low bits
+        policy._choose = lambda outputs, _: np.concatenate([o.ravel() for o in outputs])
     seen = observations(case, 16)
 
     def act(order, rows):

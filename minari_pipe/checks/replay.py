@@ -188,7 +188,10 @@ class Replay(Check):
         except Exception:  # an environment that cannot start without options
             env.reset(seed=seed, options=copy.deepcopy(start["options"]))
         for step in range(n_steps):
-            *_, terminated, truncated, _ = env.step(_row(episode.actions, step))
+            try:
+                *_, terminated, truncated, _ = env.step(_row(episode.actions, step))
+            except Exception:  # an action that is not legal in the state another seed led to
+                break
             if terminated or truncated:
                 break
         return env

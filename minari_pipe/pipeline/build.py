@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
-from minari_pipe.environments import make_environment, registered_spec
+from minari_pipe.environments import make_environment
 from minari_pipe.errors import ConfigError
 from minari_pipe.fetch import Source, sha256_file
-from minari_pipe.pipeline.processes import DRIVER_VARIABLE
 from minari_pipe.pipeline.uses import SOURCE_KEYS, Use, sources
 from minari_pipe.pipeline.workspace import make_importable
 from minari_pipe.policies import CONTROLLERS, registered_policies
@@ -25,18 +21,7 @@ from minari_pipe.trust import resolve
 def environment_factory(env: dict[str, Any], root: Path) -> Callable[[], gym.Env]:
     """A function that makes the environment that ``env`` describes."""
     make_importable(root)
-    import_environment(env["id"])
     return lambda: make_environment(env["id"], env["kwargs"], env["wrappers"])
-
-
-def import_environment(env_id: str) -> None:
-    """Import the package of an environment, without the notice that some print.
-
-    The driver has shown it once; what concerns a dataset is an advisory of its validation.
-    """
-    silent = DRIVER_VARIABLE in os.environ
-    with redirect_stderr(io.StringIO()) if silent else nullcontext():
-        registered_spec(env_id)
 
 
 def make_policy(

@@ -50,6 +50,7 @@ def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Pat
     return sorted(found)
 
 
+@functools.cache
 def module_files(module: str, base: Path) -> list[Path]:
     """The file of ``module`` below ``base``, as a list of none or one.
 

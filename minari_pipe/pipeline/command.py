@@ -37,12 +37,22 @@ def run(argv: list[str]) -> int:
     except MinariPipeError as exc:
         if debug:
             raise
-        print(f"error: {exc}", file=sys.stderr)
+        if not getattr(exc, "is_told", False):
+            print(f"error: {exc}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as exc:
         if debug:
             raise
         print(f"error: {exc}", file=sys.stderr)
+        return 1
+    except Exception as exc:
+        if debug:
+            raise
+        text = " ".join(f"{type(exc).__name__}: {exc}".split())
+        print(f"error: {text}; --debug shows where", file=sys.stderr)
         return 1
     except SystemExit as exc:
         return exc.code if isinstance(exc.code, int) else 1

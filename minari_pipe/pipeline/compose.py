@@ -24,9 +24,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.pipeline import config
-from minari_pipe.pipeline.workspace import PACKAGE, find_root
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, find_root
 
 
 def packaged_conf() -> Path:
@@ -43,6 +43,45 @@ def conf_dir() -> Path:
         return packaged_conf()
     return own if own.is_dir() else packaged_conf()
 
+
+_HYDRA = re.compile(r"[+~]*hydra\b")
+
+_QUESTIONS = {"--hydra-help", "--shell-completion", "-sc", "--version"}
+"""Flags under which Hydra answers and composes no job."""
+
+_HYDRA_OVERRIDES = (
+    "hydra/job_logging=none",  # the stages speak for themselves
+    "hydra/hydra_logging=none",
+    "hydra.job.chdir=false",
+    "hydra.output_subdir=null",  # the composed config is kept as pipelines/NAME/params.yaml
+    "hydra.run.dir=${minari_pipe.state:hydra}",
+    "hydra.sweep.dir=${minari_pipe.state:hydra}",
+    "hydra.sweep.subdir=.",
+)
+"""How the program wants Hydra; a user's own override of the same key wins."""
+
+_STATE_DIR = "${minari_pipe.state:hydra}"
+_PLUGINS = "hydra._internal.core_plugins."
+_NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
+_HYDRA_SETTINGS: dict[str, Any] = {
+    "callbacks": {},
+    "hydra_logging": _NO_LOGGING,
+    "job.chdir": False,
+    "job.env_copy": [],
+    "job.env_set": {},
+    "job_logging": _NO_LOGGING,
+    "launcher": {"_target_": f"{_PLUGINS}basic_launcher.BasicLauncher"},
+    "output_subdir": None,
+    "run": {"dir": _STATE_DIR},
+    "searchpath": [],
+    "sweep": {"dir": _STATE_DIR, "subdir": "."},
+    "sweeper": {
+        "_target_": f"{_PLUGINS}basic_sweeper.BasicSweeper",
+        "max_batch_size": None,
+        "params": None,
+    },
+}
+"""What of Hydra's own config is executed, imported, exported or written, and what it must be."""
 
 HELP = """\
 minari_pipe makes, checks, versions and publishes offline RL datasets.
@@ -81,6 +120,8 @@ def help_text() -> str:
 def _prepare() -> Path:
     """Register schema and search path; the workspace's configs win over the packaged ones."""
     config.register()
+    # Hydra makes its folder wherever it is told to, below the current one if the path is relative.
+    OmegaConf.register_new_resolver("minari_pipe.state", _state, replace=True)
     primary, packaged = conf_dir(), packaged_conf()
 
     class PackagedConfigs(SearchPathPlugin):
@@ -89,7 +130,12 @@ def _prepare() -> Path:
                 search_path.append("minari_pipe", packaged.as_uri())
 
     Plugins.instance().register(PackagedConfigs)
+    _check_primary(primary)
     return primary
+
+
+def _state(name: str) -> str:
+    return str(find_root() / STATE / name)
 
 
 def normalize_argv(argv: list[str]) -> list[str]:
@@ -110,9 +156,15 @@ def run(argv: list[str], job: Callable[[str, dict[str, Any], list[str]], None]) 
     """
     primary = _prepare()
     argv = normalize_argv(argv)
+    if not (_QUESTIONS | {"--cfg", "-c"}) & set(argv):
+        find_root()  # there must be one before Hydra makes a folder
     with _translated():
-        if {"-m", "--multirun"} & set(argv):
-            _check_sweep(argv, primary)
+        if not _QUESTIONS & set(argv):
+            composed = _jobs(argv, primary, sweeps=bool({"-m", "--multirun"} & set(argv)))
+            if not any(word.startswith("-") or _HYDRA.match(word) for word in argv):
+                # Nothing is said to Hydra's own runner, which would compose twice more: 0.2 s.
+                job(*composed[0])
+                return
 
         # Hydra prints a line of its own about a job that raises, and ends a sweep there.
         failures: list[Exception] = []
@@ -124,10 +176,11 @@ def run(argv: list[str], job: Callable[[str, dict[str, Any], list[str]], None]) 
             except Exception as exc:
                 failures.append(exc)
 
-        sys.argv[1:] = argv
+        sys.argv[1:] = argv if "--shell-completion" in argv or "-sc" in argv else _with_ours(argv)
         hydra.main(version_base="1.3", config_path=str(primary), config_name="config")(hydra_job)()
     for failure in failures[:-1]:
-        print(f"error: {failure}", file=sys.stderr)
+        if not getattr(failure, "is_told", False):
+            print(f"error: {failure}", file=sys.stderr)
     if failures:
         raise failures[-1]
 
@@ -135,14 +188,44 @@ def run(argv: list[str], job: Callable[[str, dict[str, Any], list[str]], None]) 
 def recompose(overrides: list[str]) -> tuple[str, dict[str, Any], list[str]]:
     """Compose as the command line ``+dataset=NAME *overrides`` would."""
     primary = _prepare()
+    settings = [o for o in overrides if _HYDRA.match(o)]
+    if settings:
+        raise TrustError(f"recorded overrides set Hydra itself, which no file may: {settings[0]}")
     with _translated(), initialize_config_dir(str(primary), version_base="1.3", job_name="sync"):
         return _composed(overrides)
 
 
 def _composed(overrides: list[str]) -> tuple[str, dict[str, Any], list[str]]:
-    cfg = compose("config", overrides=overrides, return_hydra_config=True)
+    """Compose without running anything, and refuse what a file says to Hydra itself."""
+    own = [o for o in overrides if _HYDRA.match(o)]
+    cfg = compose("config", overrides=_with_ours(overrides), return_hydra_config=True)
+    for key, expected in _HYDRA_SETTINGS.items():
+        if any(_key(o).startswith(key.split(".")[0]) for o in own):
+            continue  # the user's word
+        found = OmegaConf.select(cfg.hydra, key)
+        if OmegaConf.is_config(found):
+            found = OmegaConf.to_container(found, resolve=False)
+        if found != expected:
+            raise TrustError(
+                f"conf/ sets hydra.{key} to {found!r}, and Hydra runs, imports or writes what "
+                f"that says; only the command line may set it"
+            )
     HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
     return plain(cfg, cfg.hydra)
+
+
+def _key(override: str) -> str:
+    """``job.chdir`` of ``hydra.job.chdir=true``."""
+    return re.sub(r"^[+~]*hydra[./]", "", override).partition("=")[0]
+
+
+def _with_ours(argv: list[str]) -> list[str]:
+    given = {_key(word) for word in argv if _HYDRA.match(word)}
+    ours = [o for o in _HYDRA_OVERRIDES if _key(o) not in given]
+    # Hydra's parser takes overrides in one piece only: not before and after a flag.
+    places = [i for i, word in enumerate(argv) if "=" in word and not word.startswith("-")]
+    first = places[0] if places else 0
+    return [*argv[:first], *ours, *argv[first:]]
 
 
 def datasets() -> list[str]:
@@ -215,20 +298,34 @@ def _missing(node: Any, path: str = "") -> Iterator[str]:
             yield from _missing(value, f"{path}{key}.")
 
 
-def _check_sweep(argv: list[str], primary: Path) -> None:
-    """Refuse a sweep whose jobs would write to the same pipeline or publish the same id."""
+def _jobs(
+    argv: list[str], primary: Path, *, sweeps: bool
+) -> list[tuple[str, dict[str, Any], list[str]]]:
+    """Compose every job before the first runs.
+
+    Refuses configs that set Hydra itself, and a sweep whose jobs would write to the same pipeline
+    or publish the same id.
+    """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    words = [a for a in argv if not a.startswith("-")]
+    flags = ("--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--config-path", "-cp")
+    words = [
+        word
+        for before, word in zip(["", *argv], argv, strict=False)
+        if not word.startswith("-") and before not in flags
+    ]
     parsed = OverridesParser.create().parse_overrides(overrides=words)
     with initialize_config_dir(str(primary), version_base="1.3", job_name="sweep"):
         loader = GlobalHydra.instance().config_loader()
         for override in parsed:
             override.config_loader = loader
-        jobs = [job for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+        batches = BasicSweeper.split_arguments(parsed, None) if sweeps else [[words]]
+        jobs = [job for batch in batches for job in batch]
         seen: dict[tuple[str, str], list[str]] = {}
+        composed = []
         for job in jobs:
-            name, values, _ = _composed(job)
+            composed.append(_composed(job))
+            name, values, _ = composed[-1]
             for kind, value in (("pipeline", name), ("dataset.id", values["dataset"]["id"])):
                 first = seen.setdefault((kind, value), job)
                 if first is not job:
@@ -239,6 +336,24 @@ def _check_sweep(argv: list[str], primary: Path) -> None:
                         f"{value!r}; let the swept key enter both, e.g. "
                         f"pipeline='NAME_${{{keys[0]}}}' dataset.id='.../NAME-${{{keys[0]}}}-v0'"
                     )
+    return composed
+
+
+def _check_primary(primary: Path) -> None:
+    """Refuse ``hydra:`` in the workspace's ``config.yaml``.
+
+    Its ``searchpath`` is followed while composing, and may name packages to import.
+    """
+    path = primary / "config.yaml"
+    if not path.is_file():
+        return
+    with _translated():
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if isinstance(content, dict) and any(str(key).split(".")[0] == "hydra" for key in content):
+        raise TrustError(
+            f"{path} sets hydra, and Hydra runs, imports or writes what that says; only the "
+            f"command line may set it"
+        )
 
 
 @contextmanager
@@ -257,6 +372,12 @@ def _translated() -> Iterator[None]:
             "an override sets a key below a value that is null; give the whole value, such as "
             "policy.train={total_timesteps: 1000}"
         ) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"a file below {conf_dir()} is not UTF-8 text: {exc}") from exc
+    except ValueError as exc:
+        if "Config group override" not in str(exc):
+            raise
+        raise ConfigError(f"{exc}; choose one by name, such as policy=random") from exc
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
         where = f"{mark.name}:{mark.line + 1}: " if mark else ""

@@ -99,7 +99,8 @@ class Validate:
 @dataclass
 class Publish:
     replace: bool = False
-    """Install over a dataset in the Minari root that is not a draft of this pipeline."""
+    """Install over a dataset in the Minari root that is not a draft of this pipeline; heeded only
+    on the command line, since a config may come from a stranger."""
 
 
 @dataclass

@@ -15,10 +15,12 @@ from typing import Any
 import psutil
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.datasets_root import ROOT_VARIABLE
 from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.install import install
-from minari_pipe.pipeline.leftovers import mend
+from minari_pipe.pipeline.leftovers import mend, remove_empty_run_caches
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.stage import RAN_VARIABLE, stage_lock
@@ -32,6 +34,12 @@ from minari_pipe.pipeline.workspace import (
 )
 
 
+class StageFailedError(MinariPipeError):
+    """A stage failed and has told the user why, in one line that needs no second."""
+
+    is_told = True
+
+
 def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> None:
     """Reproduce pipeline ``name`` from ``config`` and install what it published.
 
@@ -39,6 +47,7 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
         MinariPipeError: one line that says what is wrong and what to do.
         Stopped: SIGINT, SIGTERM or SIGHUP arrived; the stage is stopped, DVC's locks are free.
     """
+    _keep_places()
     root = find_root()
     check_pipeline_name(name)
     busy = (
@@ -50,34 +59,53 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         params = prepare(name, config, previous or None, root)
         check_owner(name, params["dataset"]["id"], root)
-        tell_versions(previous, params)
+        tell_versions(name, recorded or {}, params, root)
         graph.sync(name, params, overrides, root)
         ran = _reproduce(name, root)
         dataset_id = params["dataset"]["id"]
         done = f"ran {', '.join(ran)}" if ran else "up to date"
         print(f"{name}: {done} -> datasets/{dataset_id}", flush=True)
-        note = install(name, dataset_id, root, replace=params["publish"]["replace"])
+        note = install(name, dataset_id, root, replace=_told_to_replace(params, overrides))
         print(f"{name}: {note}", flush=True)
+
+
+def _told_to_replace(params: dict[str, Any], overrides: list[str]) -> bool:
+    """Whether this very command line says to install over somebody else's dataset.
+
+    A config may come from a stranger, and must not remove what the user has.
+    """
+    told = any(re.match(r"\+*publish(\.replace)?=", override) for override in overrides)
+    return told and bool(params["publish"]["replace"])
+
+
+def _keep_places() -> None:
+    """Let relative paths in the environment mean what they mean here.
+
+    The stages and the rest of this run work at the root of the workspace.
+    """
+    for variable in (ROOT_VARIABLE, MIRROR_VARIABLE, CACHE_VARIABLE):
+        place = os.environ.get(variable)
+        if place and "://" not in place:
+            os.environ[variable] = os.path.abspath(os.path.expanduser(place))
 
 
 def check_owner(name: str, dataset_id: str, root: Path) -> None:
     """Refuse an id that another pipeline of the workspace declares or has published."""
-    owners = set()
-    entry = root / "catalog" / f"{dataset_id}.json"
-    if entry.is_file():
-        owners.add(read_json(entry)["pipeline"])
-    marker = f"id: {dataset_id}\n"
-    for path in (root / "pipelines").glob("*/params.yaml"):
+    marker = f"id: {dataset_id}\n".encode()
+    for path in sorted((root / "pipelines").glob("*/params.yaml")):
         # Reading the line instead of the YAML keeps a workspace of 100 pipelines fast.
-        if path.parent.name != name and marker in path.read_text(encoding="utf-8"):
+        if path.parent.name != name and marker in path.read_bytes():
             other = graph.read_params(path.parent.name, root)
             if other and other["dataset"]["id"] == dataset_id:
-                owners.add(path.parent.name)
-    owners.discard(name)
-    if owners:
+                raise ConfigError(
+                    f"dataset id {dataset_id!r} belongs to pipeline {path.parent.name!r}; give "
+                    f"this one another with dataset.id=..."
+                )
+    entry = root / "catalog" / f"{dataset_id}.json"
+    if entry.is_file() and (owner := read_json(entry)["pipeline"]) != name:
         raise ConfigError(
-            f"dataset id {dataset_id!r} belongs to pipeline {sorted(owners)[0]!r}; give this one "
-            f"another with dataset.id=..."
+            f"dataset id {dataset_id!r} belongs to what pipeline {owner!r} published earlier; give "
+            f"this one another with dataset.id=..., or remove {entry} if that is not wanted"
         )
     # Publishing replaces a whole folder, so none may lie in another.
     catalog = root / "catalog"
@@ -91,9 +119,15 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
         )
 
 
-def tell_versions(previous: dict[str, Any], params: dict[str, Any]) -> None:
-    old = {n: v for s in previous.get("packages", {}).values() for n, v in s.items()}
+def tell_versions(name: str, recorded: dict[str, Any], params: dict[str, Any], root: Path) -> None:
+    """Say in one line which versions are others than ``params.yaml`` records, if any."""
+    old = {n: v for s in recorded.get("packages", {}).values() for n, v in s.items()}
     new = {n: v for s in params["packages"].values() for n, v in s.items()}
+    for versions, stages in (
+        (old, recorded.get("code", {})),
+        (new, graph.output_versions(name, params, root)),
+    ):
+        versions |= {f"minari_pipe's {stage}": f"output {n}" for stage, n in stages.items()}
     changed = [f"{n} {old[n]} -> {v}" for n, v in sorted(new.items()) if old.get(n, v) != v]
     if changed:
         print(f"versions changed, so stages run again: {', '.join(changed)}", flush=True)
@@ -118,6 +152,7 @@ def _reproduce(name: str, root: Path) -> list[str]:
 
     def work() -> None:
         with Repo(str(root), _wait_for_lock=True) as repo:
+            remove_empty_run_caches(repo)
             repo.reproduce([f"pipelines/{name}/dvc.yaml"], single_item=True)
 
     def repair() -> None:
@@ -132,6 +167,10 @@ def _reproduce(name: str, root: Path) -> list[str]:
     except DvcException as exc:
         _await_stage(name, root)
         raise _explained(exc, name) from exc
+    except OSError:
+        raise
+    except Exception as exc:  # such as sqlite's, when the disk is full
+        raise MinariPipeError(f"DVC: {type(exc).__name__}: {exc}; --debug shows where") from exc
     _remove_scratch(name, root)
     return ran.read_text(encoding="utf-8").split()
 
@@ -190,10 +229,9 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
         stage = (
             words[2].rstrip("'\".") if len(words) > 2 and words[2].startswith("train") else words[0]
         )
-        return MinariPipeError(
-            f"stage {stage} of {name} {_ended(str(cause))}, nothing is lost; once mended, the same "
-            f"command goes on"
-        )
+        ended = _ended(str(cause))
+        text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
+        return StageFailedError(text) if ended == "failed" else MinariPipeError(text)
     text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
     return MinariPipeError(f"DVC: {text}")
 

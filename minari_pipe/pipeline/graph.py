@@ -39,6 +39,11 @@ an installed package that is out of DVC's sight, so a change of the written byte
 (tests/test_golden.py compares the bytes)."""
 
 
+OPENED_BY_NAME = {"validate": ["minari_pipe.storage.hdf5"]}
+"""What a stage imports through a registry of names, where reading its source does not show it
+(tests/test_closure.py compares with what is really imported)."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage of a pipeline, in DVC's terms; paths are relative to the workspace."""
@@ -67,7 +72,8 @@ def stages(name: str, params: dict[str, Any]) -> list[Stage]:
     dataset_id = params["dataset"]["id"]
     assembled = [f"{folder}/{n}" for n in ("dataset", "eval_env.json", "ref_scores.json")]
     everything = ["author", "collect", "dataset", "env", "packages", "policy", "ref_scores"]
-    return made + [
+    return [
+        *made,
         Stage(
             "collect",
             ["collect", "env", "policy", "packages.collect"],
@@ -186,19 +192,25 @@ def stage_code(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
     known = [t for use in policies(params, stage) for t in targets(use) if t in defined]
     if stage == "ref_scores" and params["ref_scores"]["ref_min_score"] is None:
         known.append("minari_pipe.policies.RandomPolicy")
-    for target in known:
-        start += closure.module_files(defined[target].partition(":")[0], root)
+    named = [defined[target].partition(":")[0] for target in known] + OPENED_BY_NAME.get(stage, [])
+    for module in named:
+        start += closure.module_files(module, root)
     return closure.import_closure(start, root, root=root)
+
+
+def output_versions(name: str, params: dict[str, Any], root: Path) -> dict[str, int]:
+    """What stands for the code of an installed package's stages; none in a checkout."""
+    if is_checkout(root):
+        return {}
+    return {stage.name: OUTPUT_VERSION[stage.name] for stage in stages(name, params)}
 
 
 def sync(name: str, params: dict[str, Any], overrides: list[str], root: Path) -> list[str]:
     """Write ``params.yaml`` and ``dvc.yaml`` of a pipeline where they changed; name those."""
     folder = inside(root, root / "pipelines" / name)
     recorded = {**params, "overrides": overrides}
-    if not is_checkout(root):
-        recorded["code"] = {
-            stage.name: OUTPUT_VERSION[stage.name] for stage in stages(name, params)
-        }
+    if code := output_versions(name, params, root):
+        recorded["code"] = code
     texts = {
         "params.yaml": HEADER
         + yaml.dump(recorded, Dumper=_Dumper, sort_keys=True, allow_unicode=True),
@@ -208,19 +220,27 @@ def sync(name: str, params: dict[str, Any], overrides: list[str], root: Path) ->
 
 
 def read_params(name: str, root: Path) -> dict[str, Any] | None:
-    """What ``params.yaml`` of a pipeline holds, ``None`` if it was never written."""
+    """What ``params.yaml`` of a pipeline holds.
+
+    ``None`` if it was never written, or was damaged by an edit or a merge: it is generated anew.
+    """
     path = root / "pipelines" / name / "params.yaml"
-    if not path.is_file():
-        return None
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except yaml.YAMLError:  # edited or merged by hand; it is generated anew
+    except (FileNotFoundError, ValueError, yaml.YAMLError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    packages, overrides = found.get("packages"), found.get("overrides")
+    if not isinstance(packages, dict) or not all(isinstance(v, dict) for v in packages.values()):
+        return None
+    if not isinstance(overrides, list) or not all(isinstance(o, str) for o in overrides):
+        return None
+    return found
 
 
 def dependencies(name: str, root: Path) -> list[str]:
-    """What the stages of a pipeline read, as its ``dvc.yaml`` names it, without their own outputs."""
+    """What the stages of a pipeline read besides their own outputs, as its ``dvc.yaml`` says."""
     path = root / "pipelines" / name / "dvc.yaml"
     written = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)["stages"].values()
     found = {dep for stage in written for dep in stage.get("deps", [])}

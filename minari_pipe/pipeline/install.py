@@ -12,8 +12,13 @@ from typing import Any
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
-from minari_pipe.pipeline.manifest import MANIFEST, changed_files, read_manifest
-from minari_pipe.pipeline.swap import copy_tree, swap_in
+from minari_pipe.pipeline.manifest import (
+    MANIFEST,
+    changed_files,
+    read_manifest,
+    released_manifest,
+)
+from minari_pipe.pipeline.swap import copy_tree, recover, swap_in
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 
 MARKER = "draft.json"
@@ -43,6 +48,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         raise CorruptDatasetError(
             f"{source} has no {MANIFEST}; remove the folder and run the pipeline again"
         )
+    recover(target)
     if _is_installed(target, content, root):
         settle(dataset_id, root)
         return f"installed in {target}"
@@ -50,8 +56,9 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
     if target.exists() and not replace and not _is_own_draft(target, name, root):
         raise DatasetExistsError(
             f"{target} holds another dataset under the id {dataset_id!r}, which is not a draft of "
-            f"pipeline {name!r} of this workspace; it is left as it is. To install over it: "
-            f"publish.replace=true; to publish under another id: dataset.id=..."
+            f"pipeline {name!r} of this workspace; it is left as it is. To install over "
+            f"it, add publish.replace=true to the command line; or publish under another id with "
+            f"dataset.id=..."
         )
     # One name for each pipeline, so that the next run removes what a killed one left.
     new = minari_root / f".{workspace_id(root)}.{name}.installing"
@@ -63,7 +70,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
                 f"{source} is not what was published ({', '.join(changed)} changed); remove the "
                 f"folder and run the pipeline again"
             )
-        if not _is_released(dataset_id, root):
+        if released_manifest(dataset_id, root) != content:
             mark = {"pipeline": name, "workspace": workspace_id(root)}
             (new / MARKER).write_text(dump_json(mark), encoding="utf-8")
         _make_namespaces(minari_root, dataset_id)
@@ -76,12 +83,11 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
 
 def settle(dataset_id: str, root: Path) -> None:
     """Take the draft's marker off an installed dataset whose release is recorded."""
-    record = root / "releases" / f"{dataset_id}.json"
     target = get_dataset_path() / dataset_id
-    if not (target / MARKER).is_file() or not record.is_file():
-        return
-    if read_manifest(target) == read_json(record)["manifest"]:
-        (target / MARKER).unlink()
+    if (target / MARKER).is_file():
+        released = released_manifest(dataset_id, root)
+        if released is not None and read_manifest(target) == released:
+            (target / MARKER).unlink()
 
 
 def workspace_id(root: Path) -> str:
@@ -90,10 +96,6 @@ def workspace_id(root: Path) -> str:
     if not path.is_file():
         write_atomic(path, uuid.uuid4().hex + "\n")
     return path.read_text(encoding="utf-8").strip()
-
-
-def _is_released(dataset_id: str, root: Path) -> bool:
-    return (root / "releases" / f"{dataset_id}.json").is_file()
 
 
 def _is_installed(target: Path, content: dict[str, Any], root: Path) -> bool:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import yaml
 
 from minari_pipe.pipeline.workspace import write_atomic
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
 
 
 def mend(name: str, root: Path, *, wait: bool = True) -> None:
@@ -29,6 +33,7 @@ def mend(name: str, root: Path, *, wait: bool = True) -> None:
     """
     remove_stale_rwlocks(root, wait=wait)
     remove_broken_lock_file(name, root, wait=wait)
+    remove_temporaries(name, root, wait=wait)
 
 
 def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
@@ -111,13 +116,52 @@ def remove_broken_lock_file(name: str, root: Path, *, wait: bool = True) -> None
     path = root / "pipelines" / name / "dvc.lock"
     if not _is_broken(path):
         return
-    from dvc.lock import make_lock
-
-    tmp = root / ".dvc" / "tmp"
-    # Whoever writes the file holds DVC's lock; what looked broken may have been half written.
-    with make_lock(str(tmp / "lock"), tmp_dir=str(tmp), wait=wait):
+    with _dvc_lock(root, wait=wait):
         if _is_broken(path):
             path.unlink()
+
+
+@contextmanager
+def _dvc_lock(root: Path, *, wait: bool) -> Iterator[None]:
+    """Hold the lock of DVC, which whoever writes its files holds: what looked broken may not be."""
+    from dvc.lock import make_lock
+
+    folder = root / ".dvc" / "tmp"
+    folder.mkdir(parents=True, exist_ok=True)
+    with make_lock(str(folder / "lock"), tmp_dir=str(folder), wait=wait):
+        yield
+
+
+def remove_empty_run_caches(repo: Repo) -> None:
+    """Remove folders of DVC's run cache that a kill left empty, over which DVC stumbles."""
+    empty = [f for f in Path(repo.stage_cache.cache_dir).glob("*/*") if not any(f.iterdir())]
+    if empty:
+        with repo.lock:
+            for folder in empty:
+                with suppress(OSError):  # filled meanwhile
+                    folder.rmdir()
+
+
+def remove_temporaries(name: str, root: Path, *, wait: bool = True) -> None:
+    """Remove half-written files from the folders that git tracks and people look into.
+
+    They are ours (``.NAME.PID.tmp``) or DVC's (``.TOKEN.tmp``).
+    """
+    found = [
+        *(root / "pipelines" / name).glob(".*.tmp"),
+        *(root / "catalog").rglob(".*.tmp"),
+    ]
+    dead = [path for path in found if not _is_being_written(path)]
+    if dead:
+        with _dvc_lock(root, wait=wait):
+            for path in dead:
+                path.unlink(missing_ok=True)
+
+
+def _is_being_written(path: Path) -> bool:
+    """Whether the process that a temporary name ends with still runs."""
+    pid = path.name.split(".")[-2]
+    return pid.isdecimal() and int(pid) != os.getpid() and psutil.pid_exists(int(pid))
 
 
 def _is_broken(path: Path) -> bool:

@@ -33,27 +33,33 @@ def prepare(
     Raises:
         ConfigError: and its siblings, whatever a user can get wrong, before anything is written.
     """
-    params = checked(name, config, root)
-    if previous and _versions_hold(previous.get("packages", {})):
-        candidate = complete(params, previous["packages"])
-        if candidate == previous:
-            return candidate
-    return complete(params, _packages(params, root))
-
-
-def checked(name: str, config: dict[str, Any], root: Path) -> dict[str, Any]:
-    """``config`` with the evaluation environment filled in, once nothing in it is wrong."""
     check_pipeline_name(name)
-    params = dict(config)
-    eval_env = _evaluation_env(params["env"], params["ref_scores"]["eval_env"])
-    params["ref_scores"] = {**params["ref_scores"], "eval_env": eval_env}
+    if not isinstance(config["policy"], dict):
+        raise ConfigError(
+            f"policy is {config['policy']!r}; choose one with `- /policy: NAME` in the defaults "
+            f"list of the config, or policy=NAME: random, sb3, demonstrations or scripted"
+        )
+    params = _filled(config)
     _check_values(params)
     _check_targets(params)
     for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
         for where, source in sources(use):
             check_source(where, source, root)
         _check_sb3(use)
-    return params
+    if previous and recorded(config, previous) == previous and _versions_hold(previous["packages"]):
+        return previous
+    return _complete(params, _packages(params, root))
+
+
+def recorded(config: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
+    """What ``config`` comes to under the versions that ``previous`` records; checks nothing."""
+    return _complete(_filled(config), previous.get("packages", {}))
+
+
+def _filled(config: dict[str, Any]) -> dict[str, Any]:
+    """``config`` with the evaluation environment where it follows from the collection's."""
+    eval_env = _evaluation_env(config["env"], config["ref_scores"]["eval_env"])
+    return {**config, "ref_scores": {**config["ref_scores"], "eval_env": eval_env}}
 
 
 def _evaluation_env(env: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -63,12 +69,12 @@ def _evaluation_env(env: dict[str, Any], given: dict[str, Any]) -> dict[str, Any
     return {"id": env["id"], "kwargs": kwargs, "wrappers": given["wrappers"] or env["wrappers"]}
 
 
-def complete(params: dict[str, Any], packages: dict[str, dict[str, str]]) -> dict[str, Any]:
+def _complete(params: dict[str, Any], packages: dict[str, dict[str, str]]) -> dict[str, Any]:
     """``params`` with the versions in ``packages``, and the requirements that follow from them."""
     dataset = dict(params["dataset"])
     if dataset["requirements"] is None:
         # Local version suffixes (torch 2.13.0+cpu) name builds that no package index offers.
-        versions = packages["collect"].items()
+        versions = packages.get("collect", {}).items()
         dataset["requirements"] = [f"{n}=={v.partition('+')[0]}" for n, v in versions]
     return {**params, "dataset": dataset, "packages": packages}
 
@@ -211,6 +217,10 @@ def _check_values(params: dict[str, Any]) -> None:
     for where, value in (("collect.seed", collect["seed"]), ("ref_scores.seed", scores["seed"])):
         if value < 0:
             raise ConfigError(f"{where} is {value}; expected 0 or more")
+    for key in ("replay_steps", "replay_tolerance"):
+        value = params["validate"][key]
+        if value is not None and not 0 <= value < float("inf"):
+            raise ConfigError(f"validate.{key} is {value}; expected 0 or more")
     if collect["n_episodes"] is not None and collect["n_steps"] is not None:
         raise ConfigError(
             "collect.n_episodes and collect.n_steps are both given; keep one, e.g. "

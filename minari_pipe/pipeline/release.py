@@ -19,7 +19,7 @@ from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.blocks import sha256
 from minari_pipe.pipeline.install import settle
 from minari_pipe.pipeline.manifest import changed_files, read_manifest
-from minari_pipe.pipeline.params import checked, complete
+from minari_pipe.pipeline.params import recorded
 from minari_pipe.pipeline.processes import exclusive
 from minari_pipe.pipeline.stages.publish import check_released
 from minari_pipe.pipeline.workspace import (
@@ -58,14 +58,15 @@ def release(dataset_id: str) -> Path:
         check_released(root, dataset_id, content)
         record = root / "releases" / f"{dataset_id}.json"
         if not record.is_file():
+            commit = _commit(root, name)
             _check_current(root, name, dataset_id)
-            write_atomic(record, dump_json(_record(root, dataset_id, entry, content)))
+            write_atomic(record, dump_json(_record(root, dataset_id, entry, content, commit)))
         settle(dataset_id, root)
     return record
 
 
 def _record(
-    root: Path, dataset_id: str, entry: dict[str, Any], content: dict[str, Any]
+    root: Path, dataset_id: str, entry: dict[str, Any], content: dict[str, Any], commit: str
 ) -> dict[str, Any]:
     name = entry["pipeline"]
     return {
@@ -74,7 +75,7 @@ def _record(
         "content_sha256": content["content_sha256"],
         "manifest": content,
         "params_sha256": sha256(root / "pipelines" / name / "params.yaml"),
-        "git_commit": _commit(root, name),
+        "git_commit": commit,
         "minari_pipe": minari_pipe.__version__,
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "platform": platform.platform(),
@@ -107,28 +108,28 @@ def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, A
 
 def _arguments(root: Path, name: str) -> str:
     """The command line that made pipeline ``name``."""
-    recorded = (graph.read_params(name, root) or {}).get("overrides")
-    return " ".join(recorded) if recorded else f"+dataset={name}"
+    overrides = (graph.read_params(name, root) or {}).get("overrides")
+    return " ".join(overrides) if overrides else f"+dataset={name}"
 
 
 def _check_current(root: Path, name: str, dataset_id: str) -> None:
     """Refuse a version that today's config would not give, which the commit could not repeat."""
-    recorded = graph.read_params(name, root)
-    if recorded is None or not recorded.get("overrides"):
+    params = graph.read_params(name, root)
+    if params is None or not params.get("overrides"):
         raise ConfigError(
             f"pipelines/{name}/params.yaml is missing or damaged; run python -m minari_pipe "
             f"{_arguments(root, name)}"
         )
-    if recorded["dataset"]["id"] != dataset_id:
+    if params["dataset"]["id"] != dataset_id:
         raise ConfigError(
-            f"pipeline {name!r} makes {recorded['dataset']['id']!r} now; to release {dataset_id!r}, "
-            f"check out the commit that made it"
+            f"pipeline {name!r} makes {params['dataset']['id']!r} now; to release "
+            f"{dataset_id!r}, check out the commit that made it"
         )
     again = f"run python -m minari_pipe {_arguments(root, name)} and commit"
-    _, config, _ = compose.recompose(recorded["overrides"])
+    _, config, _ = compose.recompose(params["overrides"])
+    previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
     # Which versions are installed now does not matter: the recorded ones made the dataset.
-    now = complete(checked(name, config, root), recorded["packages"])
-    if now != {k: v for k, v in recorded.items() if k not in NOT_PARAMS}:
+    if recorded(config, previous) != previous:
         raise ConfigError(f"pipelines/{name}/params.yaml is not what conf/ gives; {again}")
     changed = _dvc_status(root, name)
     if changed:
@@ -158,7 +159,8 @@ def _commit(root: Path, name: str) -> str:
     tracked = set(_lines(_git(root, "ls-files")))
     needed = [f"pipelines/{name}/{f}" for f in ("params.yaml", "dvc.yaml", "dvc.lock")]
     needed += [p.relative_to(root).as_posix() for p in sorted((root / "conf").rglob("*.yaml"))]
-    needed += [d for d in graph.dependencies(name, root) if not _by_dvc(d, tracked)]
+    if (root / "pipelines" / name / "dvc.yaml").is_file():
+        needed += [d for d in graph.dependencies(name, root) if not _by_dvc(d, tracked)]
     missing = [path for path in dict.fromkeys(needed) if path not in tracked]
     if missing:
         raise ConfigError(

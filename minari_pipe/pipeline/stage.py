@@ -9,8 +9,10 @@ import errno
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,6 +133,8 @@ def run_stage(stage: str, body: Callable[[StageRun], None]) -> NoReturn:
 
 def _run(stage: str, body: Callable[[StageRun], None]) -> int:
     debug = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    if not debug:
+        _exit_where_hdf5_cannot_write(stage)
     try:
         name = check_pipeline_name(sys.argv[1])
         root = Path.cwd()
@@ -144,25 +148,64 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         # A stage whose driver was killed lives for a moment; wait until it is gone.
         busy = f"another stage of pipeline {name!r} is still running"
         with exclusive(stage_lock(name, root), wait_seconds=30, busy=busy):
+            # Environments leave files behind, PointMaze one for each that is made.
+            tempfile.tempdir = str(run.temporary / "tmp")
+            Path(tempfile.tempdir).mkdir(parents=True, exist_ok=True)
             body(run)
         return 0
-    except MinariPipeError as exc:
-        text = str(exc)
+    except (Exception, SystemExit) as exc:
         if debug:
             raise
-    except OSError as exc:
+        _tell_error(stage, _one_line(exc))
+        return 1
+
+
+def _one_line(exc: BaseException) -> str:
+    """What to tell the user of an exception that ends a stage."""
+    if isinstance(exc, MinariPipeError):
+        return str(exc)
+    if isinstance(exc, OSError):
         full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-        text = f"the disk is full: {exc}" if full else str(exc)
-        if debug:
-            raise
-    except MemoryError:
-        text = "out of memory"
-    except Exception as exc:  # of the user's policy or environment, or a fault of ours
-        text = f"{type(exc).__name__}: {exc}; --debug shows where"
-        if debug:
-            raise
+        return f"the disk is full: {exc}" if full else str(exc)
+    if isinstance(exc, MemoryError):
+        return "out of memory"
+    if isinstance(exc, SystemExit):
+        return f"the policy or the environment called sys.exit({exc.code!r})"
+    # Of the user's policy or environment, or a fault of ours.
+    return f"{type(exc).__name__}: {exc}; --debug shows where"
+
+
+def _tell_error(stage: str, text: str) -> None:
     print(f"error: {stage}: {' '.join(text.split())}", file=sys.stderr, flush=True)
-    return 1
+
+
+def _exit_where_hdf5_cannot_write(stage: str) -> None:
+    """Exit with one line where h5py, as it closes a file, finds the disk full.
+
+    HDF5 then fails once for every open object, each with a traceback of its own, and at last
+    crashes the process (seen with HDF5 2.0.0).
+    """
+
+    def told(exc: BaseException | None) -> None:
+        text = str(exc)
+        if isinstance(exc, RuntimeError) and "write failed" in text:
+            file = re.search(r"filename = '([^']*)'", text)
+            reason = re.search(r"error message = '([^']*)'", text)
+            full = "the disk is full: " if "No space left" in text else ""
+            where = f" {file[1]}" if file else ""
+            _tell_error(stage, f"{full}cannot write{where}: {reason[1] if reason else text}")
+            os._exit(1)
+
+    def on_unraisable(lost: Any) -> None:
+        told(lost.exc_value)
+        unraisable(lost)
+
+    def on_exception(kind: type[BaseException], exc: BaseException, trace: Any) -> None:
+        told(exc)  # Cython prints what it cannot raise
+        excepthook(kind, exc, trace)
+
+    unraisable, sys.unraisablehook = sys.unraisablehook, on_unraisable
+    excepthook, sys.excepthook = sys.excepthook, on_exception
 
 
 def _check_versions(run: StageRun) -> None:

@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = "stopped; finished work is kept, the same command goes on"
@@ -37,15 +38,24 @@ class Stopped(BaseException):
         self.exit_code = 128 + signum
 
 
-def stop_on_signals() -> None:
+def stop_on_signals(last_words: str = "") -> None:
     """From here on a signal raises :class:`Stopped` in the main thread, once.
 
     What the process was told to ignore stays ignored: ``nohup``, or the background of a script.
-    A terminal and a parent often tell the same stop twice, so another signal is no new exception;
-    but if the first one got lost (Python cannot raise inside a destructor), a later one exits.
+    A terminal and a parent often tell the same stop twice, so another signal is no new exception.
+    Where the exception is lost, the process exits on the spot, which is safe, if less tidy: h5py
+    runs Python code in weak references' callbacks, from which nothing can be raised.
+
+    Args:
+        last_words: what to say where nobody catches the exception.
     """
     first: list[float] = []
     pid = os.getpid()
+
+    def exit_now(signum: int) -> NoReturn:
+        if last_words:
+            say(last_words)
+        os._exit(128 + signum)
 
     def on_signal(signum: int, _frame: Any) -> None:
         if os.getpid() != pid:  # forked by an environment; multiprocessing would print a traceback
@@ -55,8 +65,14 @@ def stop_on_signals() -> None:
             first.append(now)
             raise Stopped(signum)
         if now - first[0] > _SECONDS_TO_UNWIND:
-            os._exit(128 + signum)
+            exit_now(signum)
 
+    def on_unraisable(lost: Any) -> None:
+        if isinstance(lost.exc_value, Stopped):
+            exit_now(lost.exc_value.exit_code - 128)
+        unraisable(lost)
+
+    unraisable, sys.unraisablehook = sys.unraisablehook, on_unraisable
     _handle(on_signal)
     # The driver lets its stages start with these blocked; see `run_stoppable`.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -66,14 +82,17 @@ def stoppable(main: Callable[[], int]) -> int:
     """Run ``main``, the driver's whole life, and say one line if a signal stopped it.
 
     Returns:
-        What ``main`` returned, or 128 + the signal.
+        What ``main`` returned. After a signal the process exits with 128 + the signal instead.
     """
     try:
-        stop_on_signals()
+        stop_on_signals(INTERRUPTED)
         code = main()
     except Stopped as stopped:
-        _say_interrupted()
-        code = stopped.exit_code
+        say(INTERRUPTED)
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        # Python would wait here for threads of DVC that hash, while the user presses Ctrl-C.
+        os._exit(stopped.exit_code)
     # What is left is the interpreter's end, where an exception would be a traceback.
     _handle(signal.SIG_DFL)
     return code
@@ -163,7 +182,8 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
         # A shell that is told as well may be gone before the stage has closed its environments.
         stages = [c for c in children if _is_stage(c)] if waited < _SECONDS_TO_UNWIND else []
         for child in stages or children:
-            _tell(child, kill=waited > _SECONDS_TO_STOP)
+            if waited > _SECONDS_TO_UNWIND or _listens(child):
+                _tell(child, kill=waited > _SECONDS_TO_STOP)
         if not children and not interrupted:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
@@ -172,14 +192,15 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
         if not children and time.monotonic() - interrupted > _SECONDS_TO_UNWIND:
             with suppress(Exception):
                 repair()
-            _say_interrupted()
+            say(INTERRUPTED)
             os._exit(128 + signum)
         time.sleep(0.1)
 
 
-def _say_interrupted() -> None:
-    with suppress(OSError):  # the terminal may be what is gone
-        print(INTERRUPTED, file=sys.stderr, flush=True)
+def say(line: str) -> None:
+    """Tell the user one line, unless the terminal is what is gone."""
+    with suppress(OSError):
+        os.write(2, f"{line}\n".encode())  # print may be what a signal interrupted
 
 
 def _children() -> list[Any]:
@@ -200,6 +221,16 @@ def _is_stage(child: Any) -> bool:
     with suppress(psutil.Error):
         return any(a.startswith(_STAGES) for a in child.cmdline())
     return False
+
+
+def _listens(child: Any) -> bool:
+    """Whether a process has a handler for SIGTERM: dash reports a child that the signal ends."""
+    try:
+        status = Path(f"/proc/{child.pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return True  # gone, or a system without /proc
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
 def _tell(child: Any, *, kill: bool) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from minari_pipe.errors import MinariPipeError
+from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.driver import check_owner, tell_versions
 from minari_pipe.pipeline.params import prepare
@@ -40,7 +40,11 @@ def main() -> int:
 
 def _sync(name: str, overrides: list[str], root: Path) -> bool:
     """Recompose one pipeline; whether its stages changed."""
-    _, config, task = compose.recompose(overrides)
+    composed, config, task = compose.recompose(overrides)
+    if composed != name:
+        raise ConfigError(
+            f"pipelines/{name}/params.yaml is of pipeline {composed!r}; remove pipelines/{name}"
+        )
     recorded = graph.read_params(name, root) or {}
     previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
     params = prepare(name, config, previous or None, root)
@@ -50,7 +54,7 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
         )
         return False
     check_owner(name, params["dataset"]["id"], root)
-    tell_versions(previous, params)
+    tell_versions(name, recorded, params, root)
     changed = graph.sync(name, params, overrides, root)
     if extra := [o for o in task if not o.startswith(("+dataset=", "pipeline="))]:
         print(f"{name}: re-applies the recorded overrides {' '.join(extra)}")
@@ -69,7 +73,7 @@ def _known(root: Path) -> dict[str, list[str]]:
 
 
 def _set_by_experiment(name: str, root: Path) -> bool:
-    """Whether ``dvc exp run -S`` may have set values in ``params.yaml``, which must not be undone."""
+    """Whether ``dvc exp run -S`` may have set values in ``params.yaml``, which must stay."""
     baseline = os.environ.get(EXPERIMENT_VARIABLE)
     path = f"pipelines/{name}/params.yaml"
     if not baseline or not (root / path).is_file():

@@ -77,9 +77,10 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 def write_if_changed(path: Path, text: str) -> bool:
     """Write ``text`` unless the file holds it already; whether it was written."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    data = text.encode()
+    if path.is_file() and path.read_bytes() == data:
         return False
-    write_atomic(path, text)
+    write_atomic(path, data)
     return True
 
 
@@ -89,4 +90,12 @@ def dump_json(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The content of a JSON file.
+
+    Raises:
+        ConfigError: it is damaged, such as by a merge.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise ConfigError(f"{path} is damaged: {exc}; restore it from git, or remove it") from exc

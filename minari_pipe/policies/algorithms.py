@@ -220,6 +220,7 @@ def check_spaces(
     Raises:
         ConfigError: names the space and what would fit.
     """
+    network_observation_space(observation_space)
     supported = find_algorithm(algorithm).actions
     kind = type(action_space).__name__
     if kind not in supported:

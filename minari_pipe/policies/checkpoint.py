@@ -39,6 +39,7 @@ from minari_pipe.policies.algorithms import (
     one_line,
 )
 from minari_pipe.policies.archive import ZIP_ERRORS, read_entry, read_file, write_zip
+from minari_pipe.trust import is_trusted_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -205,8 +206,6 @@ def trusted_load(
         TrustError: the user did not trust the file's sha256.
         ConfigError: there is no such file, it cannot be loaded, or it was made for other spaces.
     """
-    from minari_pipe.trust import is_trusted_sha256
-
     content = read_file(path)
     sha256 = hashlib.sha256(content).hexdigest()
     if not is_trusted_sha256(sha256):

@@ -18,6 +18,7 @@ from minari_pipe.fetch import Source, locate
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.demonstration_formats import Demonstration, read_demonstrations
 from minari_pipe.policies.demonstration_formats.base import Array, quoted
+from minari_pipe.tree import leaves
 
 WHAT = "the demonstrations"
 OVERRIDE = "policy.source.path=FILE"
@@ -92,7 +93,28 @@ class DemonstrationPolicy(Policy):
         state_space = getattr(env.unwrapped, "_state_space", None)
         if isinstance(state_space, spaces.Dict):
             self._check_state(env, state_space, first)
+        self._check_state_is_taken(env, first)
         self._replays = [None] * len(envs)
+
+    def _check_state_is_taken(self, env: gym.Env, first: Demonstration) -> None:
+        """Refuse an environment that starts elsewhere than it is told: replaying is then noise."""
+        starts = []
+        for seed in (0, 1):
+            try:
+                observation, _ = env.reset(seed=seed, options=self._options(first))
+            except Exception as exc:
+                raise ConfigError(
+                    f"{_name(env)} cannot start with reset(options={{{self._reset_option!r}: "
+                    f"...}}): {type(exc).__name__}: {exc}. Set policy.reset_option to the option "
+                    f"by which it takes a state, and policy.state_keys to what belongs to it"
+                ) from exc
+            starts.append([np.array(leaf) for _, leaf in leaves(observation)])
+        if not all(np.array_equal(a, b) for a, b in zip(*starts, strict=True)):
+            raise ConfigError(
+                f"{_name(env)} does not start where reset(options={{{self._reset_option!r}: ...}}) "
+                f"says: two seeds gave two first observations. Set policy.reset_option to the "
+                f"option by which it takes a state, or use an environment that has one"
+            )
 
     def start(self, row: int, episode: int, rng: np.random.Generator) -> dict[str, Any]:
         total = len(self._demonstrations)
@@ -104,6 +126,10 @@ class DemonstrationPolicy(Policy):
         assert self._action_space is not None, "bind() comes before start()"
         demonstration = self._demonstrations[episode]
         self._replays[row] = _Replay(_fitted(demonstration.actions, self._action_space))
+        return self._options(demonstration)
+
+    def _options(self, demonstration: Demonstration) -> dict[str, Any]:
+        """The options of a reset to where the demonstration begins."""
         state = demonstration.initial_state
         keys = sorted(state) if self._state_keys is None else self._state_keys
         return {self._reset_option: {key: state[key].copy() for key in keys}}

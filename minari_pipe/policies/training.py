@@ -11,9 +11,10 @@ import random
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from minari_pipe.policies.normalization import write_normalization
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
-    from stable_baselines3.common.vec_env import VecEnv
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 # Arguments of an algorithm that a config may not give, and why.
 _OWN_KEY = "it has a key of its own"
@@ -107,27 +108,24 @@ def train(
             raise ConfigError(f"train.{name} is {value!r}; expected an integer of at least {low}")
     if type(seed) is not int or not 0 <= seed < 2**32:
         raise ConfigError(f"train.seed is {seed!r}; expected an integer from 0 to 2**32 - 1")
-    from stable_baselines3.common.vec_env import VecNormalize
-
     out_dir = Path(out_dir)
-    with _seeded(seed), one_torch_thread():
-        env = _vector_env(make_env, n_envs, normalize=normalize_observations)
-        try:
-            check_spaces(algorithm, policy_class, env.observation_space, env.action_space)
-            model = _build(algorithm, policy_class, env, kwargs, settings, seed)
-            callback = _learn(model, total_timesteps, f"train {algorithm}")
-            normalization = None
-            if isinstance(env, VecNormalize):
-                normalization = out_dir / "normalize.npz"
-                write_normalization(env, normalization)
-            else:
-                (out_dir / "normalize.npz").unlink(missing_ok=True)
-            write_checkpoint(model, out_dir / "policy.zip")
-        finally:
-            env.close()
-    returns = callback.returns
-    mean = float(np.mean(returns)) if returns else None
-    return Training(out_dir / "policy.zip", normalization, callback.n_episodes, mean)
+    with _seeded(seed), one_torch_thread(), _environments(make_env, n_envs) as envs:
+        check_spaces(algorithm, policy_class, envs[0].observation_space, envs[0].action_space)
+        env, normalizer = _vector_env(envs, normalize=normalize_observations)
+        model = _build(algorithm, policy_class, env, kwargs, settings, seed)
+        callback = _learn(model, total_timesteps, f"train {algorithm}")
+    checkpoint, normalization = out_dir / "policy.zip", out_dir / "normalize.npz"
+    if normalizer is None:
+        normalization.unlink(missing_ok=True)
+    else:
+        write_normalization(normalizer, normalization)
+    write_checkpoint(model, checkpoint)
+    return Training(
+        checkpoint=checkpoint,
+        normalization=normalization if normalizer else None,
+        n_episodes=callback.n_episodes,
+        mean_return=float(np.mean(callback.returns)) if callback.returns else None,
+    )
 
 
 def check_hyperparameters(
@@ -204,19 +202,36 @@ def _seeded(seed: int) -> Iterator[None]:
         np.random.set_state(numpy)
 
 
-def _vector_env(make_env: Callable[[], gym.Env], n_envs: int, *, normalize: bool) -> VecEnv:
+@contextmanager
+def _environments(make_env: Callable[[], gym.Env], n: int) -> Iterator[list[gym.Env]]:
+    envs: list[gym.Env] = []
+    try:
+        for _ in range(n):
+            envs.append(make_env())
+        yield envs
+    finally:
+        for env in envs:
+            env.close()
+
+
+def _vector_env(envs: Sequence[gym.Env], *, normalize: bool) -> tuple[VecEnv, VecNormalize | None]:
+    """The environments as SB3 takes them, and the wrapper that normalises, if any."""
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-    env = DummyVecEnv([make_env] * n_envs)
+    env = DummyVecEnv([partial(_same, one) for one in envs])
     if not normalize:
-        return env
+        return env, None
     if network_observation_space(env.observation_space) != env.observation_space:
         raise ConfigError("normalize_observations: images are scaled by the network already")
     try:
-        return VecNormalize(env, norm_reward=False)
+        normalizer = VecNormalize(env, norm_reward=False)
     except ValueError as exc:
-        env.close()
         raise ConfigError(f"normalize_observations: {one_line(exc)}") from exc
+    return normalizer, normalizer
+
+
+def _same(env: gym.Env) -> gym.Env:
+    return env
 
 
 def _build(

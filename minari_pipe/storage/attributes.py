@@ -33,6 +33,9 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     exact: dict[str, Any] = {}
     ambiguous = any("/" in key for key in attributes)
     for key, value in attributes.items():
+        if type(value) in (bool, float) and not ambiguous:  # most of them, and surely exact
+            flat[key] = value
+            continue
         form = exact_form(value, key)
         own: dict[str, Any] = {}
         _flatten(value, key, own)

@@ -20,8 +20,10 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from minari_pipe.environments import spec_json
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import (
+    ConfigError,
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
@@ -194,6 +196,7 @@ class MinariStorage(ABC):
             observation_space = observation_space or env.observation_space
             action_space = action_space or env.action_space
             env.close()
+        storage_class.check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
         metadata: dict[str, Any] = {
             "total_episodes": 0,
             "total_steps": 0,
@@ -204,8 +207,8 @@ class MinariStorage(ABC):
         }
         if env_spec is not None:
             try:
-                metadata["env_spec"] = env_spec.to_json()
-            except TypeError as error:
+                metadata["env_spec"] = spec_json(env_spec)
+            except ConfigError as error:
                 warnings.warn(
                     f"env_spec is not serializable as {error}. "
                     "You will not be able to recover the environment from the dataset.",
@@ -223,6 +226,18 @@ class MinariStorage(ABC):
                 shutil.rmtree(data_path, ignore_errors=True)
             raise
         return storage
+
+    @classmethod
+    def check_spaces(
+        cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
+    ) -> None:
+        """Check that this format can store values of these spaces.
+
+        Raises:
+            UnsupportedSpaceError: it cannot.
+        """
+        serialize_space(observation_space)
+        serialize_space(action_space)
 
     @classmethod
     @abstractmethod

@@ -61,6 +61,7 @@ from minari_pipe.storage.hdf5_values import (
     write_attribute,
     write_column,
 )
+from minari_pipe.tree import join_path
 
 MAIN_FILE_NAME = "main_data.hdf5"
 
@@ -356,6 +357,21 @@ class HDF5Storage(MinariStorage):
             raise DatasetNotFoundError(f"No data found in data path {self.data_path}")
 
     @classmethod
+    def check_spaces(
+        cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
+    ) -> None:
+        """Check that these spaces can be stored; JPEG encoding cannot, so far."""
+        super().check_spaces(observation_space, action_space)
+        both = (("observations", observation_space), ("actions", action_space))
+        for name, space in both if jpeg_encoding else ():
+            for path, leaf in space_leaves(space):
+                if is_image_space(leaf):
+                    raise UnsupportedSpaceError(
+                        f"JPEG encoding of {join_path((name, *path))} is not supported; with "
+                        "jpeg_encoding=False it is stored without loss"
+                    )
+
+    @classmethod
     def _create(
         cls,
         data_path: Path,
@@ -363,8 +379,6 @@ class HDF5Storage(MinariStorage):
         action_space: gym.Space,
         jpeg_encoding: bool = False,
     ) -> HDF5Storage:
-        if jpeg_encoding:
-            _refuse_jpeg(observation_space, action_space)
         with EpisodeFile.create(data_path / MAIN_FILE_NAME):
             pass
         return cls(data_path, observation_space, action_space, jpeg_encoding)
@@ -384,8 +398,9 @@ class HDF5Storage(MinariStorage):
 
     def update_episodes(self, episodes: Iterable[EpisodeBuffer]) -> None:
         """Append episodes, all or none of them."""
-        if self.jpeg_encoding:
-            _refuse_jpeg(self.observation_space, self.action_space)
+        self.check_spaces(
+            self.observation_space, self.action_space, jpeg_encoding=self.jpeg_encoding
+        )
         with exclusive(self.data_path):
             metadata = self.read_raw_metadata(self.data_path)
             added = 0
@@ -481,16 +496,6 @@ def _translated(path: Path, what: str = "file") -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
         message = f"{path}: {what} cannot be read: {type(error).__name__}: {error}"
         raise CorruptDatasetError(message) from error
-
-
-def _refuse_jpeg(observation_space: gym.Space, action_space: gym.Space) -> None:
-    for name, space in (("observations", observation_space), ("actions", action_space)):
-        for path, leaf in space_leaves(space):
-            if is_image_space(leaf):
-                raise UnsupportedSpaceError(
-                    f"JPEG encoding of {'.'.join(map(str, (name, *path)))} is not supported; "
-                    "with jpeg_encoding=False it is stored without loss"
-                )
 
 
 def _checked_metadata(metadata: Mapping[str, Any], index: int) -> dict[str, Any]:

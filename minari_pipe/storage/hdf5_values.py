@@ -6,6 +6,7 @@ files, and gives up on structures that were built to keep a reader busy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ LARGE_ATTRIBUTE = 60_000
 #: more members than any episode has; stops files built to keep a reader busy for ever
 _MAX_MEMBERS = 10_000
 _MAX_DEPTH = 64
+#: arrays up to this size are read without asking how they fit into the file
+_FREE_BYTES = 2**26
 
 
 def new_group(parent: h5py.Group, name: str, flat: Mapping[str, Any]) -> h5py.Group:
@@ -159,14 +162,16 @@ def read_leaf(dataset: Any, space: gym.Space | None) -> Any:
             f"{dataset.name} takes its values from another file; only data in the file itself "
             "is read"
         )
-    if h5py.check_string_dtype(dataset.dtype) is not None:
+    dtype = dataset.dtype
+    _refuse_bomb(dataset, dtype.itemsize)
+    if h5py.check_string_dtype(dtype) is not None:
         text = dataset.asstr()[()]
         return text.tolist() if space is not None else text
-    if dataset.dtype.kind == "O":
-        base = h5py.check_vlen_dtype(dataset.dtype)
+    if dtype.kind == "O":
+        base = h5py.check_vlen_dtype(dtype)
         if base == np.uint8 and len(dataset) and _is_jpeg(dataset[0]):
             raise _jpeg_error(dataset.name)
-        raise CorruptDatasetError(f"{dataset.name} has the type {dataset.dtype}, not numbers")
+        raise CorruptDatasetError(f"{dataset.name} has the type {dtype}, not numbers")
     values = dataset[()]
     if (
         values.dtype == np.uint8
@@ -178,6 +183,20 @@ def read_leaf(dataset: Any, space: gym.Space | None) -> Any:
     ):
         raise _jpeg_error(dataset.name)
     return values
+
+
+def _refuse_bomb(dataset: h5py.Dataset, itemsize: int) -> None:
+    """Refuse what declares far more bytes than the file can hold, before they are allocated.
+
+    HDF5 fills what was never written with zeros, and gzip packs at most 1032 to 1.
+    """
+    for shape in (dataset.shape, dataset.chunks or ()):
+        size = math.prod(shape) * itemsize
+        if size > _FREE_BYTES and size > 1100 * dataset.file.id.get_filesize():
+            raise CorruptDatasetError(
+                f"{dataset.name} declares {size} bytes of shape {shape}, far more than its file "
+                "can hold"
+            )
 
 
 def read_infos(group: h5py.Group, slashes: list[list[str]]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,12 @@ from typing import Any
 import gymnasium as gym
 from tqdm import tqdm
 
+from minari_pipe.environments import spec_json
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import environment_factory, make_policy, source_hashes
 from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.swap import copy_file
 from minari_pipe.pipeline.workspace import dump_json
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import run_episodes
@@ -91,7 +92,7 @@ def collect(
                 bar.update(len(record["episodes"]) if unit == "episode" else steps)
             episodes += record["episodes"]
             n_steps += sum(e["n_steps"] for e in record["episodes"])
-            shutil.copyfile(blocks.path(index), out / blocks.path(index).name)
+            copy_file(blocks.path(index), out / blocks.path(index).name)
             used.append(blocks.path(index).name)
     if collection.n_steps is not None and n_steps < limit:
         raise ConfigError(
@@ -109,7 +110,7 @@ def collect(
         "cut_last_episode_to": episodes[-1]["n_steps"] if cut else None,
         "total_episodes": len(episodes),
         "total_steps": sum(e["n_steps"] for e in episodes),
-        "env_spec": env.spec.to_json(),
+        "env_spec": spec_json(env.spec),
         "observation_space": serialize_space(env.observation_space),
         "action_space": serialize_space(env.action_space),
         "files": files,

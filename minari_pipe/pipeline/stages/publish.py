@@ -11,7 +11,12 @@ from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
 from minari_pipe.errors import DatasetExistsError, MinariPipeError
 from minari_pipe.identity import manifest
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256, metadata_text
-from minari_pipe.pipeline.manifest import MANIFEST, changed_files, read_manifest
+from minari_pipe.pipeline.manifest import (
+    MANIFEST,
+    changed_files,
+    read_manifest,
+    released_manifest,
+)
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.swap import copy_file, swap_in
 from minari_pipe.pipeline.workspace import dump_json, inside, read_json, write_atomic
@@ -76,11 +81,8 @@ def _holds(target: Path, content: dict[str, Any]) -> bool:
 
 def check_released(root: Path, dataset_id: str, content: dict[str, Any]) -> None:
     """Refuse to change a version that ``releases/`` records."""
-    record = root / "releases" / f"{dataset_id}.json"
-    if not record.is_file():
-        return
-    released = read_json(record)["manifest"]
-    if released == content:
+    released = released_manifest(dataset_id, root)
+    if released is None or released == content:
         return
     then, now = released["content_sha256"], content["content_sha256"]
     hashes = f"content changed (content_sha256 {then[:12]} then, {now[:12]} now)"

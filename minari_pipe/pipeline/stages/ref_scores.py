@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
-from minari_pipe.environments import registered_horizon
+from minari_pipe.environments import registered_horizon, spec_json
 from minari_pipe.evaluation import EpisodeResult, evaluate
 from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import environment_factory, make_policy, source_hashes
@@ -116,12 +116,12 @@ def main(run: StageRun) -> None:
     env = make_env()
     assert env.spec is not None
     found: dict[str, Any] = {
-        "eval_env": {"id": env.spec.id, "horizon": env.spec.max_episode_steps},
         # Lists, because `dvc metrics show` makes a column of everything else.
+        "eval_env": [{"id": env.spec.id, "horizon": env.spec.max_episode_steps}],
         "packages": [f"{n}=={v}" for n, v in run.params["packages"]["ref_scores"].items()],
         "warnings": [],
     }
-    env_spec = env.spec.to_json()
+    env_spec = spec_json(env.spec)
     env.close()
     rows: list[tuple[Any, ...]] = []
     random = {"_target_": "minari_pipe.policies.RandomPolicy"}

@@ -9,10 +9,8 @@ from minari_pipe.checks import Finding, Options, Subject, run
 from minari_pipe.errors import ConfigError
 from minari_pipe.identity import content_sha256
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256
-from minari_pipe.pipeline.build import import_environment
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, make_importable, read_json, write_atomic
-from minari_pipe.storage.hdf5 import HDF5Storage
 from minari_pipe.trust import trusted_modules
 
 
@@ -25,12 +23,10 @@ def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     """
     metadata = assemble(folder, params)
     data_path = folder / "dataset" / "data"
-    storage = HDF5Storage.read(data_path)
     options = params["validate"]
-    subject = Subject(
-        storage,
-        metadata,
+    subject = Subject.open(
         data_path,
+        metadata,
         Options(
             trusted_modules=tuple(sorted(trusted_modules())),
             acknowledge=tuple(options["acknowledge"]),
@@ -38,17 +34,14 @@ def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
             replay_tolerance=options["replay_tolerance"],
         ),
     )
-    found = run(subject).to_json()
-    extra = [f.to_json() for f in _reported(folder)]
-    found["findings"] += extra
-    for level in ("error", "warning"):
-        found[f"{level}s"] = sum(f["level"] == level for f in found["findings"])
-    found["ok"] = found["errors"] == 0
+    found = run(subject, extra=_reported(folder)).to_json()
     found["demonstrations"] = _gaps(folder)
-    found["content_sha256"] = content_sha256(storage, metadata)
+    if subject.storage is not None:
+        found["content_sha256"] = content_sha256(subject.storage, metadata)
     # Lists, because `dvc metrics show` makes a column of everything else.
     found["checks"] = [{"check": name, "findings": n} for name, n in found["checks"].items()]
     found["assembled_sha256"] = [assembled_sha256(folder, metadata)]
+    found["replay"] = {"replayed": found["replay"]["replayed"], "details": [found["replay"]]}
     return found
 
 
@@ -91,7 +84,6 @@ def _gaps(folder: Path) -> dict[str, float] | None:
 def main(run: StageRun) -> None:
     """The command: ``dataset/`` and ``ref_scores.json`` in, ``validation.json`` out."""
     make_importable(run.root)
-    import_environment(run.params["env"]["id"])
     found = validate(run.folder, run.params)
     write_atomic(run.folder / "validation.json", dump_json(found))
     for finding in found["findings"]:

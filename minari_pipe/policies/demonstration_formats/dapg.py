@@ -49,21 +49,10 @@ def _read(path: Path, state_keys: StateKeys) -> Sequence[Demonstration]:
         raise InvalidEpisodeError(
             f"{label}: the pickle holds a {type_name(episodes)}, expected a list of dicts"
         )
-    demonstrations = []
-    n_bytes = 0
-    for index, episode in enumerate(episodes):
-        where = f"{label}: demonstration {index}"
-        demonstration = _demonstration(episode, state_keys, where)
-        n_bytes += sum(
-            column.nbytes
-            for column in (demonstration.observations, demonstration.actions, demonstration.rewards)
-        )
-        # A few bytes can name the same array again and again.
-        if n_bytes > path.stat().st_size:
-            raise InvalidEpisodeError(
-                f"{where} repeats data of another; the file is smaller than it"
-            )
-        demonstrations.append(demonstration)
+    demonstrations = [
+        _demonstration(episode, state_keys, f"{label}: demonstration {index}")
+        for index, episode in enumerate(episodes)
+    ]
     check_demonstrations(demonstrations, label)
     return demonstrations
 

@@ -6,14 +6,18 @@ arguments instead, and :meth:`PickledArray.build` makes the array from the noted
 checking their number. Python's own unpickler is not used, because it can be made to crash or to
 take all memory before any class lookup (memo indices, deeply nested keys), and NumPy's
 reconstructors are not, because a damaged pickle can crash them.
+
+Every protocol is read, Python 2's pickles too: their bytes come as text, one character per byte.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import math
 import pickletools
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,25 +27,35 @@ import numpy as np
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.policies.demonstration_formats.base import Array
 
-# A demonstration takes about 150 operations; each may cost some 100 bytes of memory.
+# A demonstration takes 100 to 220 operations; each may cost some 100 bytes of memory.
 _MOST_OPERATIONS = 2_000_000
 _MOST_DIMENSIONS = 32
 _MOST_ENTRIES = 2**62
+# Bytes that an array without entries would have if its dimensions of zero were one.
+_MOST_EMPTY = 2**31
+# Bytes that all arrays together may take beyond the file's size, because a few bytes of a pickle
+# can name the same array again and again; and what an array takes besides its values. A pickle of
+# _MOST_OPERATIONS that names each array once stays below.
+_SHARED = 2**24
+_ARRAY_BYTES = 128
 
-_RECONSTRUCT = "_reconstruct"
-_NDARRAY = "ndarray"
-_DTYPE = "dtype"
-_SCALAR = "scalar"
+_OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
+
 # The only names a pickle may use, and what stands in for each.
 _GLOBALS = {
-    "numpy.core.multiarray _reconstruct": _RECONSTRUCT,
-    "numpy._core.multiarray _reconstruct": _RECONSTRUCT,
-    "numpy.core.multiarray scalar": _SCALAR,
-    "numpy._core.multiarray scalar": _SCALAR,
-    "numpy ndarray": _NDARRAY,
-    "numpy dtype": _DTYPE,
+    "numpy.core.multiarray _reconstruct": "_reconstruct",
+    "numpy._core.multiarray _reconstruct": "_reconstruct",
+    "numpy.core.multiarray scalar": "scalar",
+    "numpy._core.multiarray scalar": "scalar",
+    "numpy.core.numeric _frombuffer": "_frombuffer",  # protocol 5
+    "numpy._core.numeric _frombuffer": "_frombuffer",
+    "numpy ndarray": "ndarray",
+    "numpy dtype": "dtype",
+    "_codecs encode": "encode",  # protocols 0 to 2 have no bytes: Python 3 writes calls instead
+    "__builtin__ bytes": "bytes",
+    "builtins bytes": "bytes",
 }
-# What genops hands over as the value itself.
+# Operations whose argument is the value itself.
 _LITERALS = frozenset(
     [
         "NONE",
@@ -68,7 +82,7 @@ _LITERALS = frozenset(
     ]
 )
 _DTYPE_CODES = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
-_HINT = "a list of dicts of plain NumPy arrays, pickled with protocol 3 or 4, can be read"
+_HINT = "a list of dicts of plain NumPy arrays can be read"
 
 
 class _RefusedError(Exception):
@@ -91,17 +105,33 @@ class _PickledDtype:
         return np.dtype(self.code).newbyteorder(self.order)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class _Latin1:
+    """Bytes as text, not encoded yet: a few bytes can ask for the same text again and again."""
+
+    text: str
+
+
+@dataclass
+class _Allowance:
+    """The bytes that all arrays of one pickle may still take."""
+
+    left: int
+
+
 @dataclass
 class PickledArray:
     """What a pickle says about an array; nothing of it is believed before :meth:`build`."""
 
-    shape: Any = None
-    dtype: Any = None
-    fortran_order: Any = None
+    allowance: _Allowance
     data: Any = None
+    dtype: Any = None
+    shape: Any = None
+    order: Any = "C"
+    axes: Any = None
 
     def build(self, where: str) -> Array:
-        """The array, read-only, over the pickle's own bytes.
+        """The array, read-only.
 
         Raises:
             InvalidEpisodeError: the type is not plain numbers, or type, shape and bytes disagree.
@@ -128,23 +158,40 @@ class PickledArray:
             raise _RefusedError(
                 f"has {len(data)} bytes, but the shape {shape} of {dtype} takes {n_bytes}"
             )
-        if max(shape, default=0) * dtype.itemsize > max(len(data), 1):
+        if not n_bytes and math.prod(n for n in shape if n) * dtype.itemsize > _MOST_EMPTY:
             # A dimension of zero makes any other size fit.
             raise _RefusedError(f"has the impossible shape {shape}")
+        self.allowance.left -= n_bytes + _ARRAY_BYTES
+        if self.allowance.left < 0:
+            raise _RefusedError("repeats data of another; together they exceed the file")
         flat: Array = np.frombuffer(data, dtype=dtype) if data else np.empty(0, dtype)
-        return flat.reshape(shape, order="F" if self.fortran_order else "C")
+        flat.flags.writeable = False  # a bytearray may be the data of other arrays too
+        return self._arranged(flat)
+
+    def _arranged(self, flat: Array) -> Array:
+        if self.axes is None and self.order in ("C", "F"):
+            return flat.reshape(self.shape, order=self.order)
+        if (
+            self.order == "K"
+            and isinstance(self.axes, tuple)
+            and all(type(n) is int for n in self.axes)
+            and sorted(self.axes) == list(range(len(self.shape)))
+        ):
+            return flat.reshape(self.shape).transpose(self.axes)
+        raise _RefusedError("is an array whose entries are in an unknown order")
 
 
 @dataclass
 class PickledScalar:
     """What a pickle says about a NumPy scalar."""
 
+    allowance: _Allowance
     dtype: Any
     data: Any
 
     def build(self, where: str) -> Array:
         """The scalar as an array of shape ``()``; raises like :meth:`PickledArray.build`."""
-        return PickledArray((), self.dtype, False, self.data).build(where)
+        return PickledArray(self.allowance, self.data, self.dtype, ()).build(where)
 
 
 def type_name(value: Any) -> str:
@@ -153,6 +200,8 @@ def type_name(value: Any) -> str:
         return "NumPy array"
     if isinstance(value, PickledScalar):
         return "NumPy scalar"
+    if isinstance(value, _Latin1):
+        return "bytes"
     return type(value).__name__.lstrip("_")
 
 
@@ -168,7 +217,7 @@ def load(path: Path, label: str) -> Any:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of genops, about odd escapes in a damaged file
+            warnings.simplefilter("ignore")  # about odd escapes in a damaged file
             return _run(path.read_bytes())
     except _RefusedError as error:
         raise InvalidEpisodeError(f"{label}: {error}") from error
@@ -180,13 +229,12 @@ def load(path: Path, label: str) -> Any:
 
 
 def _run(data: bytes) -> Any:
-    machine = _Machine()
+    machine = _Machine(_Allowance(len(data) + _SHARED))
     stream = io.BytesIO(data)
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+    for count, (name, argument) in enumerate(_operations(stream)):
         if count > _MOST_OPERATIONS:
             raise _RefusedError(f"has more than {_MOST_OPERATIONS} operations; {_HINT}")
-        if opcode.name != "STOP":
-            machine.step(opcode.name, argument)
+        machine.step(name, argument)
     if stream.tell() != len(data):
         raise _RefusedError(f"goes on for {len(data) - stream.tell()} bytes after the pickle's end")
     if len(machine.stack) != 1 or machine.marks:
@@ -194,10 +242,31 @@ def _run(data: bytes) -> Any:
     return machine.stack[0]
 
 
+def _operations(stream: io.BytesIO) -> Iterator[tuple[str, Any]]:
+    """Each operation before STOP and its argument.
+
+    Like :func:`pickletools.genops`, which takes Python 2's STRING for ASCII; it is Latin-1 here,
+    as the binary forms are there.
+    """
+    while code := stream.read(1):
+        opcode = _OPCODES.get(code)
+        if opcode is None:
+            raise ValueError(f"there is no pickle operation {code!r}")
+        if opcode.name == "STOP":
+            return
+        if opcode.name == "STRING":
+            escaped = pickletools.read_stringnl(stream, decode=False)
+            yield opcode.name, codecs.escape_decode(escaped)[0].decode("latin-1")
+        else:
+            yield opcode.name, opcode.arg.reader(stream) if opcode.arg else None
+    raise ValueError("pickle exhausted before seeing STOP")
+
+
 class _Machine:
     """The stack and memo of a pickle, and what each permitted operation does to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: _Allowance) -> None:
+        self.allowance = allowance
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
@@ -258,6 +327,11 @@ class _Machine:
                 self.build()
             case "INST":
                 raise _RefusedError(_names_global(argument))
+            case "NEXT_BUFFER" | "READONLY_BUFFER":
+                raise _RefusedError(
+                    f"keeps values outside of the file (the pickle operation {name}); "
+                    f"pickle without a buffer_callback"
+                )
             case _:
                 raise _RefusedError(f"contains the pickle operation {name}; {_HINT}")
 
@@ -302,29 +376,36 @@ class _Machine:
         arguments, callee = self.pop(), self.pop()
         if not isinstance(callee, _StandIn) or not isinstance(arguments, tuple):
             raise _RefusedError(f"calls a {type_name(callee)}; {_HINT}")
-        if callee.kind == _RECONSTRUCT and arguments[:1] == (_StandIn(_NDARRAY),):
-            self.stack.append(PickledArray())
-        elif callee.kind == _DTYPE:
-            self.stack.append(_dtype(arguments))
-        elif callee.kind == _SCALAR and len(arguments) == 2:
-            self.stack.append(PickledScalar(*arguments))
-        else:
-            raise _RefusedError(f"makes a numpy {callee.kind} in an unknown way; {_HINT}")
+        match callee.kind, arguments:
+            case "_reconstruct", (_StandIn("ndarray"), *_):
+                self.stack.append(PickledArray(self.allowance))
+            case "_frombuffer", (_, _, _, _) | (_, _, _, _, _):
+                self.stack.append(PickledArray(self.allowance, *arguments))
+            case "scalar", (_, _):
+                self.stack.append(PickledScalar(self.allowance, *arguments))
+            case "dtype", (code, *_):
+                self.stack.append(_dtype(code))
+            case "encode", (str(text), "latin1"):
+                self.stack.append(_Latin1(text))
+            case "bytes", ():
+                self.stack.append(b"")
+            case _:
+                raise _RefusedError(f"calls {callee.kind} in an unknown way; {_HINT}")
 
     def build(self) -> None:
         """Note the state that NumPy's object would be given."""
         state = self.pop()
         target = self.stack[-1]
         if isinstance(target, PickledArray) and isinstance(state, tuple) and len(state) == 5:
-            _, target.shape, target.dtype, target.fortran_order, target.data = state
+            _, target.shape, target.dtype, fortran_order, target.data = state
+            target.order, target.axes = "F" if fortran_order else "C", None
         elif isinstance(target, _PickledDtype) and isinstance(state, tuple) and len(state) >= 5:
             _set_order(target, state)
         else:
             raise _RefusedError(f"gives a state to a {type_name(target)}; {_HINT}")
 
 
-def _dtype(arguments: tuple[Any, ...]) -> _PickledDtype:
-    code = arguments[0] if arguments else None
+def _dtype(code: Any) -> _PickledDtype:
     code = code.decode("latin-1") if isinstance(code, bytes) else code
     if not isinstance(code, str) or code not in _DTYPE_CODES:
         raise _RefusedError(f"holds an array of type {_short(code)}, expected plain numbers")
@@ -341,13 +422,14 @@ def _set_order(dtype: _PickledDtype, state: tuple[Any, ...]) -> None:
 
 
 def _as_bytes(data: Any) -> bytes | bytearray | None:
-    if isinstance(data, str):
+    text = data.text if isinstance(data, _Latin1) else data
+    if isinstance(text, str):
         # Python 2 wrote bytes as text; NumPy reads it the same way.
         try:
-            return data.encode("latin-1")
+            return text.encode("latin-1")
         except UnicodeEncodeError:
             return None
-    return data if isinstance(data, bytes | bytearray) else None
+    return text if isinstance(text, bytes | bytearray) else None
 
 
 def _names_global(argument: Any) -> str:

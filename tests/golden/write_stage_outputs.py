@@ -1,0 +1,182 @@
+"""Writes the sha256 of what every stage writes for a tiny fixed pipeline: stage_outputs.json.
+
+Run it after raising ``OUTPUT_VERSION`` of a stage in minari_pipe/pipeline/graph.py::
+
+    python tests/golden/write_stage_outputs.py
+
+It refuses to record other bytes under the same number, because an installed package's stages rerun
+only when the number changes. ``--anyway`` records them, which is right as long as the number was
+never in a release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+GOLDEN = HERE / "stage_outputs.json"
+
+CONFIG = """\
+# @package _global_
+defaults: [{/policy: random}, {/policy@ref_scores.expert: scripted}, _self_]
+dataset:
+  {id: tests/golden-v0, description: fixed, license: MIT, citation: none, algorithm_name: random}
+author: {name: Ada, email: ada@example.org}
+env: {id: "golden_env:Golden-v0"}
+collect: {n_episodes: 5, block_episodes: 2, n_envs: 2, seed: 3, record_infos: true}
+ref_scores: {n_episodes: 30, n_envs: 2, seed: 4, expert: {controller: {_target_: golden_expert.go}}}
+"""
+
+TRAINED = """\
+# @package _global_
+defaults: [{/policy: sb3}, _self_]
+dataset: {id: tests/trained-v0}
+author: {name: Ada}
+env: {id: "golden_env:Golden-v0"}
+policy:
+  algorithm: ppo
+  policy_kwargs: {net_arch: [4]}
+  train:
+    total_timesteps: 32
+    normalize_observations: true
+    hyperparameters: {n_steps: 16, batch_size: 8, n_epochs: 1}
+collect: {n_episodes: 1}
+ref_scores: {ref_min_score: 0.0, ref_max_score: 1.0}
+"""
+
+EXPERT = "def go(observation):\n    return 2\n"
+
+STAGES = {
+    "train": ("trained", ("pipelines/trained/train",), ()),
+    "collect": ("golden", ("pipelines/golden/episodes",), ()),
+    "create": (
+        "golden",
+        ("pipelines/golden/dataset", "pipelines/golden/returns.csv"),
+        ("collect",),
+    ),
+    "ref_scores": (
+        "golden",
+        tuple(
+            f"pipelines/golden/{f}" for f in ("ref_scores.json", "eval_env.json", "ref_returns.csv")
+        ),
+        (),
+    ),
+    "validate": ("golden", ("pipelines/golden/validation.json",), ("create", "ref_scores")),
+    "publish": ("golden", ("datasets", "catalog"), ("create", "ref_scores", "validate")),
+}
+"""Of each stage: the pipeline, what it writes, and the stages whose output it reads."""
+
+PACKAGES = {
+    "train": ("gymnasium", "numpy", "stable-baselines3", "torch"),
+    "collect": ("gymnasium", "h5py", "numpy"),
+    "create": ("gymnasium", "h5py", "numpy"),
+    "ref_scores": ("gymnasium", "numpy"),
+    "validate": ("gymnasium", "h5py", "numpy"),
+    "publish": ("gymnasium", "h5py", "numpy"),
+}
+"""Packages whose other versions may write other bytes; training depends on the processor too."""
+
+
+def made_with(stage: str) -> dict[str, str]:
+    """What besides the package's own code decides the bytes of ``stage``."""
+    found = {name: importlib.metadata.version(name) for name in PACKAGES[stage]}
+    if "h5py" in found:
+        import h5py
+
+        found["HDF5"] = h5py.version.hdf5_version
+    if "torch" in found:
+        import torch
+
+        found["torch"] = found["torch"].partition("+")[0]
+        found["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return found
+
+
+def outputs(root: Path, stages: list[str]) -> dict[str, str]:
+    """Run ``stages`` in the workspace ``root``, which is empty; the sha256 of what each wrote."""
+    from minari_pipe.pipeline import compose, graph
+    from minari_pipe.pipeline.params import prepare
+    from minari_pipe.pipeline.stage import StageRun
+
+    (root / ".dvc").mkdir(parents=True)
+    for name, text in (("golden", CONFIG), ("trained", TRAINED)):
+        config = root / "conf" / "dataset" / f"{name}.yaml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(text)
+    (root / "golden_env.py").write_text((HERE / "golden_env.py").read_text())
+    (root / "golden_expert.py").write_text(EXPERT)
+    os.environ["MINARI_PIPE_TRUSTED_MODULES"] = "golden_env,golden_expert"
+    os.chdir(root)
+    found = {}
+    for stage in stages:
+        name, written, _ = STAGES[stage]
+        if not (root / "pipelines" / name).is_dir():
+            _, config, _ = compose.recompose([f"+dataset={name}"])
+            graph.sync(name, prepare(name, config, None, root), [], root)
+        params = graph.read_params(name, root)
+        module = importlib.import_module(f"minari_pipe.pipeline.stages.{stage}")
+        module.main(StageRun(stage, name, root, params))
+        found[stage] = _sha256(root, written)
+    return found
+
+
+def _sha256(root: Path, written: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for place in written:
+        path = root / place
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                inner = hashlib.sha256(file.read_bytes()).hexdigest()
+                digest.update(f"{file.relative_to(root).as_posix()} {inner}\n".encode())
+    return digest.hexdigest()
+
+
+def changed_by_itself(found: dict[str, str], golden: dict[str, Any]) -> list[str]:
+    """Stages that write other bytes although all that they read is as recorded."""
+    changed = [s for s in found if s in golden and golden[s]["sha256"] != found[s]]
+    return [s for s in changed if not set(STAGES[s][2]) & set(changed)]
+
+
+def main() -> int:
+    from minari_pipe.pipeline.graph import OUTPUT_VERSION
+
+    if "--print" in sys.argv:
+        print(json.dumps(outputs(Path(sys.argv[2]), sys.argv[3:])))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        found = outputs(Path(folder) / "work", list(STAGES))
+        os.chdir(HERE)
+    golden = json.loads(GOLDEN.read_text()) if GOLDEN.is_file() else {}
+    same_number = [
+        stage
+        for stage in changed_by_itself(found, golden)
+        if golden[stage]["output_version"] == OUTPUT_VERSION[stage]
+        and golden[stage]["made_with"] == made_with(stage)
+    ]
+    if same_number and "--anyway" not in sys.argv:
+        names = ", ".join(f"OUTPUT_VERSION[{stage!r}]" for stage in same_number)
+        print(f"other bytes under the same number: raise {names} in minari_pipe/pipeline/graph.py")
+        return 1
+    record = {
+        stage: {
+            "output_version": OUTPUT_VERSION[stage],
+            "sha256": found[stage],
+            "made_with": made_with(stage),
+        }
+        for stage in STAGES
+    }
+    GOLDEN.write_text(json.dumps(record, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The declared code of a stage is what it imports, and reading it executes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.closure import import_closure, module_files, source_folder
+from tests.recipe_runs import SMALL, is_possible, run_recipe
+
+
+def write(root: Path, **files: str) -> Path:
+    """Files by dotted name, such as ``a.b`` for ``a/b.py``."""
+    for name, text in files.items():
+        path = root / (name.replace(".", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def closure(root: Path, *names: str) -> list[str]:
+    """Dotted names of the files that ``names`` consist of."""
+    files = [file for name in names for file in module_files(name, root)]
+    assert len(files) == len(names)
+    found = import_closure(files, root, root=root)
+    return [".".join(f.relative_to(root).with_suffix("").parts) for f in found]
+
+
+ROWS = {
+    "a plain import": ("import b", ["a", "b"]),
+    "a name from a module": ("from b import anything", ["a", "b"]),
+    "several at once": ("import b, c.d as e", ["a", "b", "c.__init__", "c.d"]),
+    "a module from a package": ("from c import d", ["a", "c.__init__", "c.d"]),
+    "a name from a package": ("from c import nothing", ["a", "c.__init__"]),
+    "a module deep in a package": ("import c.d", ["a", "c.__init__", "c.d"]),
+    "what an imported module imports": ("import e", ["a", "b", "e"]),
+    "an import inside a function": ("def f():\n    import b", ["a", "b"]),
+    "an import inside a try": ("try:\n    import b\nexcept ImportError:\n    import f", ["a", "b"]),
+    "not what is for type checkers": ("if TYPE_CHECKING:\n    import b", ["a"]),
+    "nor with its module": ("import typing\nif typing.TYPE_CHECKING:\n    import b", ["a"]),
+    "but what is not for them": ("if not TYPE_CHECKING:\n    import b", ["a", "b"]),
+    "nor the other branch": (
+        "if TYPE_CHECKING:\n    import b\nelse:\n    import e",
+        ["a", "b", "e"],
+    ),
+    "not what is installed": ("import numpy.linalg, os", ["a"]),
+    "a circle": ("import g", ["a", "g"]),
+    "a star": ("from b import *", ["a", "b"]),
+    "the top from the top": ("from . import b", ["a", "b"]),
+}
+
+
+@pytest.mark.parametrize(("source", "expected"), ROWS.values(), ids=ROWS)
+def test_the_closure_of_a_module_holds(source, expected, tmp_path):
+    files = {"a": source, "b": "", "c.__init__": "", "c.d": "", "e": "import b", "g": "import a"}
+    assert closure(write(tmp_path, **files), "a") == expected
+
+
+def test_relative_imports_are_resolved_in_their_package(tmp_path):
+    root = write(
+        tmp_path,
+        **{
+            "p.__init__": "from .q import r",
+            "p.q.__init__": "from . import r",
+            "p.q.r": "from ..s import thing\nfrom .t import other",
+            "p.q.t": "from ... import beyond",
+            "p.s": "",
+            "p.unused": "",
+        },
+    )
+    assert closure(root, "p.q.t") == ["p.__init__", "p.q.__init__", "p.q.r", "p.q.t", "p.s"]
+
+
+def test_nothing_is_executed(tmp_path):
+    root = write(tmp_path, a="import b\nopen('ran', 'w')", b="raise SystemExit")
+    assert closure(root, "a") == ["a", "b"]
+    assert not (root / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("def f(:\n", r"b.py:1 is not valid Python"), ("\0", "b.py.* is not valid Python")],
+    ids=["syntax", "null byte"],
+)
+def test_what_is_not_python_is_named(source, message, tmp_path):
+    root = write(tmp_path, a="import b", b=source)
+    with pytest.raises(ConfigError, match=message):
+        closure(root, "a")
+
+
+def test_an_edited_file_is_read_again_and_a_damaged_memory_ignored(tmp_path):
+    root = write(tmp_path, a="import b", b="", c="")
+    assert closure(root, "a") == ["a", "b"]
+    old = (root / "a.py").stat()
+    write(root, a="import c")  # the same size
+    os.utime(root / "a.py", ns=(old.st_atime_ns, old.st_mtime_ns))  # and the same time
+    assert closure(root, "a") == ["a", "c"]
+    memory = root / ".minari_pipe" / "imports.json"
+    assert json.loads(memory.read_text())["files"]
+    for damaged in ("", "[]", '{"reader": 1, "files": {}}', '{"reader": 2, "files": 3}'):
+        from minari_pipe.pipeline import closure as module
+
+        memory.write_text(damaged)
+        module._remembered.cache_clear()
+        assert closure(root, "a") == ["a", "c"]
+
+
+def test_a_link_is_named_where_it_stands(tmp_path):
+    root = write(tmp_path / "work", a="import b")
+    write(tmp_path / "elsewhere", real="")
+    (root / "b.py").symlink_to(tmp_path / "elsewhere" / "real.py")
+    assert closure(root, "a") == ["a", "b"]
+
+
+def test_the_users_source_is_found_and_installed_packages_are_left_out(tmp_path, monkeypatch):
+    root = write(tmp_path / "work", own="")
+    editable = write(tmp_path / "editable", **{"theirs.__init__": "", "theirs.policy": ""})
+    installed = write(tmp_path / "lib" / "site-packages", bought="")
+    monkeypatch.syspath_prepend(str(editable))
+    monkeypatch.syspath_prepend(str(installed))
+    assert source_folder("own", root) == root
+    assert source_folder("theirs.policy", root) == editable
+    assert source_folder("theirs.missing", root) is None
+    assert source_folder("bought", root) is None
+    assert source_folder("json", root) is None
+    assert source_folder("gymnasium.wrappers", root) is None
+    assert source_folder("no_such_module", root) is None
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_a_stage_imports_only_what_its_dependencies_declare(name, tmp_path_factory):
+    if not is_possible(name):
+        pytest.skip("the real demonstrations are not beside the checkout")
+    runs = run_recipe(name, tmp_path_factory.getbasetemp())
+    root = runs.checkout.root
+    written = yaml.safe_load((root / "pipelines" / name / "dvc.yaml").read_text())["stages"]
+    assert set(written) == set(runs.imports)
+    for stage, entry in written.items():
+        declared = {root / dep for dep in entry["deps"]}
+        real = {Path(file) for file in runs.imports[stage].values()}
+        assert all(file.is_relative_to(root) for file in real)
+        assert root / "minari_pipe" / "pipeline" / "stages" / f"{stage}.py" in real
+        undeclared = {str(file.relative_to(root)) for file in real - declared}
+        assert not undeclared, f"{stage} of {name} imports what it does not declare"

@@ -1,0 +1,178 @@
+"""How much is collected, in which blocks, and how the blocks become a dataset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minari_pipe.dataset import MinariDataset
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.blocks import BlockStore
+from minari_pipe.pipeline.stages.collect import Collection, collect
+from minari_pipe.pipeline.stages.create import create
+from minari_pipe.policies.base import Policy
+from minari_pipe.policies.random import RandomPolicy
+from tests.conftest import FULL
+
+DATASET = {
+    "id": "tests/steps-v0",
+    "description": None,
+    "license": "CC-BY-4.0",
+    "citation": None,
+    "algorithm_name": None,
+    "code_permalink": None,
+    "requirements": ["gymnasium"],
+}
+
+
+class Lengths(RandomPolicy):
+    """Episode ``e`` is ``e % 4 + 2`` steps long; some policies have only so many episodes."""
+
+    def __init__(self, n: int | None = None) -> None:
+        super().__init__()
+        self._n = n
+
+    def start(self, row, episode, rng):
+        super().start(row, episode, rng)
+        return {"length": episode % 4 + 2}
+
+    def n_episodes(self):
+        return self._n
+
+    def finish(self, episode, buffer):
+        return {"steps": len(buffer), "findings": []}
+
+
+def run(folder: Path, policy: Policy | None = None, **changes) -> tuple[dict, BlockStore]:
+    """Collect into ``folder/out``; the index that was written, and the blocks."""
+    options = {
+        "n_episodes": None,
+        "n_steps": None,
+        "exact": False,
+        "seed": 7,
+        "block_episodes": 3,
+        "n_envs": 2,
+        "record_infos": True,
+        "record_state": False,
+    }
+    out = folder / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.iterdir():
+        old.unlink()
+    blocks = BlockStore(folder / "blocks", ".hdf5")
+    collect(
+        make_env=lambda: gym.make("StepIndex-v0"),
+        policy=policy or Lengths(),
+        collection=Collection(**{**options, **changes}),
+        blocks=blocks,
+        out=out,
+        files={},
+        say=lambda text: None,
+    )
+    return json.loads((out / "episodes.json").read_text()), blocks
+
+
+def created(folder: Path) -> MinariDataset:
+    made = folder / "dataset"
+    made.mkdir()
+    create(
+        episodes=folder / "out",
+        dataset=DATASET,
+        author={"name": "Ada", "email": None},
+        out=made,
+        returns=folder / "returns.csv",
+        say=lambda text: None,
+    )
+    return MinariDataset(made / "data")
+
+
+def lengths(n: int) -> list[int]:
+    return [e % 4 + 2 for e in range(n)]
+
+
+@settings(
+    deadline=None,
+    max_examples=100 if FULL else 12,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(n_steps=st.integers(1, 30), exact=st.booleans(), block=st.integers(1, 5))
+def test_steps_are_whole_episodes_or_exactly_as_many(n_steps, exact, block, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steps")
+    index, _ = run(folder, n_steps=n_steps, exact=exact, block_episodes=block)
+    whole = next(n for n in range(1, 40) if sum(lengths(n)) >= n_steps)
+    total = n_steps if exact else sum(lengths(whole))
+    assert index["total_episodes"] == whole
+    assert index["total_steps"] == total
+    dataset = created(folder)
+    assert (dataset.total_episodes, dataset.total_steps) == (whole, total)
+    episodes = list(dataset)
+    assert [len(e) for e in episodes[:-1]] == lengths(whole)[:-1]
+    last = episodes[-1]
+    np.testing.assert_array_equal(last.observations[:, 0], np.arange(len(last) + 1.0))
+    cut = len(last) < lengths(whole)[-1]
+    assert last.truncations[-1] == cut
+    assert last.terminations[-1] != cut
+
+
+def test_blocks_do_not_change_the_episodes(tmp_path):
+    kept = {}
+    for block in (1, 3, 100):
+        run(tmp_path / str(block), n_episodes=7, block_episodes=block)
+        dataset = created(tmp_path / str(block))
+        kept[block] = (tmp_path / str(block) / "dataset/data/main_data.hdf5").read_bytes()
+        assert dataset.total_episodes == 7
+    assert kept[1] == kept[3] == kept[100]
+
+
+def test_finished_blocks_are_not_collected_again(tmp_path):
+    first, blocks = run(tmp_path, n_episodes=8)
+    assert blocks.n_reused == 0
+    second, blocks = run(tmp_path, n_episodes=8)
+    assert blocks.n_reused == 3
+    assert first == second
+
+
+def test_all_demonstrations_are_taken_unless_fewer_are_asked_for(tmp_path):
+    assert run(tmp_path / "all", Lengths(5))[0]["total_episodes"] == 5
+    assert run(tmp_path / "few", Lengths(5), n_episodes=2)[0]["total_episodes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_episodes": 6}, "collect.n_episodes is 6, the policy has 5 episodes"),
+        ({"n_steps": 99}, "collect.n_steps is 99, the policy's episodes have 16 steps"),
+    ],
+)
+def test_more_than_the_policy_has_is_refused(changes, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        run(tmp_path, Lengths(5), **changes)
+
+
+def test_a_dataset_carries_seeds_options_infos_statistics_and_metadata(tmp_path):
+    index, _ = run(tmp_path, n_episodes=4)
+    dataset = created(tmp_path)
+    assert [r["steps"] for r in index["reports"]] == lengths(4)
+    metadata = list(dataset.storage.get_episode_metadata(range(4)))
+    assert [m["options"] for m in metadata] == [{"length": n} for n in lengths(4)]
+    assert len({m["seed"] for m in metadata}) == 4
+    for episode, own in zip(dataset, metadata, strict=True):
+        assert own["rewards_sum"] == pytest.approx(episode.rewards.sum())
+        assert own["infos_filled"]["odd"][0] == [0, 1]
+        assert episode.infos["odd"].dtype == bool
+    found = dataset.storage.metadata
+    assert found["dataset_id"] == "tests/steps-v0"
+    assert list(found["author"]) == ["Ada"]
+    assert found["license"] == "CC-BY-4.0"
+    assert found["minari_version"] == "0.5.4"
+    assert "description" not in found
+    rows = (tmp_path / "returns.csv").read_text().splitlines()
+    assert rows[0] == "episode,return,n_steps"
+    assert len(rows) == 5

@@ -1,0 +1,148 @@
+"""The command line says what it would do, quickly, and runs nothing for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+
+from minari_pipe.pipeline import compose
+from minari_pipe.pipeline.driver import _keep_places
+from tests.repositories import Workspace, children_cpu, dvc_workspace
+from tests.workspaces import tiny
+
+CONFIGS = {"tiny": tiny("tests/tiny-v0"), "other": tiny("tests/other-v0")}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory) -> Workspace:
+    return dvc_workspace(tmp_path_factory.mktemp("command"), **CONFIGS)
+
+
+def cheapest(workspace: Workspace, *arguments: str) -> tuple[float, str]:
+    """CPU seconds of the cheapest of three runs, and what it printed."""
+    costs = []
+    for _ in range(3):
+        before = children_cpu()
+        output = workspace.run(sys.executable, "-m", "minari_pipe", *arguments)
+        costs.append(children_cpu() - before)
+    return min(costs), output
+
+
+def files(workspace: Workspace) -> set[Path]:
+    return {p for p in workspace.root.rglob("*") if p.is_file()}
+
+
+def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
+    before = files(workspace)
+    cost, output = cheapest(workspace, "--help")
+    assert cost < 0.6
+    assert "python -m minari_pipe +dataset=NAME" in output
+    assert (
+        "datasets: cartpole_expert, door_expert, door_human, other, pointmaze_umaze, tiny" in output
+    )
+    for word in ("block_episodes", "--trust-module", "minari-pipe release ID", "--cfg job"):
+        assert word in output
+    assert files(workspace) == before
+
+
+def test_the_composed_config_is_shown_cheaply_and_nothing_runs(workspace):
+    before = files(workspace)
+    arguments = ("+dataset=tiny", "collect.seed=7", "--cfg", "job", "--resolve")
+    cost, output = cheapest(workspace, *arguments)
+    assert cost < 0.6
+    shown = yaml.safe_load(output)
+    assert shown["collect"]["seed"] == 7
+    assert shown["dataset"]["id"] == "tests/tiny-v0"
+    assert shown["pipeline"] == "tiny"
+    assert files(workspace) == before
+
+
+def test_dataset_can_be_chosen_with_and_without_a_plus(workspace):
+    command = (sys.executable, "-m", "minari_pipe")
+    plus = workspace.run(*command, "+dataset=tiny", "--cfg", "job")
+    assert workspace.run(*command, "dataset=tiny", "--cfg", "job") == plus
+
+
+def test_a_run_in_a_subfolder_leaves_nothing_there(workspace):
+    (workspace.root / "below").mkdir()
+    command = (sys.executable, "-m", "minari_pipe", "+dataset=tiny", "dataset.id=wrong")
+    assert workspace.call(*command, folder="below").returncode == 1
+    assert list((workspace.root / "below").iterdir()) == []
+
+
+def test_relative_paths_in_the_environment_mean_where_the_user_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "sets")
+    monkeypatch.setenv("MINARI_PIPE_MIRROR", "https://example.org/mirror")
+    monkeypatch.setenv("MINARI_PIPE_CACHE", "../cache")
+    _keep_places()
+    assert os.environ["MINARI_DATASETS_PATH"] == str(tmp_path / "sets")
+    assert os.environ["MINARI_PIPE_MIRROR"] == "https://example.org/mirror"
+    assert os.environ["MINARI_PIPE_CACHE"] == str(tmp_path.parent / "cache")
+
+
+def test_the_console_script_works_outside_a_workspace(tmp_path):
+    outside = Workspace(tmp_path / "nowhere", tmp_path / "home")
+    outside.root.mkdir()
+    assert "cartpole_expert" in outside.run("minari-pipe", "--help")
+    assert "Make this folder a workspace" in outside.run("minari-pipe", "init", "--help")
+    assert "it is recorded in releases/" in outside.run("minari-pipe", "release", "--help")
+    refused = outside.refused("+dataset=cartpole_expert")
+    assert refused.startswith("error: ")
+    assert "is not inside a DVC workspace; run `minari-pipe init` there first" in refused
+    assert list(outside.root.iterdir()) == []
+
+
+HEAVY = {"torch", "numpy", "gymnasium", "h5py", "dvc", "mujoco", "stable_baselines3"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import minari_pipe",
+        "import minari_pipe.pipeline.command, minari_pipe.pipeline.compose",
+        "import minari_pipe.pipeline.driver, minari_pipe.pipeline.install",
+    ],
+)
+def test_what_a_run_without_work_imports_is_light(statement):
+    code = f"import sys\n{statement}\nprint(*{{m.partition('.')[0] for m in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+@pytest.mark.parametrize("scm", ["no git", "git", "below a repository"])
+def test_init_makes_a_workspace_and_keeps_what_is_there(scm, tmp_path):
+    workspace = Workspace(tmp_path / "repo" / "work", tmp_path / "home")
+    workspace.root.mkdir(parents=True)
+    if scm != "no git":
+        workspace.run("git", "init", "--quiet", folder="." if scm == "git" else "..")
+    (workspace.root / ".gitignore").write_text("mine")  # without an end of the line
+    (workspace.root / ".dvcignore").write_text("also mine")
+    output = workspace.run("minari-pipe", "init")
+    assert ("without git" in output) == (scm == "no git")
+    ignored = (workspace.root / ".gitignore").read_text().splitlines()
+    assert {"mine", "/datasets/", "/.minari_pipe/", "/pipelines/*/episodes/"} <= set(ignored)
+    assert (workspace.root / ".dvcignore").read_text().startswith("also mine\n")
+    assert "reflink,copy" in workspace.dvc("config", "cache.type")
+    assert "up to date" not in workspace.dvc("status")  # config and catalog never ran
+    (workspace.root / "dvc.yaml").write_text("stages: {}\n")
+    before = {p: p.read_bytes() for p in files(workspace) if ".dvc" not in p.parts}
+    workspace.run("minari-pipe", "init")
+    assert {p: p.read_bytes() for p in files(workspace) if ".dvc" not in p.parts} == before
+
+
+def test_a_sweep_over_datasets_runs_each(workspace, monkeypatch):
+    monkeypatch.chdir(workspace.root)
+    monkeypatch.setattr("sys.argv", ["minari_pipe"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    for swept in ("+dataset=tiny,other", "+dataset=glob(*,exclude=*_*)"):
+        jobs = []
+        GlobalHydra.instance().clear()
+        compose.run(["-m", swept], lambda name, config, overrides, jobs=jobs: jobs.append(name))
+        assert sorted(jobs) == ["other", "tiny"]

@@ -1,0 +1,82 @@
+"""Every config that comes with the package composes, is complete, and keeps its promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from minari_pipe.evaluation import evaluate
+from minari_pipe.pipeline import compose
+from minari_pipe.pipeline.build import environment_factory, make_policy
+from minari_pipe.pipeline.graph import dvc_yaml, stages
+from minari_pipe.pipeline.params import prepare
+from minari_pipe.policies.base import Policy
+from tests.conftest import CHECKOUT, FULL
+
+NAMES = sorted(path.stem for path in (CHECKOUT / "conf" / "dataset").glob("*.yaml"))
+POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.yaml"))
+
+
+def params_of(name: str, root: Path) -> dict:
+    GlobalHydra.instance().clear()
+    pipeline, config, _ = compose.recompose([f"+dataset={name}"])
+    assert pipeline == name
+    return prepare(name, config, None, root)
+
+
+def test_the_four_recipes_are_there():
+    assert NAMES == ["cartpole_expert", "door_expert", "door_human", "pointmaze_umaze"]
+    assert POLICIES == ["demonstrations", "random", "sb3", "scripted"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_opens_with_the_command_that_runs_it(name):
+    text = (CHECKOUT / "conf" / "dataset" / f"{name}.yaml").read_text()
+    assert text.startswith(f"# @package _global_\n# python -m minari_pipe +dataset={name}\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request):
+    params = params_of(name, tmp_path)
+    assert params["dataset"]["requirements"]
+    assert not any("+" in requirement for requirement in params["dataset"]["requirements"])
+    assert "stages" in dvc_yaml(name, params, tmp_path)
+    made = [stage.name for stage in stages(name, params)]
+    assert made[-5:] == ["collect", "create", "ref_scores", "validate", "publish"]
+    environment_factory(params["env"], tmp_path)().close()
+    environment_factory(params["ref_scores"]["eval_env"], tmp_path)().close()
+    for where, config in (("policy", params["policy"]), ("expert", params["ref_scores"]["expert"])):
+        if config.get("train"):
+            continue
+        if name == "door_human" and where == "policy":
+            demonstrations = request.getfixturevalue("demonstrations_dir")
+            config["source"] = {"path": str(demonstrations / "door-v0_demos.pickle")}
+        assert isinstance(make_policy(config, where=where, root=tmp_path), Policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "least_return", "least_success", "seeds"),
+    [
+        ("door_expert", 2950, 0.99, range(100) if FULL else range(16)),
+        ("pointmaze_umaze", 235, 1.0, range(100) if FULL else range(40)),
+    ],
+)
+def test_the_experts_are_experts_on_unseen_seeds(
+    name, least_return, least_success, seeds, tmp_path
+):
+    params = params_of(name, tmp_path)
+    policy = make_policy(params["policy"], where="policy", root=tmp_path)
+    make_env = environment_factory(params["env"], tmp_path)
+    results = list(evaluate(make_env, policy, seeds, seed=20261120))
+    assert np.mean([r.episode_return for r in results]) >= least_return
+    assert np.mean([r.success for r in results]) >= least_success
+
+
+def test_the_help_names_every_key_and_dataset():
+    text = compose.help_text()
+    for word in [*NAMES, "block_episodes", "ref_max_score", "record_infos", "eval_env"]:
+        assert re.search(rf"\b{word}\b", text), word
