@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import importlib
 import importlib.metadata
 import io
@@ -22,6 +21,7 @@ from minari_pipe.errors import (
     EnvironmentNotFoundError,
     MissingDependencyError,
     TrustError,
+    did_you_mean,
 )
 from minari_pipe.trust import how_to_trust, is_trusted_module, resolve, split_target
 
@@ -58,7 +58,7 @@ SIMULATORS = {
     "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
     "gymnasium.envs.box2d": (("box2d",), "gymnasium[box2d]"),
 }
-"""With the distributions that make them run, any of the names, and what pip installs."""
+"""With the distributions they run on, all of them needed, and what pip installs."""
 
 # Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
 OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
@@ -127,8 +127,7 @@ def registered_spec(env_id: str) -> EnvSpec:
         _import_package(name)
     spec = registry.get(name)
     if spec is None:
-        near = difflib.get_close_matches(name, registry, n=1, cutoff=0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, registry, cutoff=0.5)
         raise EnvironmentNotFoundError(
             f"no environment {env_id!r} is registered.{hint} An environment of your own is named "
             f"'module:Env-v0', with its module trusted"
@@ -154,8 +153,7 @@ def wrapper_class(target: str) -> type[gym.Wrapper]:
     if module == "gymnasium.wrappers" and name in gym.wrappers.__all__:
         found = getattr(gym.wrappers, name)
     elif module == "gymnasium.wrappers":
-        near = difflib.get_close_matches(name, gym.wrappers.__all__, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, gym.wrappers.__all__)
         raise ConfigError(f"env.wrappers: gymnasium.wrappers has no {name!r}.{hint}")
     elif is_trusted_module(module):
         found = resolve(target, {}, what="env.wrappers")
@@ -254,7 +252,7 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
     _check_entry_point(wrapper.entry_point, trusted, what=f"wrapper {wrapper.name!r}")
 
 
-def recover(spec_json: str, *, trusted_modules: Collection[str] = (), **kwargs: Any) -> gym.Env:
+def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: Any) -> gym.Env:
     """Make the environment that a dataset's ``env_spec`` describes.
 
     The spec is used only if its id is registered in the running process with the same entry
@@ -262,7 +260,7 @@ def recover(spec_json: str, *, trusted_modules: Collection[str] = (), **kwargs: 
     or of a trusted module.
 
     Args:
-        spec_json: JSON of a Gymnasium ``EnvSpec``, of any Gymnasium release.
+        env_spec: JSON of a Gymnasium ``EnvSpec``, of any Gymnasium release.
         trusted_modules: modules to trust for this call.
         kwargs: keyword arguments of ``gymnasium.make``, such as ``render_mode``.
 
@@ -270,7 +268,7 @@ def recover(spec_json: str, *, trusted_modules: Collection[str] = (), **kwargs: 
         TrustError: the spec names code that the user does not trust.
         EnvironmentNotFoundError: its id is not registered and its module is not importable.
     """
-    fields = {k: v for k, v in json.loads(spec_json).items() if k not in OLD_SPEC_KEYS}
+    fields = {k: v for k, v in json.loads(env_spec).items() if k not in OLD_SPEC_KEYS}
     fields.setdefault("additional_wrappers", [])
     try:
         spec = EnvSpec.from_json(json.dumps(fields))

@@ -18,6 +18,9 @@ A class names a second builtin where real Minari raises that one for the same fa
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class MinariPipeError(Exception):
     """Base of everything this package raises on purpose."""
@@ -81,3 +84,22 @@ class MissingDependencyError(MinariPipeError, ImportError):
 
 class ConfigError(MinariPipeError, ValueError):
     """A configuration has a wrong key, a wrong type or a missing value."""
+
+
+class ToldError(MinariPipeError):
+    """The user was told already, in one line that needs no second."""
+
+
+def did_you_mean(
+    name: object, known: Iterable[str], *, prefix: str = "", cutoff: float = 0.6
+) -> str:
+    """The hint that follows an unknown name: `` Did you mean 'x'?``, or nothing.
+
+    Args:
+        name: what was given.
+        known: what it could have been.
+        prefix: written before the nearest name, such as the section of a key.
+        cutoff: how alike they must be, from 0 to 1; see ``difflib.get_close_matches``.
+    """
+    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+    return f" Did you mean {prefix + near[0]!r}?" if near else ""

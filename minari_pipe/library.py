@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import secrets
 import shutil
@@ -26,6 +25,7 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     InvalidDatasetIdError,
     RemoteError,
+    did_you_mean,
 )
 from minari_pipe.metadata import supported_dataset_versions
 from minari_pipe.storage.base import MinariStorage
@@ -57,8 +57,7 @@ def load_dataset(dataset_id: str, download: bool = False) -> MinariDataset:
 
 
 def _not_found(dataset_id: str) -> DatasetNotFoundError:
-    near = difflib.get_close_matches(dataset_id, list(_dataset_ids()), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(dataset_id, _dataset_ids())
     return DatasetNotFoundError(
         f"no dataset {dataset_id!r} in {get_dataset_path()}.{hint} "
         "To fetch it: load_dataset(..., download=True)"

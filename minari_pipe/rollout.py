@@ -7,7 +7,7 @@ it, on what ran before, or on how the episodes are divided into blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.episode import EpisodeBuffer, copied
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, MinariPipeError
 from minari_pipe.policies.base import Policy
 from minari_pipe.recorder import EpisodeRecorder
@@ -122,7 +122,7 @@ def _lockstep(
         row = rows[index]
         row.episode, row.n_steps = episode, 0
         reset_seed, rng = episode_seed(seed, episode)
-        with _Named(row):
+        with _Named([row]):
             options = policy.start(index, episode, rng)
             row.observation, info = row.env.reset(seed=reset_seed, options=options)
             row.sink.start(row.observation, info, seed=reset_seed, options=options)
@@ -130,12 +130,12 @@ def _lockstep(
 
     active = [index for index in range(len(rows)) if start(index)]
     while active:
-        with _NamedTogether([rows[i] for i in active]):
+        with _Named([rows[i] for i in active], "the policy failed at "):
             actions = policy.act([rows[i].observation for i in active], active)
         ended = []
         for index, action in zip(active, actions, strict=True):
             row = rows[index]
-            with _Named(row):
+            with _Named([row]):
                 if _step(row, action):
                     finished[row.episode] = row.sink.finish(row.episode)
                     ended.append(index)
@@ -157,35 +157,18 @@ def _step(row: _Row, action: Any) -> bool:
         return True
     action = element(row.env.action_space, action)
     # A copy of its own: an environment may change the array that it is given.
-    given = element(row.env.action_space, action)
-    row.observation, reward, terminated, truncated, info = row.env.step(given)
+    row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
     row.sink.step(action, row.observation, reward, terminated, truncated, info)
     row.n_steps += 1
     return bool(terminated or truncated)
 
 
 class _Named:
-    """Names episode and step in whatever goes wrong inside."""
+    """Names what ran, and its episode and step, in whatever goes wrong inside."""
 
-    def __init__(self, row: _Row) -> None:
-        self._row = row
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
-        if exc is None or not isinstance(exc, Exception) or isinstance(exc, ConfigError):
-            return
-        text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
-        row = self._row
-        raise InvalidEpisodeError(f"episode {row.episode}, step {row.n_steps}: {text}") from exc
-
-
-class _NamedTogether:
-    """Names the episodes that a policy was asked for when it failed."""
-
-    def __init__(self, rows: list[_Row]) -> None:
+    def __init__(self, rows: Sequence[_Row], who: str = "") -> None:
         self._rows = rows
+        self._who = who
 
     def __enter__(self) -> None:
         return None
@@ -193,9 +176,9 @@ class _NamedTogether:
     def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
         if exc is None or not isinstance(exc, Exception) or isinstance(exc, ConfigError):
             return
-        where = ", ".join(f"episode {row.episode} step {row.n_steps}" for row in self._rows)
+        where = "; ".join(f"episode {row.episode}, step {row.n_steps}" for row in self._rows)
         text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
-        raise InvalidEpisodeError(f"the policy failed at {where}: {text}") from exc
+        raise InvalidEpisodeError(f"{self._who}{where}: {text}") from exc
 
 
 def element(space: gym.Space, value: Any) -> Any:

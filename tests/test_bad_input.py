@@ -124,6 +124,10 @@ ROWS = {
         [BASE, "ref_scores.expert=null", "ref_scores.ref_max_score=null"],
         "no ref_scores.expert and no ref_scores.ref_max_score",
     ),
+    "unknown flag": ([BASE, "--foo"], "unrecognized arguments: --foo; --help"),
+    "a flag without its value": ([BASE, "--trust"], "--trust: expected one argument"),
+    "other configs": ([BASE, "--config-dir=."], "--config-dir cannot be used here"),
+    "a pickled run": (["--experimental-rerun", "x.pickle"], "--experimental-rerun cannot be used"),
     "swept without a name": (
         ["-m", BASE, "collect.seed=1,2"],
         "the sweep over collect.seed gives two jobs the same pipeline 'tiny'",
@@ -158,7 +162,7 @@ HYDRA_SETTINGS = {
 
 
 @pytest.mark.parametrize("setting", HYDRA_SETTINGS.values(), ids=HYDRA_SETTINGS)
-@pytest.mark.parametrize("how", [[], ["--cfg", "job"]])
+@pytest.mark.parametrize("how", [[], ["--cfg", "job"], ["hydra.job.chdir=true"], ["--mult"]])
 def test_a_config_cannot_set_hydra_itself(setting, how, workspace, capfd):
     (workspace / "evil.py").write_text("open('INJECTED', 'w')")
     config = workspace / "conf" / "dataset" / "tiny.yaml"
@@ -168,6 +172,21 @@ def test_a_config_cannot_set_hydra_itself(setting, how, workspace, capfd):
     assert re.search(r"conf/ sets hydra\.\w+.* only the command line may", err), err
     assert err.count("\n") == 1
     assert not (workspace / "INJECTED").exists()
+
+
+def test_the_user_may_set_hydra_but_no_file_what_lies_beside_or_below(workspace):
+    config = workspace / "conf" / "dataset" / "tiny.yaml"
+    plain = config.read_text()
+    config.write_text(plain + "hydra: {job: {env_set: {TOKEN: stolen}}}\n")
+    done = minari_pipe(workspace, BASE, "--cfg", "job", "+hydra.job.env_set.MINE=1")
+    one_line(done, "conf/ sets hydra.job.env_set to {'TOKEN': 'stolen', 'MINE': '1'}")
+    config.write_text(plain)
+    run_ok(workspace, BASE, "--cfg", "job", "+hydra.job.env_set.MINE=1")
+    launcher = workspace / "conf" / "hydra" / "launcher" / "mine.yaml"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text("_target_: evil.Launcher\n")
+    done = minari_pipe(workspace, BASE, "--cfg", "job", "hydra/launcher=mine")
+    one_line(done, "hydra/launcher/mine is no setting of Hydra or of an installed plugin")
 
 
 def test_a_folder_that_a_config_gives_hydra_is_not_made(workspace):

@@ -22,6 +22,7 @@ BUILTINS = {
     "EnvironmentNotFoundError": (LookupError,),
     "TrustError": (PermissionError,),
     "ConfigError": (ValueError,),
+    "ToldError": (),
 }
 
 

@@ -200,5 +200,5 @@ def test_a_failing_policy_is_named_with_episode_and_step():
                 raise KeyError("no such state")
             return super().act(observations, rows)
 
-    with pytest.raises(InvalidEpisodeError, match="policy failed at episode 4 step 2: KeyError"):
+    with pytest.raises(InvalidEpisodeError, match="policy failed at episode 4, step 2: KeyError"):
         run(Failing(), [4])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from minari_pipe.checks.scores import Scores
 from minari_pipe.checks.shapes import Shapes
 from minari_pipe.checks.totals import Ids, Statistics, Totals
 from minari_pipe.checks.values import Finite, Membership
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.storage.base import MinariStorage
 
 MAX_FINDINGS = 10
@@ -97,8 +96,7 @@ def run(subject: Subject, *, extra: Iterable[Finding] = ()) -> Report:
     known = CHECKS | _installed_checks()
     skip = set(subject.options.skip)
     for name in sorted(skip - set(known)):
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}"
+        hint = did_you_mean(name, known) or f" Known: {', '.join(known)}"
         raise ConfigError(f"validate.skip: no check {name!r}.{hint}")
     checks = [check(subject) for name, check in known.items() if name not in skip]
     collected = _Collected(subject.options.acknowledge)
@@ -199,10 +197,9 @@ def _unknown_acknowledgements(subject: Subject, seen: set[str]) -> Iterator[Find
     known = seen | {entry.id for entry in ADVISORIES}
     for name in subject.options.acknowledge:
         if name not in known:
-            near = difflib.get_close_matches(name, known - {""}, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known - {""})
             yield Finding(
-                "warning", "advisory", "options / acknowledge", f"no advisory {name!r}{hint}"
+                "warning", "advisory", "options / acknowledge", f"no advisory {name!r}.{hint}"
             )
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
-from minari_pipe.errors import MinariPipeError
+from minari_pipe import __version__
+from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help shows what can be given")
 
 
 def run(argv: list[str]) -> int:
@@ -17,54 +24,71 @@ def run(argv: list[str]) -> int:
     Raises:
         Stopped: a signal told this process to stop.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--trust-module", action="append", default=[])
     parser.add_argument("--trust", action="append", default=[])
     parser.add_argument("--debug", action="store_true")
-    flags, rest = parser.parse_known_args(argv)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    debug = "--debug" in argv or os.environ.get("HYDRA_FULL_ERROR") == "1"
+    return _in_one_line(lambda: _run(*parser.parse_known_args(argv), debug=debug), debug=debug)
+
+
+def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
     # The stages are processes of their own; the environment carries the user's word to them.
     _extend(MODULES_VARIABLE, flags.trust_module)
     _extend(SHA256_VARIABLE, flags.trust)
-    debug = flags.debug or os.environ.get("HYDRA_FULL_ERROR") == "1"
+    if flags.version:
+        print(f"minari_pipe {__version__}")
+        return 0
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
     from minari_pipe.pipeline import compose
 
-    if {"-h", "--help"} & set(rest):
+    if flags.help:
         print(compose.help_text())
         return 0
+    here = os.getpid()
+    codes = [0]
+
+    def job(name: str, config: dict[str, Any], overrides: list[str]) -> None:
+        codes.append(_in_one_line(lambda: _job(name, config, overrides, debug), debug=debug))
+        if codes[-1] and os.getpid() != here:
+            raise ToldError("a job failed")  # a launcher's process, whose list is not this one
+
+    compose.run(rest, job)
+    return max(codes)
+
+
+def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
+    """Do ``work``; what it raises is told in one line, and exit code 1."""
     try:
-        compose.run(rest, lambda *job: _job(*job, debug=debug))
-    except MinariPipeError as exc:
-        if debug:
-            raise
-        if not getattr(exc, "is_told", False):
-            print(f"error: {exc}", file=sys.stderr)
-        return 1
+        return work()
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as exc:
-        if debug:
-            raise
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
+    except SystemExit as exc:  # Hydra's own, after an answer
+        return exc.code if isinstance(exc.code, int) else 1
     except Exception as exc:
         if debug:
             raise
-        text = " ".join(f"{type(exc).__name__}: {exc}".split())
-        print(f"error: {text}; --debug shows where", file=sys.stderr)
+        if not isinstance(exc, ToldError):
+            print(f"error: {_told(exc)}", file=sys.stderr)
         return 1
-    except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else 1
-    return 0
 
 
-def _job(name: str, config: dict[str, Any], overrides: list[str], *, debug: bool) -> None:
+def _told(exc: Exception) -> str:
+    if isinstance(exc, MinariPipeError | OSError):
+        return str(exc)
+    return f"{' '.join(f'{type(exc).__name__}: {exc}'.split())}; --debug shows where"
+
+
+def _job(name: str, config: dict[str, Any], overrides: list[str], debug: bool) -> int:
     # Imports DVC's neighbours only once there is something to run: --help and --cfg stay fast.
     from minari_pipe.pipeline.driver import run_pipeline
 
     os.environ["HYDRA_FULL_ERROR"] = "1" if debug else "0"
     run_pipeline(name, config, overrides)
+    return 0
 
 
 def _extend(variable: str, values: list[str]) -> None:

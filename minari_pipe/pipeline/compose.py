@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
+import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import compose, initialize, initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -24,7 +25,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.errors import ConfigError, TrustError, did_you_mean
 from minari_pipe.pipeline import config
 from minari_pipe.pipeline.workspace import PACKAGE, STATE, find_root
 
@@ -46,21 +47,21 @@ def conf_dir() -> Path:
 
 _HYDRA = re.compile(r"[+~]*hydra\b")
 
-_QUESTIONS = {"--hydra-help", "--shell-completion", "-sc", "--version"}
-"""Flags under which Hydra answers and composes no job."""
+_OTHER_CONFIGS = ("config_dir", "config_path", "config_name", "experimental_rerun")
+"""Flags of Hydra's that would read other files than the workspace's; the last one a pickle."""
 
+_STATE_DIR = "${minari_pipe.state:hydra}"
 _HYDRA_OVERRIDES = (
     "hydra/job_logging=none",  # the stages speak for themselves
     "hydra/hydra_logging=none",
     "hydra.job.chdir=false",
     "hydra.output_subdir=null",  # the composed config is kept as pipelines/NAME/params.yaml
-    "hydra.run.dir=${minari_pipe.state:hydra}",
-    "hydra.sweep.dir=${minari_pipe.state:hydra}",
+    f"hydra.run.dir={_STATE_DIR}",
+    f"hydra.sweep.dir={_STATE_DIR}",
     "hydra.sweep.subdir=.",
 )
 """How the program wants Hydra; a user's own override of the same key wins."""
 
-_STATE_DIR = "${minari_pipe.state:hydra}"
 _PLUGINS = "hydra._internal.core_plugins."
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
 _HYDRA_SETTINGS: dict[str, Any] = {
@@ -81,7 +82,8 @@ _HYDRA_SETTINGS: dict[str, Any] = {
         "params": None,
     },
 }
-"""What of Hydra's own config is executed, imported, exported or written, and what it must be."""
+"""What of Hydra's own config is executed, imported, exported or written, and what it must be where
+the command line says nothing of it."""
 
 HELP = """\
 minari_pipe makes, checks, versions and publishes offline RL datasets.
@@ -149,40 +151,54 @@ def run(argv: list[str], job: Callable[[str, dict[str, Any], list[str]], None]) 
     Args:
         argv: the command line without the program's name and our own flags.
         job: called with the pipeline's name, its configuration as plain values, and the
-            overrides (without the choice of dataset) that made it.
+            overrides (without the choice of dataset) that made it. What it raises ends a sweep.
 
     Raises:
         ConfigError: whatever is wrong with the command line or a config file.
     """
     primary = _prepare()
-    argv = normalize_argv(argv)
-    if not (_QUESTIONS | {"--cfg", "-c"}) & set(argv):
-        find_root()  # there must be one before Hydra makes a folder
+    flags = _parse(normalize_argv(argv))
+    if not (flags.hydra_help or flags.shell_completion):
+        if not flags.cfg:
+            find_root()  # there must be one before Hydra makes a folder
+        with _translated():
+            jobs = _jobs(flags.overrides, primary, sweeps=flags.multirun)
+        if not flags.others and not any(_HYDRA.match(word) for word in flags.overrides):
+            # Nothing is said to Hydra's own runner, which would compose twice more: 0.2 s.
+            job(*jobs[0])
+            return
+
+    def hydra_job(cfg: DictConfig) -> None:
+        with _translated():
+            composed = plain(cfg, HydraConfig.get())
+        job(*composed)
+
+    ours = [] if flags.shell_completion else _ours(flags.overrides)
+    # Hydra's parser takes overrides in one piece only: not before and after a flag.
+    sys.argv[1:] = [*ours, *flags.overrides, *flags.others]
     with _translated():
-        if not _QUESTIONS & set(argv):
-            composed = _jobs(argv, primary, sweeps=bool({"-m", "--multirun"} & set(argv)))
-            if not any(word.startswith("-") or _HYDRA.match(word) for word in argv):
-                # Nothing is said to Hydra's own runner, which would compose twice more: 0.2 s.
-                job(*composed[0])
-                return
-
-        # Hydra prints a line of its own about a job that raises, and ends a sweep there.
-        failures: list[Exception] = []
-
-        def hydra_job(cfg: DictConfig) -> None:
-            try:
-                with _translated():
-                    job(*plain(cfg, HydraConfig.get()))
-            except Exception as exc:
-                failures.append(exc)
-
-        sys.argv[1:] = argv if "--shell-completion" in argv or "-sc" in argv else _with_ours(argv)
         hydra.main(version_base="1.3", config_path=str(primary), config_name="config")(hydra_job)()
-    for failure in failures[:-1]:
-        if not getattr(failure, "is_told", False):
-            print(f"error: {failure}", file=sys.stderr)
-    if failures:
-        raise failures[-1]
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """Hydra's flags, with ``overrides``, and in ``others`` all words that are none."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help and --hydra-help show what can be given")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    flags = parser.parse_intermixed_args(argv)
+    for name in _OTHER_CONFIGS:
+        if getattr(flags, name) is not None:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} cannot be used here: configs are read from conf/ of "
+                f"the workspace and from the package"
+            )
+    flags.others = list(argv)
+    for word in flags.overrides:
+        flags.others.remove(word)
+    return flags
 
 
 def recompose(overrides: list[str]) -> tuple[str, dict[str, Any], list[str]]:
@@ -191,21 +207,18 @@ def recompose(overrides: list[str]) -> tuple[str, dict[str, Any], list[str]]:
     settings = [o for o in overrides if _HYDRA.match(o)]
     if settings:
         raise TrustError(f"recorded overrides set Hydra itself, which no file may: {settings[0]}")
-    with _translated(), initialize_config_dir(str(primary), version_base="1.3", job_name="sync"):
-        return _composed(overrides)
+    with _translated():
+        return _composed(overrides, primary)
 
 
-def _composed(overrides: list[str]) -> tuple[str, dict[str, Any], list[str]]:
+def _composed(overrides: list[str], primary: Path) -> tuple[str, dict[str, Any], list[str]]:
     """Compose without running anything, and refuse what a file says to Hydra itself."""
-    own = [o for o in overrides if _HYDRA.match(o)]
-    cfg = compose("config", overrides=_with_ours(overrides), return_hydra_config=True)
-    for key, expected in _HYDRA_SETTINGS.items():
-        if any(_key(o).startswith(key.split(".")[0]) for o in own):
-            continue  # the user's word
-        found = OmegaConf.select(cfg.hydra, key)
-        if OmegaConf.is_config(found):
-            found = OmegaConf.to_container(found, resolve=False)
-        if found != expected:
+    allowed = _hydra_settings([o for o in overrides if _HYDRA.match(o)])
+    with initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"):
+        words = [*_ours(overrides), *overrides]
+        cfg = compose("config", overrides=words, return_hydra_config=True)
+    for key, found in _settings_of(cfg).items():
+        if found != allowed[key]:
             raise TrustError(
                 f"conf/ sets hydra.{key} to {found!r}, and Hydra runs, imports or writes what "
                 f"that says; only the command line may set it"
@@ -214,18 +227,39 @@ def _composed(overrides: list[str]) -> tuple[str, dict[str, Any], list[str]]:
     return plain(cfg, cfg.hydra)
 
 
+def _hydra_settings(own: list[str]) -> dict[str, Any]:
+    """Hydra's settings as the command line alone makes them, without any file of ``conf/``."""
+    if not own:
+        return _HYDRA_SETTINGS  # known, which saves a composition: 0.1 s
+    with initialize(config_path=None, version_base="1.3", job_name="minari_pipe"):
+        try:
+            cfg = compose(overrides=[*_ours(own), *own], return_hydra_config=True)
+        except MissingConfigException as exc:
+            raise TrustError(
+                f"{' '.join(own)}: {exc.missing_cfg_file} is no setting of Hydra or of an "
+                f"installed plugin, and Hydra would run or import what a file of conf/ says; "
+                f"give its values on the command line"
+            ) from exc
+    return _settings_of(cfg)
+
+
+def _settings_of(cfg: DictConfig) -> dict[str, Any]:
+    found = {key: OmegaConf.select(cfg.hydra, key) for key in _HYDRA_SETTINGS}
+    return {
+        key: OmegaConf.to_container(value, resolve=False) if OmegaConf.is_config(value) else value
+        for key, value in found.items()
+    }
+
+
 def _key(override: str) -> str:
     """``job.chdir`` of ``hydra.job.chdir=true``."""
     return re.sub(r"^[+~]*hydra[./]", "", override).partition("=")[0]
 
 
-def _with_ours(argv: list[str]) -> list[str]:
-    given = {_key(word) for word in argv if _HYDRA.match(word)}
-    ours = [o for o in _HYDRA_OVERRIDES if _key(o) not in given]
-    # Hydra's parser takes overrides in one piece only: not before and after a flag.
-    places = [i for i, word in enumerate(argv) if "=" in word and not word.startswith("-")]
-    first = places[0] if places else 0
-    return [*argv[:first], *ours, *argv[first:]]
+def _ours(overrides: list[str]) -> list[str]:
+    """The program's own settings of Hydra that ``overrides`` leave alone."""
+    given = {_key(word) for word in overrides if _HYDRA.match(word)}
+    return [o for o in _HYDRA_OVERRIDES if _key(o) not in given]
 
 
 def datasets() -> list[str]:
@@ -280,8 +314,7 @@ def _check_keys(values: dict[Any, Any]) -> None:
 def _refuse_unknown(keys: list[str], known: list[str], where: str) -> None:
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f" Did you mean {where + near[0]!r}?" if near else ""
+            hint = did_you_mean(key, known, prefix=where)
             place = f"keys of {where.rstrip('.')}" if where else "top-level keys"
             raise ConfigError(
                 f"unknown key {where + key!r}.{hint} Known {place}: {', '.join(known)}"
@@ -299,44 +332,42 @@ def _missing(node: Any, path: str = "") -> Iterator[str]:
 
 
 def _jobs(
-    argv: list[str], primary: Path, *, sweeps: bool
+    overrides: list[str], primary: Path, *, sweeps: bool
 ) -> list[tuple[str, dict[str, Any], list[str]]]:
     """Compose every job before the first runs.
 
     Refuses configs that set Hydra itself, and a sweep whose jobs would write to the same pipeline
     or publish the same id.
     """
+    seen: dict[tuple[str, str], list[str]] = {}
+    composed = []
+    for job in _sweep(overrides, primary) if sweeps else [overrides]:
+        composed.append(_composed(job, primary))
+        name, values, _ = composed[-1]
+        for kind, value in (("pipeline", name), ("dataset.id", values["dataset"]["id"])):
+            first = seen.setdefault((kind, value), job)
+            if first is not job:
+                swept = sorted(set(job) ^ set(first))
+                keys = sorted({w.lstrip("+").split("=")[0] for w in swept})
+                raise ConfigError(
+                    f"the sweep over {', '.join(keys)} gives two jobs the same {kind} "
+                    f"{value!r}; let the swept key enter both, e.g. "
+                    f"pipeline='NAME_${{{keys[0]}}}' dataset.id='.../NAME-${{{keys[0]}}}-v0'"
+                )
+    return composed
+
+
+def _sweep(overrides: list[str], primary: Path) -> list[list[str]]:
+    """The overrides of each job of a sweep."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    flags = ("--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--config-path", "-cp")
-    words = [
-        word
-        for before, word in zip(["", *argv], argv, strict=False)
-        if not word.startswith("-") and before not in flags
-    ]
-    parsed = OverridesParser.create().parse_overrides(overrides=words)
-    with initialize_config_dir(str(primary), version_base="1.3", job_name="sweep"):
+    parsed = OverridesParser.create().parse_overrides(overrides=overrides)
+    with initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"):
         loader = GlobalHydra.instance().config_loader()
         for override in parsed:
             override.config_loader = loader
-        batches = BasicSweeper.split_arguments(parsed, None) if sweeps else [[words]]
-        jobs = [job for batch in batches for job in batch]
-        seen: dict[tuple[str, str], list[str]] = {}
-        composed = []
-        for job in jobs:
-            composed.append(_composed(job))
-            name, values, _ = composed[-1]
-            for kind, value in (("pipeline", name), ("dataset.id", values["dataset"]["id"])):
-                first = seen.setdefault((kind, value), job)
-                if first is not job:
-                    swept = sorted(set(job) ^ set(first))
-                    keys = sorted({w.lstrip("+").split("=")[0] for w in swept})
-                    raise ConfigError(
-                        f"the sweep over {', '.join(keys)} gives two jobs the same {kind} "
-                        f"{value!r}; let the swept key enter both, e.g. "
-                        f"pipeline='NAME_${{{keys[0]}}}' dataset.id='.../NAME-${{{keys[0]}}}-v0'"
-                    )
-    return composed
+        batches = BasicSweeper.split_arguments(parsed, None)
+    return [job for batch in batches for job in batch]
 
 
 def _check_primary(primary: Path) -> None:
@@ -391,8 +422,7 @@ def _missing_choice(exc: MissingConfigException) -> str:
     options = list(exc.options or [])
     if not name:
         return _one_line(exc)
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, options, cutoff=0.4)
     return f"no {group} {name!r}.{hint} Known: {', '.join(options)}"
 
 

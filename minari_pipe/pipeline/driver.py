@@ -16,7 +16,7 @@ import psutil
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import ROOT_VARIABLE
-from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.install import install
@@ -32,12 +32,6 @@ from minari_pipe.pipeline.workspace import (
     find_root,
     read_json,
 )
-
-
-class StageFailedError(MinariPipeError):
-    """A stage failed and has told the user why, in one line that needs no second."""
-
-    is_told = True
 
 
 def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> None:
@@ -231,7 +225,7 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
         )
         ended = _ended(str(cause))
         text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
-        return StageFailedError(text) if ended == "failed" else MinariPipeError(text)
+        return ToldError(text) if ended == "failed" else MinariPipeError(text)
     text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
     return MinariPipeError(f"DVC: {text}")
 

@@ -5,17 +5,16 @@ A config gives names and plain values only; the tables here say which classes th
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 from gymnasium import spaces
 
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -75,7 +74,7 @@ def find_algorithm(name: str) -> Algorithm:
     """
     if name not in ALGORITHMS:
         raise ConfigError(
-            f"unknown algorithm {name!r}{did_you_mean(name, ALGORITHMS)} "
+            f"unknown algorithm {name!r}.{did_you_mean(name, ALGORITHMS)} "
             f"Known: {', '.join(ALGORITHMS)}"
         )
     return ALGORITHMS[name]
@@ -85,12 +84,6 @@ def load_algorithm(name: str) -> type[BaseAlgorithm]:
     """The Stable-Baselines3 class of the algorithm called ``name``."""
     module, _, attribute = find_algorithm(name).target.partition(":")
     return getattr(importlib.import_module(module), attribute)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: `` Did you mean 'x'?``, or a full stop."""
-    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
-    return f". Did you mean {near[0]!r}?" if near else "."
 
 
 def find_policy_class(algorithm: str, policy_class: str) -> type[BasePolicy]:
@@ -103,7 +96,7 @@ def find_policy_class(algorithm: str, policy_class: str) -> type[BasePolicy]:
     if policy_class not in aliases:
         raise ConfigError(
             f"unknown policy_class {policy_class!r} of algorithm {algorithm!r}"
-            f"{did_you_mean(policy_class, aliases)} Known: {', '.join(aliases)}"
+            f".{did_you_mean(policy_class, aliases)} Known: {', '.join(aliases)}"
         )
     return aliases[policy_class]
 
@@ -122,10 +115,10 @@ def resolve_policy_kwargs(
     resolved = dict(find_algorithm(algorithm).policy_defaults)
     for key, value in (policy_kwargs or {}).items():
         if key not in known:
-            reason = "" if key in signature.parameters else did_you_mean(key, known)
+            hint = "" if key in signature.parameters else did_you_mean(key, known)
             raise ConfigError(
                 f"policy_kwargs.{key} is not a plain setting of {algorithm} {policy_class}"
-                f"{reason or '.'} Known: {', '.join(sorted(known))}"
+                f".{hint} Known: {', '.join(sorted(known))}"
             )
         resolved[key] = _policy_value(algorithm, key, value)
     return resolved
@@ -137,7 +130,7 @@ def _policy_value(algorithm: str, key: str, value: Any) -> Any:
 
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ConfigError(
-                f"policy_kwargs.activation_fn: unknown function {value!r}"
+                f"policy_kwargs.activation_fn: unknown function {value!r}."
                 f"{did_you_mean(value, ACTIVATIONS)} Known: {', '.join(ACTIVATIONS)}"
             )
         return getattr(nn, ACTIVATIONS[value])

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.policies.algorithms import (
     check_spaces,
-    did_you_mean,
     load_algorithm,
     network_observation_space,
     one_line,
@@ -149,7 +148,7 @@ def check_hyperparameters(
     checked = {}
     for name, value in (hyperparameters or {}).items():
         if name not in known:
-            reason = f": {_REFUSED[name]}." if name in _REFUSED else did_you_mean(name, known)
+            reason = f": {_REFUSED[name]}." if name in _REFUSED else f".{did_you_mean(name, known)}"
             raise ConfigError(
                 f"hyperparameters.{name} is not a setting of {algorithm}{reason} "
                 f"Known: {', '.join(sorted(known))}"
