@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -24,6 +25,9 @@ def main() -> None:
 def _run() -> int:
     from minari_pipe.pipeline.command import run
 
+    # Imports and Hydra make many objects and drop few: collecting them is a tenth of the time of
+    # a run on which nothing happens.
+    gc.set_threshold(100_000)
     os.environ.setdefault("PYTHONUNBUFFERED", "1")  # lines of the stages arrive when written
     return run(sys.argv[1:])
 

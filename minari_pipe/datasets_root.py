@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from minari_pipe.dataset_id import parse_dataset_id, validate_namespace
-from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError
+from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
 
@@ -17,12 +17,19 @@ def get_dataset_path(dataset_id: str | None = None) -> Path:
     The root is ``MINARI_DATASETS_PATH``, else ``~/.minari/datasets``; it is made if missing.
 
     Raises:
+        ConfigError: the root is not there and cannot be made, or is no folder.
         InvalidDatasetIdError: the id would lead out of the root, or is malformed.
         CorruptDatasetError: a link below the root leads out of it.
     """
     configured = os.environ.get(ROOT_VARIABLE)
     root = Path(configured) if configured else Path.home() / ".minari" / "datasets"
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigError(
+            f"the datasets root {root} cannot be made ({exc.strerror}); set {ROOT_VARIABLE} to a "
+            f"folder that you may write to"
+        ) from exc
     if not dataset_id:
         return root
     try:

@@ -140,6 +140,26 @@ def registered_horizon(env_id: str) -> int | None:
     return registered_spec(env_id).max_episode_steps
 
 
+def creator(env_id: str) -> Any:
+    """The class or the function that makes ``env_id``, imported.
+
+    Raises:
+        MissingDependencyError: it cannot be imported.
+    """
+    entry_point = registered_spec(env_id).entry_point
+    try:
+        return entry_point if callable(entry_point) else load_env_creator(str(entry_point))
+    except (gym.error.DependencyNotInstalled, ImportError) as exc:
+        raise MissingDependencyError(f"environment {env_id!r} cannot be imported: {exc}") from exc
+
+
+def time_limit(env_id: str, kwargs: Mapping[str, Any]) -> int | None:
+    """``max_episode_steps`` of an environment made with ``kwargs``; ``None`` if it has no limit."""
+    given = kwargs.get("max_episode_steps")
+    limit = registered_horizon(env_id) if given is None else given
+    return None if limit == -1 else limit  # -1 is Gymnasium's word for no limit
+
+
 def wrapper_class(target: str) -> type[gym.Wrapper]:
     """The wrapper named ``gymnasium.wrappers.NAME``, or one of a trusted module.
 
@@ -186,8 +206,8 @@ def make_environment(
     try:
         # The spec is asked for by its plain name: the module before a colon is imported by now.
         env = gym.make(env_id.rpartition(":")[2], **dict(kwargs or {}))
-    except gym.error.DependencyNotInstalled as exc:
-        raise MissingDependencyError(f"environment {env_id!r}: {exc}") from exc
+    except (gym.error.DependencyNotInstalled, ImportError) as exc:
+        raise MissingDependencyError(f"environment {env_id!r} cannot be imported: {exc}") from exc
     except (TypeError, ValueError, AssertionError, gym.error.Error) as exc:
         reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
         raise ConfigError(

@@ -183,7 +183,7 @@ class EpisodeRecorder:
             if path[:short] == other[:short]:
                 raise InvalidEpisodeError(
                     f"infos.{join_path(path[:short])} is a dict on some steps and a value on "
-                    "others; a StepDataCallback can make it one of them"
+                    "others; a StepDataCallback can make it one of them; in a pipeline, a wrapper"
                 )
 
     def _cut_observations(self, rows: int) -> None:

@@ -205,12 +205,21 @@ def element(space: gym.Space, value: Any) -> Any:
 
 
 def require_time_limit(env: gym.Env) -> None:
-    """Refuse an environment whose episodes may never end."""
+    """Refuse an environment whose episodes may never end.
+
+    Raises:
+        ConfigError: says what to set.
+    """
     if env.spec is not None and env.spec.max_episode_steps is None:
-        raise ConfigError(
-            f"environment {env.spec.id!r} has no time limit, so an episode may never end; set "
-            f"env.kwargs.max_episode_steps (of ref_scores.eval_env, if that names another)"
-        )
+        raise ConfigError(without_time_limit(env.spec.id))
+
+
+def without_time_limit(env_id: str, where: str = "env") -> str:
+    """What to tell of an environment without a time limit that the config names at ``where``."""
+    return (
+        f"environment {env_id!r} has no time limit, so an episode may never end; set "
+        f"{where}.kwargs.max_episode_steps, e.g. +{where}.kwargs.max_episode_steps=1000"
+    )
 
 
 def simulator_state(env: gym.Env) -> dict[str, Any]:

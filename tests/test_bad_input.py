@@ -30,7 +30,12 @@ def workspace(tmp_path, monkeypatch) -> Path:
 
 def files(folder: Path) -> set[Path]:
     """Everything of a workspace that a refused command must not have made."""
-    return {p for p in folder.rglob("*") if ".minari_pipe" not in p.parts and p.is_file()}
+    ignored = {".minari_pipe", "tmp"}  # the second is DVC's
+    return {
+        p
+        for p in folder.rglob("*")
+        if p.is_file() and not ignored & set(p.relative_to(folder).parts)
+    }
 
 
 ROWS = {
@@ -52,8 +57,20 @@ ROWS = {
         r"use \+env.kwargs.sutton_barto_reward=true",
     ),
     "key below null": (
-        [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.train.seed=3"],
-        "below a value that is null",
+        [BASE, "policy=sb3", "policy.algorithm=ppo", "+policy.train.seed=3"],
+        "no value for policy.train.total_timesteps",
+    ),
+    "wrong type in a train block": (
+        [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.train={total_timesteps: x}"],
+        "policy.train: total_timesteps: Value 'x' of type 'str'",
+    ),
+    "wrong key in a train block": (
+        [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.train={total_timestep: 3}"],
+        "policy.train: Key 'total_timestep' not in 'Training'",
+    ),
+    "an environment that cannot be imported": (
+        [BASE, "env.id=phys2d/CartPole-v1"],
+        "environment 'phys2d/CartPole-v1' cannot be imported: No module named 'jax'",
     ),
     "neither checkpoint nor training": (
         [BASE, "policy=sb3", "policy.algorithm=ppo"],
@@ -114,6 +131,27 @@ ROWS = {
     "no demonstrations": (
         [BASE, "policy=demonstrations"],
         "policy.source: give policy.source.path",
+    ),
+    "sha256 that is none": (
+        [
+            BASE,
+            "policy=demonstrations",
+            "policy.source.path=conf/dataset/tiny.yaml",
+            "policy.source.sha256=12ab",
+        ],
+        "policy.source.sha256 is '12ab'; expected 64 hexadecimal digits",
+    ),
+    "unknown algorithm": (
+        [BASE, "policy=sb3", "policy.algorithm=ppx", "policy.train={total_timesteps: 9}"],
+        "unknown algorithm 'ppx'. Did you mean 'ppo'",
+    ),
+    "no time limit": (
+        [BASE, "env.id=Blackjack-v1"],
+        r"'Blackjack-v1' has no time limit.* set env.kwargs.max_episode_steps, e.g. \+env.kwargs",
+    ),
+    "no time limit where scores are measured": (
+        [BASE, "ref_scores.eval_env.id=Blackjack-v1"],
+        "set ref_scores.eval_env.kwargs.max_episode_steps",
     ),
     "nothing to collect": ([BASE, "collect.n_episodes=null"], "set collect.n_episodes or .n_steps"),
     "both limits": ([BASE, "collect.n_steps=9"], "are both given"),
@@ -325,6 +363,40 @@ def test_an_expert_below_random_stops_before_publish_with_both_numbers(workspace
     scores = (workspace / "pipelines" / "tiny" / "ref_scores.json").read_text()
     assert f"{__import__('json').loads(scores)['ref_min_score']:g}"[:4] in finding["message"]
     assert not (workspace / "datasets" / "tests").exists()
+
+
+def test_what_fails_in_its_first_stage_leaves_no_pipeline(workspace):
+    before = files(workspace)
+    one_line(minari_pipe(workspace, BASE, "env.id=Ant-v3"), "moved to the gymnasium-robotics")
+    assert files(workspace) == before
+    assert not (workspace / "pipelines" / "tiny").exists()
+    run_ok(workspace, BASE)
+    one_line(minari_pipe(workspace, BASE, "env.id=Ant-v3"), "moved to the gymnasium-robotics")
+    assert (workspace / "pipelines" / "tiny" / "dvc.lock").is_file()
+
+
+def test_the_place_of_the_dataset_is_checked_before_the_work(workspace, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = minari_pipe(workspace, BASE, MINARI_DATASETS_PATH=str(tmp_path / "file"))
+    one_line(done, f"the datasets root {tmp_path / 'file'} cannot be made", "MINARI_DATASETS_PATH")
+    other = tmp_path / "root" / "tests" / "tiny-v0" / "data"
+    other.mkdir(parents=True)
+    (other / "main_data.hdf5").write_bytes(b"of another tool")
+    done = minari_pipe(workspace, BASE, MINARI_DATASETS_PATH=str(tmp_path / "root"))
+    one_line(done, "holds another dataset under the id 'tests/tiny-v0'", "publish.replace=true")
+    assert not (workspace / "pipelines").exists()
+    assert (other / "main_data.hdf5").read_bytes() == b"of another tool"
+
+
+def test_a_pipeline_of_another_config_is_not_taken_over(workspace):
+    (workspace / "conf" / "dataset" / "other.yaml").write_text(tiny("tests/other-v0"))
+    run_ok(workspace, BASE)
+    before = files(workspace)
+    one_line(
+        minari_pipe(workspace, "+dataset=other", "pipeline=tiny"),
+        "pipeline 'tiny' is that of +dataset=tiny, and this command chooses +dataset=other",
+    )
+    assert files(workspace) == before
 
 
 def test_an_id_of_another_pipeline_is_refused(workspace):

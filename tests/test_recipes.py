@@ -23,9 +23,9 @@ POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.y
 
 def params_of(name: str, root: Path) -> dict:
     GlobalHydra.instance().clear()
-    pipeline, config, _ = compose.recompose([f"+dataset={name}"])
-    assert pipeline == name
-    return prepare(name, config, None, root)
+    composed = compose.recompose([f"+dataset={name}"])
+    assert composed.name == name
+    return prepare(name, composed.config, None, root)
 
 
 def test_the_four_recipes_are_there():

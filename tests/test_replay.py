@@ -50,14 +50,24 @@ class Counting(gym.Env):
         if self.fault == "carries over":
             self.first += self.episodes
         self.episodes += 1
-        return self._observation(), {}
+        return self._observation(), self._info()
 
     def step(self, action: Any) -> Any:
         self.step_number += 1
         if self.fault == "raises" and self.step_number == 3:
             raise RuntimeError("the cable broke")
+        if self.fault.startswith("legal only from ") and self.fault.split()[-1] != str(self.first):
+            raise ValueError("this action is not legal in this state")
         action[:] = 0  # an environment may do that, the record must not change
-        return self._observation(), 0.5, self.step_number >= self.end, False, {}
+        return self._observation(), 0.5, self.step_number >= self.end, False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        info: dict[str, Any] = {"inner": {"twice": 2 * self.step_number}}
+        if self.step_number % 2:
+            info["odd"] = True
+        if self.fault == "infos carry over" and self.step_number == 4:
+            info["inner"]["twice"] += self.episodes - 1
+        return info
 
     def _observation(self) -> Any:
         value = float(self.first + self.step_number)
@@ -83,13 +93,17 @@ def no_fault() -> Iterable[None]:
     FAULT["now"] = ""
 
 
-def collect(path: Path, n_episodes: int = 3, **kwargs: Any) -> Planted:
+def collect(
+    path: Path, n_episodes: int = 3, *, record_infos: bool = False, **kwargs: Any
+) -> Planted:
     """A dataset of ``Counting`` without a fault."""
 
     def make_env() -> gym.Env:
         return gym.make("Counting-v0", **kwargs)
 
-    buffers = run_episodes(make_env, RandomPolicy(), range(n_episodes), seed=3)
+    buffers = run_episodes(
+        make_env, RandomPolicy(), range(n_episodes), seed=3, record_infos=record_infos
+    )
     return Planted(write_dataset(path / "data", make_env(), buffers, dataset_id="counting-v0"))
 
 
@@ -171,6 +185,41 @@ def test_environment_that_carries_something_over(tmp_path: Path) -> None:
     for i, finding in enumerate(report.findings):
         assert finding.path == f"episode {i} / observations.arm.0"
         assert finding.message.endswith("(environment that had just run another episode)")
+
+
+def test_other_infos_are_a_warning_and_hide_no_error(tmp_path: Path) -> None:
+    data = collect(tmp_path, record_infos=True)
+    assert data.check().findings == []
+    with data.file() as file:
+        file["episode_1/infos/inner/twice"][5] = 99
+    report = data.check()
+    finding = only(report)
+    assert report.ok
+    assert (finding.level, finding.path) == ("warning", "episode 1 / infos.inner.twice")
+    assert finding.message == "step 4 (row 5): recorded 99, replayed 10 (fresh environment)"
+    with data.file() as file:
+        file["episode_1/observations/word"][9] = "other"
+    finding = only(data.check())
+    assert (finding.level, finding.path) == ("error", "episode 1 / observations.word")
+
+
+def test_infos_that_carry_something_over(tmp_path: Path) -> None:
+    data = collect(tmp_path, 1, record_infos=True)
+    FAULT["now"] = "infos carry over"
+    finding = only(data.check())
+    assert finding.message == (
+        "step 3 (row 4): recorded 8, replayed 9 (environment that had just run another episode)"
+    )
+
+
+def test_actions_that_are_legal_only_after_the_recorded_seed(tmp_path: Path) -> None:
+    data = collect(tmp_path, 1)
+    with data.file() as file:
+        first = int(file["episode_0/observations/arm/_index_0"][0, 0])
+    FAULT["now"] = f"legal only from {first}"
+    report = data.check()
+    assert report.findings == []
+    assert report.replay.replayed == 1
 
 
 def test_environment_that_raises(tmp_path: Path) -> None:

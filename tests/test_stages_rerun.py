@@ -267,7 +267,7 @@ def test_a_named_checkpoint_is_a_dependency_of_the_stage_that_reads_it(
         file.touch()
     (workspace.home / "mine.zip").touch()
     named = f"{{path: '{path.format(**places)}'}}"
-    _, config, _ = recompose(
+    config = recompose(
         [
             "+dataset=mine",
             "+policy@ref_scores.expert=sb3",
@@ -275,7 +275,7 @@ def test_a_named_checkpoint_is_a_dependency_of_the_stage_that_reads_it(
             f"ref_scores.expert.checkpoint={named}",
             "ref_scores.ref_max_score=null",
         ]
-    )
+    ).config
     params = prepare("mine", config, None, workspace.root)
     stages = yaml.safe_load(dvc_yaml("mine", params, workspace.root))["stages"]
     reading = {name for name, s in stages.items() if expected.format(**places) in s.get("deps", [])}

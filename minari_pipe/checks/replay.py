@@ -74,6 +74,8 @@ class Divergence:
     message: str
     failed: bool = False
     """Whether the environment raised, which is never a matter of rounding."""
+    is_error: bool = True
+    """Infos may hold what is no part of the simulation, such as a time: they only warn."""
 
 
 class Replay(Check):
@@ -133,10 +135,15 @@ class Replay(Check):
         coverage.replayed += 1
         coverage.steps += n_steps
         divergence, where = self._replay_twice(episode, start, n_steps)
-        if divergence is not None and self._is_drift(divergence):
+        if divergence is None:
+            return
+        message = f"{divergence.message} ({where})"
+        if self._is_drift(divergence):
             coverage.drifted += 1
-        elif divergence is not None:
-            yield self.error(divergence.path, f"{divergence.message} ({where})")
+        elif divergence.is_error:
+            yield self.error(divergence.path, message)
+        else:
+            yield self.warning(divergence.path, message)
 
     def finish(self) -> Iterator[Finding]:
         if self._used is not None:
@@ -164,15 +171,17 @@ class Replay(Check):
     ) -> tuple[Divergence | None, str]:
         """The first divergence and the kind of environment that it happened in."""
         fresh = recover(self.subject, str(self.subject.environment))
-        divergence = self._replay(fresh, episode, start, n_steps)
-        if divergence is not None:
+        first = self._replay(fresh, episode, start, n_steps)
+        if first is not None and first.is_error:
             fresh.close()
-            return divergence, "fresh environment"
+            return first, "fresh environment"
         used = self._used or self._warm(episode, start, n_steps)
-        divergence = self._replay(used, episode, start, n_steps)
+        second = self._replay(used, episode, start, n_steps)
         used.close()
         self._used = fresh
-        return divergence, "environment that had just run another episode"
+        if first is not None and (second is None or not second.is_error):
+            return first, "fresh environment"
+        return second, "environment that had just run another episode"
 
     def _is_drift(self, divergence: Divergence) -> bool:
         elsewhere = not self.coverage.exact and not self.subject.options.replay_tolerance
@@ -201,12 +210,14 @@ class Replay(Check):
     ) -> Divergence | None:
         step = -1
         try:
-            observation, _ = env.reset(**copy.deepcopy(dict(start)))
+            observation, info = env.reset(**copy.deepcopy(dict(start)))
             found = self._compare_observation(episode, step, observation)
+            of_infos = self._compare_infos(episode, step, info)
             while found is None and step + 1 < n_steps:
                 step += 1
                 action = _row(episode.actions, step)
-                observation, reward, terminated, truncated, _ = env.step(action)
+                observation, reward, terminated, truncated, info = env.step(action)
+                of_infos = of_infos or self._compare_infos(episode, step, info)
                 found = self._compare_observation(episode, step, observation)
                 found = found or self._compare_reward(episode, step, reward)
                 found = found or _compare_flags(episode, step, terminated, truncated)
@@ -214,7 +225,7 @@ class Replay(Check):
             what = f"{type(exc).__name__}: {shown(exc, 200)}"
             message = f"{_named(step)}: the replay fails with {what}"
             return Divergence(step, episode.path(), message, failed=True)
-        return found
+        return found or of_infos
 
     def _compare_observation(
         self, episode: Episode, step: int, observation: Any
@@ -234,6 +245,25 @@ class Replay(Check):
             if difference:
                 message = f"{_named(step)} (row {row}): {difference}"
                 return Divergence(step, where, message)
+        return None
+
+    def _compare_infos(self, episode: Episode, step: int, info: Any) -> Divergence | None:
+        """What both have is compared: recorded infos are filled up where a step had none."""
+        for path, column in leaves(episode.infos or {}):
+            where = episode.path(join_path(("infos", *path)))
+            replayed = info
+            try:
+                for key in path:
+                    replayed = replayed[key]
+            except (LookupError, TypeError):
+                continue
+            try:
+                difference = self._difference(column[step + 1], replayed)
+            except (TypeError, ValueError) as exc:
+                difference = f"the replay has another kind of value ({exc})"
+            if difference:
+                message = f"{_named(step)} (row {step + 1}): {difference}"
+                return Divergence(step, where, message, is_error=False)
         return None
 
     def _compare_reward(self, episode: Episode, step: int, reward: Any) -> Divergence | None:

@@ -135,7 +135,9 @@ class SB3Policy:
     policy_kwargs: dict[str, Any] = field(default_factory=dict)
     checkpoint: Source = field(default_factory=Source)
     normalize: Source = field(default_factory=Source)
-    train: Optional[Training] = None
+    train: Any = None
+    """A ``Training``; not declared as one, since OmegaConf cannot override a null of such a type
+    (`policy.train={...}` on the command line)."""
     deterministic: bool = True
 
 

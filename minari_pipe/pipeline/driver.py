@@ -19,7 +19,8 @@ from minari_pipe.datasets_root import ROOT_VARIABLE
 from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.pipeline import graph
-from minari_pipe.pipeline.install import install
+from minari_pipe.pipeline.compose import datasets
+from minari_pipe.pipeline.install import check_before, install
 from minari_pipe.pipeline.leftovers import mend, remove_empty_run_caches
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
@@ -51,16 +52,50 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
     with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):
         recorded = graph.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
+        _check_dataset_choice(name, recorded or {}, overrides)
         params = prepare(name, config, previous or None, root)
-        check_owner(name, params["dataset"]["id"], root)
+        dataset_id, replace = params["dataset"]["id"], _told_to_replace(params, overrides)
+        check_owner(name, dataset_id, root)
+        check_before(dataset_id, root, replace=replace)
         tell_versions(name, recorded or {}, params, root)
         graph.sync(name, params, overrides, root)
-        ran = _reproduce(name, root)
-        dataset_id = params["dataset"]["id"]
+        try:
+            ran = _reproduce(name, root)
+        except ToldError:
+            if recorded is None:
+                _forget(name, root)
+            raise
         done = f"ran {', '.join(ran)}" if ran else "up to date"
         print(f"{name}: {done} -> datasets/{dataset_id}", flush=True)
-        note = install(name, dataset_id, root, replace=_told_to_replace(params, overrides))
+        note = install(name, dataset_id, root, replace=replace)
         print(f"{name}: {note}", flush=True)
+
+
+def _check_dataset_choice(name: str, recorded: dict[str, Any], overrides: list[str]) -> None:
+    """Refuse to take over the pipeline of another config, e.g. ``+dataset=a pipeline=b``."""
+    before, now = (chosen_dataset(words) for words in (recorded.get("overrides", []), overrides))
+    if before and now and before != now and before in datasets():
+        raise ConfigError(
+            f"pipeline {name!r} is that of +dataset={before}, and this command chooses "
+            f"+dataset={now}; give it another name with pipeline=..., or remove pipelines/{name}"
+        )
+
+
+def chosen_dataset(overrides: list[str]) -> str | None:
+    """The dataset that recorded overrides choose."""
+    names = [o.removeprefix("+dataset=") for o in overrides if o.startswith("+dataset=")]
+    return names[0] if names else None
+
+
+def _forget(name: str, root: Path) -> None:
+    """Take back what the first run of a pipeline wrote, where it failed before it made anything."""
+    folder = root / "pipelines" / name
+    made = [folder / "dvc.lock", *(root / STATE / "work" / name).glob("*/blocks/*")]
+    if not any(path.exists() for path in made):
+        for file in ("params.yaml", "dvc.yaml", ".gitignore"):
+            (folder / file).unlink(missing_ok=True)
+        with suppress(OSError):  # something else lies there
+            folder.rmdir()
 
 
 def _told_to_replace(params: dict[str, Any], overrides: list[str]) -> bool:

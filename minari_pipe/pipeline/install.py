@@ -54,12 +54,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         return f"installed in {target}"
     _check_place(target, minari_root, dataset_id)
     if target.exists() and not replace and not _is_own_draft(target, name, root):
-        raise DatasetExistsError(
-            f"{target} holds another dataset under the id {dataset_id!r}, which is not a draft of "
-            f"pipeline {name!r} of this workspace; it is left as it is. To install over "
-            f"it, add publish.replace=true to the command line; or publish under another id with "
-            f"dataset.id=..."
-        )
+        raise _other_dataset(target, dataset_id)
     # One name for each pipeline, so that the next run removes what a killed one left.
     new = minari_root / f".{workspace_id(root)}.{name}.installing"
     shutil.rmtree(new, ignore_errors=True)
@@ -79,6 +74,24 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         shutil.rmtree(new, ignore_errors=True)
     _is_installed(target, content, root)  # remembers that it is
     return f"installed in {target}"
+
+
+def check_before(dataset_id: str, root: Path, *, replace: bool) -> None:
+    """Refuse, before any work, an id whose place in the Minari root can only be refused after it.
+
+    A dataset of another workspace passes: the work may end with the very same content.
+
+    Raises:
+        ConfigError: the Minari root cannot be made.
+        DatasetExistsError: the place holds what no pipeline made, or is no place for a dataset.
+    """
+    minari_root = get_dataset_path()
+    target = minari_root / dataset_id
+    if target.resolve() == (root / "datasets" / dataset_id).resolve():
+        return
+    _check_place(target, minari_root, dataset_id)
+    if (target / "data").exists() and not replace and read_manifest(target) is None:
+        raise _other_dataset(target, dataset_id)
 
 
 def settle(dataset_id: str, root: Path) -> None:
@@ -132,6 +145,14 @@ def _is_own_draft(target: Path, name: str, root: Path) -> bool:
     content = read_manifest(target)
     own = mark == {"pipeline": name, "workspace": workspace_id(root)}
     return own and content is not None and _is_installed(target, content, root)
+
+
+def _other_dataset(target: Path, dataset_id: str) -> DatasetExistsError:
+    return DatasetExistsError(
+        f"{target} holds another dataset under the id {dataset_id!r}, which is not a draft of this "
+        f"pipeline of this workspace; it is left as it is. To install over it, add "
+        f"publish.replace=true to the command line; or publish under another id with dataset.id=..."
+    )
 
 
 def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:

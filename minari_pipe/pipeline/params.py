@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,14 @@ def prepare(
     for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
         for where, source in sources(use):
             check_source(where, source, root)
-        _check_sb3(use)
     if previous and recorded(config, previous) == previous and _versions_hold(previous["packages"]):
         return previous
-    return _complete(params, _packages(params, root))
+    make_importable(root)
+    packages = _packages(params)
+    _check_environments(params)
+    for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
+        _check_sb3(use)
+    return _complete(params, packages)
 
 
 def recorded(config: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
@@ -87,14 +92,25 @@ def _versions_hold(packages: dict[str, dict[str, str]]) -> bool:
         return False
 
 
-def _packages(params: dict[str, Any], root: Path) -> dict[str, dict[str, str]]:
-    """Versions of the packages that decide what each stage writes."""
-    from minari_pipe.environments import packages_of, wrapper_class
+def _check_environments(params: dict[str, Any]) -> None:
+    from minari_pipe.environments import creator, time_limit, wrapper_class
+    from minari_pipe.rollout import without_time_limit
 
-    make_importable(root)
+    for where, env in (("env", params["env"]), ("ref_scores.eval_env", _eval_env(params))):
+        for wrapper in env["wrappers"]:
+            wrapper_class(str(wrapper["_target_"]))
+        # A wrapper or a function that makes the environment may set a limit: the stage looks at
+        # what was made.
+        made = isinstance(creator(env["id"]), type) and not env["wrappers"]
+        if made and time_limit(env["id"], env["kwargs"]) is None:
+            raise ConfigError(without_time_limit(env["id"], where))
+
+
+def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Versions of the packages that decide what each stage writes."""
+    from minari_pipe.environments import packages_of
+
     env, eval_env = params["env"], params["ref_scores"]["eval_env"]
-    for wrapper in [*env["wrappers"], *eval_env["wrappers"]]:
-        wrapper_class(str(wrapper["_target_"]))
     made = packages_of(env["id"])
     numpy = {"numpy": importlib.metadata.version("numpy")}
     files = {**numpy, "h5py": importlib.metadata.version("h5py")}
@@ -132,8 +148,13 @@ def check_source(where: str, source: dict[str, Any], root: Path) -> None:
         raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
     if path is not None and not (root / os.path.expanduser(path)).is_file():
         raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
-    if path is None and source.get("sha256") is None:
+    sha256 = source.get("sha256")
+    if path is None and sha256 is None:
         raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
+    if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ConfigError(
+            f"{where}.sha256 is {sha256!r}; expected 64 hexadecimal digits, lowercase"
+        )
 
 
 def _check_sb3(use: Use) -> None:
@@ -146,6 +167,9 @@ def _check_sb3(use: Use) -> None:
             f"{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
             f"{use.where}.train={{total_timesteps: N}}"
         )
+    from minari_pipe.policies.algorithms import find_algorithm
+
+    find_algorithm(use.config["algorithm"])
 
 
 def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:

@@ -126,7 +126,7 @@ def _check_current(root: Path, name: str, dataset_id: str) -> None:
             f"{dataset_id!r}, check out the commit that made it"
         )
     again = f"run python -m minari_pipe {_arguments(root, name)} and commit"
-    _, config, _ = compose.recompose(params["overrides"])
+    config = compose.recompose(params["overrides"]).config
     previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
     # Which versions are installed now does not matter: the recorded ones made the dataset.
     if recorded(config, previous) != previous:

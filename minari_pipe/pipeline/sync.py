@@ -13,7 +13,7 @@ from pathlib import Path
 
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline import compose, graph
-from minari_pipe.pipeline.driver import check_owner, tell_versions
+from minari_pipe.pipeline.driver import check_owner, chosen_dataset, tell_versions
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.workspace import NOT_PARAMS, find_root
 
@@ -40,14 +40,15 @@ def main() -> int:
 
 def _sync(name: str, overrides: list[str], root: Path) -> bool:
     """Recompose one pipeline; whether its stages changed."""
-    composed, config, task = compose.recompose(overrides)
-    if composed != name:
+    composed = compose.recompose(overrides)
+    if composed.name != name:
         raise ConfigError(
-            f"pipelines/{name}/params.yaml is of pipeline {composed!r}; remove pipelines/{name}"
+            f"pipelines/{name}/params.yaml is of pipeline {composed.name!r}; remove "
+            f"pipelines/{name}"
         )
     recorded = graph.read_params(name, root) or {}
     previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
-    params = prepare(name, config, previous or None, root)
+    params = prepare(name, composed.config, previous or None, root)
     if previous != params and _set_by_experiment(name, root):
         print(
             f"{name}: keeps pipelines/{name}/params.yaml as dvc exp run set it, not as conf/ says"
@@ -56,7 +57,8 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     check_owner(name, params["dataset"]["id"], root)
     tell_versions(name, recorded, params, root)
     changed = graph.sync(name, params, overrides, root)
-    if extra := [o for o in task if not o.startswith(("+dataset=", "pipeline="))]:
+    chosen = ("+dataset=", "pipeline=")
+    if extra := [o for o in composed.overrides if not o.startswith(chosen)]:
         print(f"{name}: re-applies the recorded overrides {' '.join(extra)}")
     return "dvc.yaml" in changed
 
@@ -87,8 +89,8 @@ def _set_by_experiment(name: str, root: Path) -> bool:
 def _orphaned(name: str, root: Path) -> str:
     """What to add to an error of a pipeline whose config was renamed or removed."""
     recorded = (graph.read_params(name, root) or {}).get("overrides") or []
-    chosen = [o.removeprefix("+dataset=") for o in recorded if o.startswith("+dataset=")]
-    if not chosen or chosen[0] in compose.datasets():
+    chosen = chosen_dataset(recorded)
+    if chosen is None or chosen in compose.datasets():
         return ""
     return f". If the dataset is not wanted any more, remove pipelines/{name}"
 

@@ -42,7 +42,13 @@ class ObservationNormalization:
         Raises:
             ConfigError: a name is missing or unknown, or a value makes no sense.
         """
-        arrays = read_arrays(path)
+        try:
+            arrays = read_arrays(path)
+        except ConfigError as exc:
+            raise ConfigError(
+                f"normalization {exc}; expected the .npz that "
+                f"minari_pipe.policies.write_normalization(vec_normalize, path) writes"
+            ) from exc
         keys = [n.removeprefix("obs_mean") for n in arrays if n.partition(".")[0] == "obs_mean"]
         expected = {f"obs_{what}{key}" for key in keys for what in ("mean", "var")}
         expected |= {"clip_obs", "epsilon"}

@@ -120,7 +120,7 @@ def outputs(root: Path, stages: list[str]) -> dict[str, str]:
     for stage in stages:
         name, written, _ = STAGES[stage]
         if not (root / "pipelines" / name).is_dir():
-            _, config, _ = compose.recompose([f"+dataset={name}"])
+            config = compose.recompose([f"+dataset={name}"]).config
             graph.sync(name, prepare(name, config, None, root), [], root)
         params = graph.read_params(name, root)
         module = importlib.import_module(f"minari_pipe.pipeline.stages.{stage}")

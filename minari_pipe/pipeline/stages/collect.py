@@ -19,7 +19,7 @@ from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.swap import copy_file
 from minari_pipe.pipeline.workspace import dump_json
 from minari_pipe.policies.base import Policy
-from minari_pipe.rollout import run_episodes
+from minari_pipe.rollout import require_time_limit, run_episodes
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.hdf5 import EpisodeFile
 
@@ -65,9 +65,11 @@ def collect(
 
     Raises:
         ConfigError: more episodes are asked for than the policy can make.
+        UnsupportedSpaceError: the environment has a space that the standard cannot store.
         InvalidEpisodeError: the environment or the policy failed in an episode.
     """
     n_episodes = _n_episodes(policy, collection)
+    described = _described(make_env)  # first, so that what cannot be stored is not collected
     limit = math.inf if collection.n_steps is None else collection.n_steps
     episodes: list[dict[str, Any]] = []
     used: list[str] = []
@@ -103,22 +105,31 @@ def collect(
         episodes[-1] = {**episodes[-1], "n_steps": int(episodes[-1]["n_steps"] - cut)}
     if blocks.n_reused:
         say(f"{blocks.n_reused} of {len(used)} blocks were finished before")
-    env = make_env()
-    assert env.spec is not None
     index_file = {
         "blocks": used,
         "cut_last_episode_to": episodes[-1]["n_steps"] if cut else None,
         "total_episodes": len(episodes),
         "total_steps": sum(e["n_steps"] for e in episodes),
-        "env_spec": spec_json(env.spec),
-        "observation_space": serialize_space(env.observation_space),
-        "action_space": serialize_space(env.action_space),
+        **described,
         "files": files,
         "reports": [e["report"] for e in episodes if e["report"] is not None],
     }
-    env.close()
     (out / "episodes.json").write_text(dump_json(index_file), encoding="utf-8")
     say(f"{index_file['total_episodes']} episodes, {index_file['total_steps']} steps")
+
+
+def _described(make_env: Callable[[], gym.Env]) -> dict[str, Any]:
+    env = make_env()
+    try:
+        require_time_limit(env)
+        assert env.spec is not None
+        return {
+            "env_spec": spec_json(env.spec),
+            "observation_space": serialize_space(env.observation_space),
+            "action_space": serialize_space(env.action_space),
+        }
+    finally:
+        env.close()
 
 
 def _n_episodes(policy: Policy, collection: Collection) -> int | None:
