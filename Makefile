@@ -1,5 +1,6 @@
 # make demo | test | test-all: each does everything on a machine with python3 >= 3.11, make and git.
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -10,10 +11,11 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/python -m minari_pipe +dataset=door_expert
 
 test: $(VENV)/test.stamp lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not alone" -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -m alone
 
-test-all: $(VENV)/test.stamp lint
-	MINARI_PIPE_FULL=1 $(BIN)/python -m pytest
+test-all: export MINARI_PIPE_FULL = 1
+test-all: test
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from minari_pipe.errors import InvalidDatasetIdError
 
-VERSION_RE = r"(?:-v(?P<version>\d+))"
+VERSION_RE = r"(?:-v(?P<version>[0-9]+))"
 DATASET_NAME_RE = r"(?:(?P<dataset>[-_\w]+?))"
 NAMESPACE_RE = r"(?:(?P<namespace>[-_\w][-_\w/]*[-_\w]+)\/)"
 DATASET_ID_RE = re.compile(rf"^{NAMESPACE_RE}?{DATASET_NAME_RE}{VERSION_RE}?$")

@@ -223,7 +223,7 @@ class StorageContract:
             {"metadata": {"id": 5}},
             {"metadata": {"seed": 5}},
         ],
-        ids=str,
+        ids=["no plain value", "a key that is no text", "its own id", "its own seed"],
     )
     def test_attributes_that_cannot_be_stored_are_refused(self, storage, path, change) -> None:
         before = files(path)

@@ -38,6 +38,7 @@ def files(workspace: Workspace) -> set[Path]:
     return {p for p in workspace.root.rglob("*") if p.is_file()}
 
 
+@pytest.mark.alone
 def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     before = files(workspace)
     cost, output = cheapest(workspace, "--help")
@@ -51,6 +52,7 @@ def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     assert files(workspace) == before
 
 
+@pytest.mark.alone
 def test_the_composed_config_is_shown_cheaply_and_nothing_runs(workspace):
     before = files(workspace)
     arguments = ("+dataset=tiny", "collect.seed=7", "--cfg", "job", "--resolve")

@@ -20,6 +20,7 @@ VALID = {
     "human": (None, "human", None),
     "a-v1-v2": (None, "a-v1", 2),
     "x": (None, "x", None),
+    "human-v\N{FULLWIDTH DIGIT TWO}": (None, "human-v\N{FULLWIDTH DIGIT TWO}", None),
 }
 
 

@@ -238,7 +238,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize(("place", "message"), PLACES.items(), ids=lambda f: str(f)[10:30])
+@pytest.mark.parametrize(("place", "message"), PLACES.items(), ids=[f.__name__ for f in PLACES])
 def test_a_place_that_is_not_a_datasets_own_is_never_replaced(place, message, root, target):
     place(target)
     before = sorted(target.parents[2].rglob("*"))

@@ -329,6 +329,12 @@ def test_normalization_is_exactly_vecnormalizes(tmp_path):
     assert np.abs(found).max() == 1.5
 
 
+def test_a_vecnormalize_of_sb3_is_not_unpickled_but_how_to_write_it_is_told(tmp_path):
+    normalized(VECTOR).save(str(tmp_path / "n.npz"))
+    with pytest.raises(ConfigError, match="not a readable zip.*expected what write_normalization"):
+        ObservationNormalization.load(tmp_path / "n.npz")
+
+
 GOOD = {"obs_mean": np.zeros(11), "obs_var": np.ones(11), "clip_obs": 10.0, "epsilon": 1e-8}
 
 

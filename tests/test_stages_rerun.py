@@ -112,6 +112,7 @@ def checkout(tmp_path_factory) -> Workspace:
     return workspace
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("which", ["made", "checkout"])
 def test_a_second_run_does_nothing_and_costs_little(which, request):
     workspace = request.getfixturevalue(which)

@@ -151,7 +151,7 @@ def run(argv: list[str], job: Callable[[str, dict[str, Any], list[str]], None]) 
     Args:
         argv: the command line without the program's name and our own flags.
         job: called with the pipeline's name, its configuration as plain values, and the
-            overrides (without the choice of dataset) that made it. What it raises ends a sweep.
+            overrides that made it, the choice of the dataset first. What it raises ends a sweep.
 
     Raises:
         ConfigError: whatever is wrong with the command line or a config file.

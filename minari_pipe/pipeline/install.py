@@ -87,10 +87,10 @@ def check_before(dataset_id: str, root: Path, *, replace: bool) -> None:
     """
     minari_root = get_dataset_path()
     target = minari_root / dataset_id
-    if target.resolve() == (root / "datasets" / dataset_id).resolve():
+    if target.resolve() == (root / "datasets" / dataset_id).resolve() or read_manifest(target):
         return
     _check_place(target, minari_root, dataset_id)
-    if (target / "data").exists() and not replace and read_manifest(target) is None:
+    if (target / "data").exists() and not replace:
         raise _other_dataset(target, dataset_id)
 
 

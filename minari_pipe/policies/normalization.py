@@ -46,8 +46,8 @@ class ObservationNormalization:
             arrays = read_arrays(path)
         except ConfigError as exc:
             raise ConfigError(
-                f"normalization {exc}; expected the .npz that "
-                f"minari_pipe.policies.write_normalization(vec_normalize, path) writes"
+                f"normalization {exc}; expected what write_normalization(vec_normalize, path) of "
+                f"minari_pipe.policies.normalization writes"
             ) from exc
         keys = [n.removeprefix("obs_mean") for n in arrays if n.partition(".")[0] == "obs_mean"]
         expected = {f"obs_{what}{key}" for key in keys for what in ("mean", "var")}
