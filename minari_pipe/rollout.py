@@ -211,7 +211,8 @@ def require_time_limit(env: gym.Env) -> None:
         ConfigError: says what to set.
     """
     if env.spec is not None and env.spec.max_episode_steps is None:
-        raise ConfigError(without_time_limit(env.spec.id))
+        text = without_time_limit(env.spec.id)
+        raise ConfigError(f"{text} (of ref_scores.eval_env, if that names another)")
 
 
 def without_time_limit(env_id: str, where: str = "env") -> str:

@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from minari_pipe import environments
 from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
-from minari_pipe.checks.base import Check, Episode, Finding, Subject, shown
+from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, shown
 from minari_pipe.checks.environment import recover, spec_fault
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.tree import Path, join_path, leaves, map_leaves
@@ -235,11 +235,8 @@ class Replay(Check):
             if path in self._images:
                 continue
             where = episode.path(join_path(("observations", *path)))
-            replayed = observation
-            try:
-                for key in path:
-                    replayed = replayed[key]
-            except (LookupError, TypeError):
+            replayed = _at(observation, path)
+            if replayed is MISSING:
                 return Divergence(step, where, f"{_named(step)}: the replay has no such value")
             difference = self._difference(column[row], replayed)
             if difference:
@@ -251,11 +248,8 @@ class Replay(Check):
         """What both have is compared: recorded infos are filled up where a step had none."""
         for path, column in leaves(episode.infos or {}):
             where = episode.path(join_path(("infos", *path)))
-            replayed = info
-            try:
-                for key in path:
-                    replayed = replayed[key]
-            except (LookupError, TypeError):
+            replayed = _at(info, path)
+            if replayed is MISSING:
                 continue
             try:
                 difference = self._difference(column[step + 1], replayed)
@@ -352,6 +346,16 @@ def _compare_flags(
             message = f"{_named(step)}: recorded {recorded}, replayed {bool(replayed)}"
             return Divergence(step, episode.path(name), message)
     return None
+
+
+def _at(value: Any, path: Path) -> Any:
+    """What an observation or an info of the environment has at ``path``, else ``MISSING``."""
+    try:
+        for key in path:
+            value = value[key]
+    except (LookupError, TypeError):
+        return MISSING
+    return value
 
 
 def _row(columns: Any, row: int) -> Any:

@@ -191,6 +191,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help and --hydra-help show what can be given")
 
+    # Hydra makes this parser, so a subclass cannot say it.
     parser.error = refuse  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(argv)
     for name in _OTHER_CONFIGS:

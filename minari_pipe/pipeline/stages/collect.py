@@ -19,7 +19,7 @@ from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.swap import copy_file
 from minari_pipe.pipeline.workspace import dump_json
 from minari_pipe.policies.base import Policy
-from minari_pipe.rollout import require_time_limit, run_episodes
+from minari_pipe.rollout import run_episodes
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.hdf5 import EpisodeFile
 
@@ -121,7 +121,6 @@ def collect(
 def _described(make_env: Callable[[], gym.Env]) -> dict[str, Any]:
     env = make_env()
     try:
-        require_time_limit(env)
         assert env.spec is not None
         return {
             "env_spec": spec_json(env.spec),
