@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.pipeline import compose
 from minari_pipe.pipeline.driver import _keep_places
-from tests.repositories import Workspace, children_cpu, dvc_workspace
+from tests.repositories import Workspace, assert_cpu_seconds, dvc_workspace
 from tests.workspaces import tiny
 
 CONFIGS = {"tiny": tiny("tests/tiny-v0"), "other": tiny("tests/other-v0")}
@@ -24,16 +24,6 @@ def workspace(tmp_path_factory) -> Workspace:
     return dvc_workspace(tmp_path_factory.mktemp("command"), **CONFIGS)
 
 
-def cheapest(workspace: Workspace, *arguments: str) -> tuple[float, str]:
-    """CPU seconds of the cheapest of three runs, and what it printed."""
-    costs = []
-    for _ in range(3):
-        before = children_cpu()
-        output = workspace.run(sys.executable, "-m", "minari_pipe", *arguments)
-        costs.append(children_cpu() - before)
-    return min(costs), output
-
-
 def files(workspace: Workspace) -> set[Path]:
     return {p for p in workspace.root.rglob("*") if p.is_file()}
 
@@ -41,8 +31,9 @@ def files(workspace: Workspace) -> set[Path]:
 @pytest.mark.alone
 def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     before = files(workspace)
-    cost, output = cheapest(workspace, "--help")
-    assert cost < 0.6
+    command = (sys.executable, "-m", "minari_pipe", "--help")
+    assert_cpu_seconds(0.6, lambda: workspace.run(*command))
+    output = workspace.run(*command)
     assert "python -m minari_pipe +dataset=NAME" in output
     assert (
         "datasets: cartpole_expert, door_expert, door_human, other, pointmaze_umaze, tiny" in output
@@ -55,10 +46,10 @@ def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
 @pytest.mark.alone
 def test_the_composed_config_is_shown_cheaply_and_nothing_runs(workspace):
     before = files(workspace)
-    arguments = ("+dataset=tiny", "collect.seed=7", "--cfg", "job", "--resolve")
-    cost, output = cheapest(workspace, *arguments)
-    assert cost < 0.6
-    shown = yaml.safe_load(output)
+    command = (sys.executable, "-m", "minari_pipe", "+dataset=tiny", "collect.seed=7")
+    command += ("--cfg", "job", "--resolve")
+    assert_cpu_seconds(0.6, lambda: workspace.run(*command))
+    shown = yaml.safe_load(workspace.run(*command))
     assert shown["collect"]["seed"] == 7
     assert shown["dataset"]["id"] == "tests/tiny-v0"
     assert shown["pipeline"] == "tiny"
