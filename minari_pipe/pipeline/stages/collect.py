@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def collect(
     total = n_episodes if n_episodes is not None else collection.n_steps
     unit = "episode" if n_episodes is not None else "step"
     with tqdm(total=total, desc="collect", unit=unit, disable=None) as bar:
-        for index in range(10**9):
+        for index in itertools.count():
             first = index * collection.block_episodes
             last = first + collection.block_episodes
             numbers = range(first, last if n_episodes is None else min(last, n_episodes))
