@@ -191,16 +191,22 @@ def element(space: gym.Space, value: Any) -> Any:
         return {key: element(sub, value[key]) for key, sub in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(element(sub, v) for sub, v in zip(space.spaces, value, strict=True))
-    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        array = np.array(value, dtype=space.dtype)
+    if isinstance(space, spaces.Discrete) and isinstance(value, int | np.integer):
+        return space.dtype.type(value)
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        given = np.asarray(value)
+        with np.errstate(invalid="ignore"):
+            array = given.astype(space.dtype)
         if array.shape != space.shape:
             raise InvalidEpisodeError(
                 f"the policy gave an action of shape {array.shape}, the action space "
                 f"{space} has {space.shape}"
             )
-        return array
-    if isinstance(space, spaces.Discrete):
-        return space.dtype.type(value)
+        if array.dtype.kind != "f" and not np.array_equal(array, given):
+            raise InvalidEpisodeError(
+                f"the policy gave the action {value!r}, the action space {space} has {space.dtype}"
+            )
+        return array[()] if isinstance(space, spaces.Discrete) else array
     return value
 
 

@@ -166,6 +166,20 @@ def test_an_action_for_another_space_names_both_shapes():
         element(gym.spaces.Box(-1, 1, (2,)), np.zeros(3))
 
 
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [
+        (gym.spaces.Discrete(3), 1.7),
+        (gym.spaces.Discrete(3), float("nan")),
+        (gym.spaces.MultiDiscrete([3, 3]), [1, 0.5]),
+        (gym.spaces.Box(0, 255, (1,), np.uint8), [256]),
+    ],
+)
+def test_an_action_is_not_rounded_into_its_space(space, value):
+    with pytest.raises(InvalidEpisodeError, match="the policy gave the action"):
+        element(space, value)
+
+
 @pytest.mark.parametrize("n_envs", [1, 3])
 def test_returns_do_not_depend_on_how_episodes_are_divided(n_envs):
     whole = list(evaluate(make_env, RandomPolicy(), range(7), seed=1, n_envs=n_envs))
