@@ -63,6 +63,9 @@ SIMULATORS = {
 # Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
 OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
 
+# Registered, but made by importing whatever OpenAI Gym environment their arguments name.
+GYM_ADAPTERS = ("GymV21Environment-v0", "GymV26Environment-v0")
+
 REFUSED_WRAPPERS = {
     "NormalizeObservation": "carries running statistics from one episode to the next, so an "
     "episode would depend on the episodes before it",
@@ -74,6 +77,13 @@ REFUSED_WRAPPERS = {
     "HumanRendering": "opens a window",
     "Autoreset": "starts a new episode inside the old one",
 }
+
+
+def _refuse_adapter(env_id: str, trusted: Collection[str] = ()) -> None:
+    if env_id in GYM_ADAPTERS and not is_trusted_module("gym", trusted=trusted):
+        raise TrustError(
+            f"environment {env_id!r} imports what its arguments name; {how_to_trust('gym')}"
+        )
 
 
 def _import_package(env_id: str) -> None:
@@ -107,7 +117,8 @@ def registered_spec(env_id: str) -> EnvSpec:
             only if the user trusts it.
 
     Raises:
-        TrustError: the module before the colon is not trusted.
+        TrustError: the module before the colon is not trusted, or it imports what its arguments
+            name.
         EnvironmentNotFoundError: nothing registers this id.
         MissingDependencyError: its package is known but not installed.
     """
@@ -125,6 +136,7 @@ def registered_spec(env_id: str) -> EnvSpec:
             raise ConfigError(f"env.id {env_id!r}: no module {exc.name!r}") from exc
     elif name not in registry:
         _import_package(name)
+    _refuse_adapter(name)
     spec = registry.get(name)
     if spec is None:
         hint = did_you_mean(name, registry, cutoff=0.5)
@@ -294,6 +306,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         spec = EnvSpec.from_json(json.dumps(fields))
     except ValueError as exc:
         raise ConfigError(f"the stored env_spec cannot be read: {exc}") from exc
+    _refuse_adapter(spec.id, trusted_modules)
     try:
         if spec.id not in registry:
             _import_package(spec.id)

@@ -55,6 +55,14 @@ def test_a_mistyped_wrapper_is_answered_with_the_nearest():
         wrapper_class("gymnasium.wrappers.FlatenObservation")
 
 
+@pytest.mark.parametrize("env_id", environments.GYM_ADAPTERS)
+def test_a_registered_environment_that_imports_what_its_arguments_name_needs_trust(env_id):
+    with pytest.raises(TrustError, match="--trust-module gym"):
+        make_environment(env_id, {"env_id": "stranger:Env-v0"})
+    with pytest.raises(TrustError, match="--trust-module gym"):
+        recover(spec_json(id=env_id, entry_point="shimmy:X", kwargs={"env_id": "stranger:Env-v0"}))
+
+
 def test_a_module_before_a_colon_needs_trust(tmp_path, monkeypatch):
     (tmp_path / "own_envs.py").write_text(
         "import gymnasium as gym\n"
