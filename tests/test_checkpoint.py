@@ -244,6 +244,9 @@ def test_damage_is_one_clear_error(saved, tmp_path, place):
         ({"policy_kwargs": {"optimizer_class": "Adam"}}, "optimizer_class is not a plain setting"),
         ({"policy_kwargs": {"optimizer_kwargs": {"_target_": "os.system"}}}, "only plain values"),
         ({"policy_kwargs": {"log_std_init": object()}}, "is a object; only numbers"),
+        ({"policy_kwargs": [1]}, r"policy_kwargs is \[1\]; expected a mapping"),
+        ({"policy_kwargs": {"net_arch": [10**8, 10**8]}}, "cannot be built"),
+        ({"observation_space": spaces.Box(-1, 1, ())}, "needs a dimension"),
         ({"algorithm": "dqn"}, "'dqn' cannot choose actions of Box"),
         ({"action_space": spaces.Discrete(3, start=1)}, "needs start=0"),
         ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "needs finite bounds"),
@@ -319,6 +322,39 @@ def test_a_checkpoint_that_does_not_fit(saved, model, tmp_path, change, message,
         load_policy(path, **config)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1500
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "message"),
+    [
+        ("ppo", {"normalize_images": False}, "normalize_images False, the config implies True"),
+        ("sac", {"clip_mean": 0.5}, "clip_mean 0.5, the config implies 2.0"),
+        ("ppo", {"squash_output": True}, "squash_output True, the config implies False"),
+        ("dqn", {"normalize_images": False}, "normalize_images"),
+    ],
+)
+@pytest.mark.parametrize("writer", ["sb3", "here"])
+def test_settings_that_the_weights_do_not_show(algorithm, settings, message, writer, tmp_path):
+    sde = {"use_sde": True} if algorithm != "dqn" else {}
+    action = ACTIONS["discrete" if algorithm == "dqn" else "box"]
+    model = untrained(algorithm, action_space=action, policy_kwargs=dict(settings), **sde)
+    path = tmp_path / "m.zip"
+    (model.save if writer == "sb3" else lambda p: write_checkpoint(model, p))(path)
+    config = {"algorithm": algorithm, "observation_space": VECTOR, "action_space": action}
+    load_policy(path, policy_kwargs={**sde, **settings}, **config)
+    with pytest.raises(ConfigError, match=f"says it was trained with .*{message}"):
+        load_policy(path, policy_kwargs=sde, **config)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_weights_are_not_cast_from_another_kind(saved, tmp_path, dtype):
+    weights = load_weights(saved)
+    weights["log_std"] = weights["log_std"].to(dtype)
+    buffer = io.BytesIO()
+    torch.save(weights, buffer)
+    odd = rewritten(saved, tmp_path / "odd.zip", **{"policy.pth": buffer.getvalue()})
+    with pytest.raises(ConfigError, match=f"'log_std' is {dtype}, the config implies"):
+        load_policy(odd, algorithm="ppo", policy_kwargs=SMALL, **SPACES)
 
 
 def test_what_a_file_says_of_itself_may_be_nonsense(saved, tmp_path):

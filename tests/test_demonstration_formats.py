@@ -171,6 +171,15 @@ DAPG_FAULTS = {
         "demonstration 1: one action and observation have the shapes (4,) and (2,), those of "
         "demonstration 0 have (3,) and (2,)",
     ),
+    "a part of the state missing": (
+        changed_episodes(1, init_state_dict={"qpos": np.zeros(1)}),
+        "demonstration 1: initial state 'qvel' is missing, that of demonstration 0 has the shape "
+        "(1,)",
+    ),
+    "another state": (
+        changed_episodes(2, init_state_dict={"qpos": np.zeros(1), "qvel": np.zeros(2)}),
+        "demonstration 2: initial state 'qvel' has the shape (2,)",
+    ),
     "no steps": (
         changed_episodes(1, actions=np.zeros(0), observations=np.zeros(0), rewards=np.zeros(0)),
         "demonstration 1 has no steps",
@@ -278,6 +287,14 @@ D4RL_FAULTS = {
     "fewer rewards": (_replace("rewards", np.zeros(10)), "rewards has 10 rows, actions has 11"),
     "fewer states": (_replace("infos/qpos", np.zeros((3, 1))), "infos/qpos has 3 rows"),
     "flags in columns": (_replace("terminals", np.zeros((11, 1))), "expected one flag per step"),
+    "flags that are NaN": (
+        _replace("terminals", np.full(11, np.nan)),
+        "terminals is nan at row 0, expected flags of 0 or 1",
+    ),
+    "flags of another kind": (
+        _replace("terminals", np.array([0] * 10 + [2], np.uint8)),
+        "terminals is 2 at row 10, expected flags of 0 or 1",
+    ),
     "nothing in it": (
         _nothing,
         "holds no demonstrations",

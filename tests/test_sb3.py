@@ -91,6 +91,21 @@ def test_the_mode_equals_sb3s_own_prediction(case, models):
         assert space.contains(action)
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_the_mode_of_a_squashed_output_equals_sb3s_own_prediction(algorithm, tmp_path):
+    model = untrained(algorithm, use_sde=True, policy_kwargs={"squash_output": True})
+    with torch.no_grad():
+        model.policy.action_net.weight.mul_(50.0)
+    model.save(tmp_path / "m.zip")
+    kwargs = {"use_sde": True, "squash_output": True}
+    case = (algorithm, VECTOR, "box", "MlpPolicy")
+    policy = policy_of(case, tmp_path / "m.zip", n_envs=5, policy_kwargs=kwargs)
+    seen = observations(case, 5)
+    for observation, action in zip(seen, policy.act(seen, range(5)), strict=True):
+        expected, _ = model.predict(observation, deterministic=True)
+        np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("case", "deterministic"),
     [*((case, True) for case in CASES), *((case, False) for case in CASES if case in SAMPLED)],

@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.build import make_policy
 from minari_pipe.policies import training
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.policies.training import check_hyperparameters, train
@@ -268,6 +269,15 @@ def test_settings_that_are_taken(algorithm, settings):
         ({"seed": 2**32}, "train.seed is"),
         ({"policy_kwargs": {"use_sde": True}}, "set hyperparameters.use_sde instead"),
         ({"hyperparameters": {"batch_size": 1}}, "ppo refuses these settings"),
+        ({"hyperparameters": {"n_epochs": 0}}, "n_epochs is 0; expected at least 1"),
+        (
+            {"algorithm": "sac", "hyperparameters": {"buffer_size": 10**13}},
+            "sac refuses these settings: Unable to allocate",
+        ),
+        (
+            {"algorithm": "td3", "hyperparameters": {"action_noise": -1.0}},
+            "action_noise is -1.0; expected at least 0",
+        ),
         ({"make_env": lambda: Anything(MIXED, ACTIONS["box"])}, "policy_class: MultiInputPolicy"),
         (
             {"make_env": lambda: Anything(spaces.Text(3), ACTIONS["box"])},
@@ -280,6 +290,19 @@ def test_trainings_that_cannot_start(tmp_path, change, message):
         quick(tmp_path / "out", **change)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_policy_that_was_trained_with_gsde_acts(tmp_path):
+    settings = {**FAST["ppo"], "use_sde": True}
+    quick(tmp_path / "out", hyperparameters=settings)
+    config = {
+        "_target_": "minari_pipe.policies.SB3Policy",
+        "algorithm": "ppo",
+        "policy_kwargs": {"net_arch": [8]},
+        "train": {"hyperparameters": settings, "normalize_observations": False},
+    }
+    policy = make_policy(config, where="policy", root=tmp_path, trained=tmp_path / "out")
+    policy.bind([Anything(VECTOR, ACTIONS["box"])])
 
 
 def test_the_progress_bar_is_silent_without_a_terminal(tmp_path, capfd):

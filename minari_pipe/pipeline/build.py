@@ -14,6 +14,7 @@ from minari_pipe.fetch import Source, sha256_file
 from minari_pipe.pipeline.uses import SOURCE_KEYS, Use, sources
 from minari_pipe.pipeline.workspace import make_importable
 from minari_pipe.policies import CONTROLLERS, registered_policies
+from minari_pipe.policies.algorithms import trained_policy_kwargs
 from minari_pipe.policies.base import Policy
 from minari_pipe.trust import resolve
 
@@ -53,6 +54,9 @@ def make_policy(
     if train:
         assert trained is not None
         arguments["checkpoint"] = Source(path=str(trained / "policy.zip"))
+        arguments["policy_kwargs"] = trained_policy_kwargs(
+            arguments["policy_kwargs"], train["hyperparameters"]
+        )
         if train["normalize_observations"]:
             arguments["normalize"] = Source(path=str(trained / "normalize.npz"))
     if isinstance(arguments.get("controller"), dict):

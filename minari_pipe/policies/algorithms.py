@@ -55,6 +55,18 @@ ACTIVATIONS = {
 }
 """What ``policy_kwargs.activation_fn`` may name, with the class of ``torch.nn``."""
 
+UNBUILDABLE = (
+    AssertionError,
+    AttributeError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,  # PyTorch, where a layer does not fit into the memory
+    TypeError,
+    ValueError,
+)
+"""What Stable-Baselines3 and PyTorch raise of settings that cannot be used."""
+
 # Given by this package, or classes, which no plain value can name.
 _NOT_PLAIN = {
     "self",
@@ -112,6 +124,10 @@ def resolve_policy_kwargs(
     """
     signature = inspect.signature(find_policy_class(algorithm, policy_class).__init__)
     known = {p for p in signature.parameters if p not in _NOT_PLAIN}
+    if not isinstance(policy_kwargs or {}, Mapping):
+        raise ConfigError(
+            f"policy_kwargs is {policy_kwargs!r}; expected a mapping such as {{net_arch: [64, 64]}}"
+        )
     resolved = dict(find_algorithm(algorithm).policy_defaults)
     for key, value in (policy_kwargs or {}).items():
         if key not in known:
@@ -122,6 +138,17 @@ def resolve_policy_kwargs(
             )
         resolved[key] = _policy_value(algorithm, key, value)
     return resolved
+
+
+def trained_policy_kwargs(
+    policy_kwargs: Mapping[str, Any], hyperparameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The ``policy_kwargs`` of a policy that was trained with these ``hyperparameters``.
+
+    ``use_sde`` is a setting of the algorithm, which hands it on to its policy.
+    """
+    handed_on = {key: hyperparameters[key] for key in ("use_sde",) if key in hyperparameters}
+    return {**policy_kwargs, **handed_on}
 
 
 def _policy_value(algorithm: str, key: str, value: Any) -> Any:
@@ -196,6 +223,8 @@ def network_observation_space(space: gym.Space) -> gym.Space:
             f"observation space {space}: Stable-Baselines3 policies take Box, Discrete, "
             f"MultiDiscrete, MultiBinary, or a Dict of these"
         )
+    if isinstance(space, spaces.Box) and space.shape == ():
+        raise ConfigError(f"observation space {space}: Stable-Baselines3 needs a dimension, (1,)")
     if isinstance(space, spaces.Discrete) and space.start != 0:
         raise ConfigError(f"observation space {space}: Stable-Baselines3 needs start=0")
     if not isinstance(space, spaces.Box) or not is_image_space(space):
@@ -268,7 +297,7 @@ def build_policy(
     try:
         with torch.random.fork_rng(devices=[]):
             policy = cls(seen, action_space, lambda _: 0.0, **kwargs)
-    except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as exc:
+    except UNBUILDABLE as exc:
         raise ConfigError(
             f"{algorithm} {policy_class} cannot be built from policy_kwargs "
             f"{dict(policy_kwargs or {})} for {observation_space} and {action_space}: "

@@ -159,12 +159,9 @@ def load_policy(
             f"checkpoint {path} does not fit the config: {difference}. Set policy_class and "
             f"policy_kwargs as in its training{claims.told_kwargs(recorded)}"
         )
-    used, told = claims.activation(policy.activation_fn), claims.told_activation(recorded, policy)
-    if told not in (None, used):
-        raise ConfigError(
-            f"checkpoint {path} says it was trained with activation_fn {told!r}, the config "
-            f"implies {used!r}; set policy_kwargs.activation_fn"
-        )
+    other = claims.other_setting(recorded, policy, policy_kwargs or {})
+    if other:
+        raise ConfigError(f"checkpoint {path}: {other}")
     with torch.no_grad():
         policy.load_state_dict(dict(weights), strict=True)
     return policy
@@ -180,6 +177,8 @@ def _first_difference(weights: Mapping[str, Any], implied: Mapping[str, Any]) ->
                 f"parameter {name!r} has shape {tuple(weights[name].shape)} in the file, "
                 f"the config implies {shape}"
             )
+        if weights[name].is_floating_point() != value.is_floating_point():
+            return f"parameter {name!r} is {weights[name].dtype}, the config implies {value.dtype}"
     for name in weights:
         if name not in implied:
             return (

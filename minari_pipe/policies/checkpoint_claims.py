@@ -103,15 +103,39 @@ def told_kwargs(recorded: Mapping[str, Any]) -> str:
     return f"; the file itself says policy_kwargs {_short(str(plain))}"
 
 
-def told_activation(recorded: Mapping[str, Any], policy: BasePolicy) -> str | None:
-    """The activation function of the training, which the weights' shapes do not show."""
+def other_setting(
+    recorded: Mapping[str, Any], policy: BasePolicy, used: Mapping[str, Any]
+) -> str | None:
+    """How a setting of the training differs from the config's, or ``None``.
+
+    Args:
+        recorded: what :func:`describe` returned.
+        policy: as built from the config.
+        used: the ``policy_kwargs`` it was built from, classes by their names.
+    """
     told = recorded.get("policy_kwargs")
     if not isinstance(told, dict):
         return None
-    if "activation_fn" in told:
-        return activation(told["activation_fn"])
-    default = inspect.signature(type(policy).__init__).parameters["activation_fn"].default
-    return activation(default)
+    parameters = inspect.signature(type(policy).__init__).parameters
+    for name in UNSEEN & parameters.keys():
+        default = parameters[name].default
+        theirs, ours = (_comparable(name, d.get(name, default)) for d in (told, used))
+        if theirs != ours:
+            return (
+                f"it says it was trained with {name} {theirs!r}, the config implies {ours!r}; set "
+                f"policy_kwargs.{name}"
+            )
+    return None
+
+
+UNSEEN = {"activation_fn", "clip_mean", "normalize_images", "squash_output"}
+"""Settings that decide the actions and leave no mark in the shapes of the weights."""
+
+
+def _comparable(name: str, value: Any) -> Any:
+    if name == "activation_fn":
+        return activation(value)
+    return value if isinstance(value, int | float) else str(value)  # False is 0, 2 is 2.0
 
 
 def activation(cls: Any) -> str:

@@ -109,7 +109,16 @@ class ObservationNormalization:
 
 
 def write_normalization(wrapper: VecNormalize, path: str | os.PathLike[str]) -> None:
-    """Write the observation statistics of a ``VecNormalize`` as the ``.npz`` read above."""
+    """Write the observation statistics of a ``VecNormalize`` as the ``.npz`` read above.
+
+    Raises:
+        ConfigError: the wrapper does not normalise observations.
+    """
+    if not wrapper.norm_obs:
+        raise ConfigError(
+            "this VecNormalize does not normalise observations (norm_obs=False), so its policy "
+            "needs no policy.normalize"
+        )
     moments = wrapper.obs_rms
     by_key = moments if isinstance(moments, dict) else {"": moments}
     scalars = {"clip_obs": wrapper.clip_obs, "epsilon": wrapper.epsilon}

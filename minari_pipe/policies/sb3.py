@@ -116,7 +116,10 @@ class SB3Policy(Policy):
             self._normalization.check(self._observation_space)
         policy = self._build()
         head = find_algorithm(self._algorithm).head
-        self._choose = _chooser(head, self._action_space, deterministic=self._deterministic)
+        squashed = head == "squashed" or bool(policy.squash_output and head == "distribution")
+        self._choose = _chooser(
+            head, self._action_space, squashed=squashed, deterministic=self._deterministic
+        )
         self._images = _channels_last_images(self._observation_space)
         self._batch = _zeros(self._observation_space, padded(len(envs)))
         self._network = BatchedNetwork(_forward(head, policy), self._seen(self._example()))
@@ -256,7 +259,7 @@ def _forward(head: str, policy: Any) -> Callable[[Any], tuple[torch.Tensor, ...]
 
 
 def _chooser(
-    head: str, space: Any, *, deterministic: bool
+    head: str, space: Any, *, squashed: bool, deterministic: bool
 ) -> Callable[[Outputs, np.random.Generator | None], Any]:
     """From one row of the network's outputs to an action, as ``policy.predict`` does it."""
 
@@ -271,7 +274,7 @@ def _chooser(
         return np.clip(gaussian(outputs, rng).reshape(space.shape), space.low, space.high)
 
     def scaled(outputs: Outputs, rng: Any) -> np.ndarray:
-        action = outputs[0] if head == "action" else np.tanh(gaussian(outputs, rng))
+        action = np.tanh(gaussian(outputs, rng)) if squashed else outputs[0]
         return space.low + (0.5 * (action.reshape(space.shape) + 1.0) * (space.high - space.low))
 
     def index(logits: np.ndarray, rng: Any) -> int:
@@ -294,7 +297,7 @@ def _chooser(
         return on.astype(space.dtype).reshape(space.shape)
 
     if isinstance(space, spaces.Box):
-        return clipped if head == "distribution" else scaled
+        return clipped if head == "distribution" and not squashed else scaled
     return {"Discrete": one_of, "MultiDiscrete": several, "MultiBinary": switches}[
         type(space).__name__
     ]

@@ -23,6 +23,7 @@ import numpy as np
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.policies.algorithms import (
+    UNBUILDABLE,
     check_spaces,
     load_algorithm,
     network_observation_space,
@@ -49,6 +50,16 @@ _REFUSED = {
     "tensorboard_log": "training writes its checkpoint and nothing else",
     "verbose": "a progress bar is shown instead",
 }
+# Stable-Baselines3 checks few of these, and learns nothing or fails in the middle.
+_AT_LEAST_ONE = (
+    "batch_size",
+    "buffer_size",
+    "n_epochs",
+    "n_steps",
+    "policy_delay",
+    "target_update_interval",
+    "train_freq",
+)
 _PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
 _WINDOW = 100  # episodes of the mean return that is shown and reported
 
@@ -137,7 +148,7 @@ def check_hyperparameters(
 
     Raises:
         ConfigError: an unknown name (with the nearest), one that a config may not give, a value of
-            the wrong type.
+            the wrong type, a count below 1.
     """
     signature = inspect.signature(load_algorithm(algorithm).__init__, eval_str=True)
     plain = {name: _plain_types(p.annotation) for name, p in signature.parameters.items()}
@@ -161,6 +172,9 @@ def check_hyperparameters(
                 f"hyperparameters.{name} is {value!r}, a {type(value).__name__}; "
                 f"{algorithm} takes {names}"
             )
+        least = {**dict.fromkeys(_AT_LEAST_ONE, 1), "action_noise": 0}.get(name)
+        if least is not None and isinstance(value, int | float) and not value >= least:
+            raise ConfigError(f"hyperparameters.{name} is {value!r}; expected at least {least}")
         checked[name] = value
     return checked
 
@@ -252,7 +266,7 @@ def _build(
         model = load_algorithm(algorithm)(
             policy_class, env, policy_kwargs=policy_kwargs, seed=seed, device="cpu", **settings
         )
-    except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as exc:
+    except UNBUILDABLE as exc:
         raise ConfigError(f"{algorithm} refuses these settings: {one_line(exc)}") from exc
     # SB3's own logger makes a folder named after the time for every training.
     model.set_logger(Logger(folder=None, output_formats=[]))

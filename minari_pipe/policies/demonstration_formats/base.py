@@ -74,23 +74,35 @@ def check_demonstrations(demonstrations: Sequence[Demonstration], label: str) ->
 
     Raises:
         InvalidEpisodeError: no demonstration, one without steps, columns of different length,
-            different shapes from one demonstration to the next, actions or states that are not
-            finite.
+            different shapes or parts of the state from one demonstration to the next, actions or
+            states that are not finite.
     """
     if not len(demonstrations):
         raise InvalidEpisodeError(f"{label} holds no demonstrations")
     shapes: tuple[tuple[int, ...], ...] | None = None
+    states: dict[str, tuple[int, ...]] = {}
     for index, demonstration in enumerate(demonstrations):
         where = f"{label}: demonstration {index}"
         check_columns(demonstration, where)
         found = (demonstration.actions.shape[1:], demonstration.observations.shape[1:])
+        parts = {key: value.shape for key, value in demonstration.initial_state.items()}
         if shapes is None:
-            shapes = found
+            shapes, states = found, parts
+        if parts != states:
+            key = sorted(key for key in {*parts, *states} if parts.get(key) != states.get(key))[0]
+            raise InvalidEpisodeError(
+                f"{where}: initial state {quoted([key])} {_shape(parts.get(key))}, that of "
+                f"demonstration 0 {_shape(states.get(key))}"
+            )
         if found != shapes:
             raise InvalidEpisodeError(
                 f"{where}: one action and observation have the shapes {found[0]} and {found[1]}, "
                 f"those of demonstration 0 have {shapes[0]} and {shapes[1]}"
             )
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "is missing" if shape is None else f"has the shape {shape}"
 
 
 def check_columns(demonstration: Demonstration, where: str) -> None:

@@ -174,7 +174,14 @@ def _read_flags(column: h5py.Dataset, label: str) -> npt.NDArray[np.bool_]:
         raise InvalidEpisodeError(
             f"{label}: {column.name} has the shape {column.shape}, expected one flag per step"
         )
-    return np.asarray(column[()]).astype(bool)
+    values = np.asarray(column[()])
+    other = np.flatnonzero((values != 0) & (values != 1))
+    if len(other):
+        raise InvalidEpisodeError(
+            f"{label}: {column.name} is {values[other[0]]} at row {other[0]}, expected flags of 0 "
+            f"or 1"
+        )
+    return values.astype(bool)
 
 
 def _wanted_state(file: h5py.File, state_keys: StateKeys, label: str) -> tuple[str, ...]:
