@@ -57,6 +57,8 @@ ENTRY_POINTS = "minari_pipe.environments"
 SIMULATORS = {
     "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
     "gymnasium.envs.box2d": (("box2d",), "gymnasium[box2d]"),
+    "gymnasium.envs.phys2d": (("jax",), "gymnasium[jax]"),
+    "gymnasium.envs.tabular": (("jax",), "gymnasium[jax]"),
 }
 """With the distributions they run on, all of them needed, and what pip installs."""
 
@@ -126,6 +128,11 @@ def registered_spec(env_id: str) -> EnvSpec:
     if colon and not module:
         raise ConfigError(f"env.id {env_id!r} has nothing before the colon; expected {name!r}")
     if colon:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ConfigError(
+                f"env.id {env_id!r}: {module!r} before the colon is no name of a module; expected "
+                f"'module:Env-v0', or a registered id without a colon"
+            )
         if not is_trusted_module(module):
             raise TrustError(
                 f"env.id {env_id!r} would import the module {module!r}; {how_to_trust(module)}"

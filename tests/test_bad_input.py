@@ -41,8 +41,30 @@ def files(folder: Path) -> set[Path]:
 ROWS = {
     "no dataset": ([], r"no dataset is chosen; add \+dataset=NAME.*tiny"),
     "unknown dataset": (["+dataset=tny"], "no dataset 'tny'. Did you mean 'tiny'"),
-    "unknown policy": ([BASE, "policy=sb4"], "no policy 'sb4'. Did you mean 'sb3'"),
-    "wrong key": ([BASE, "collect.n_episode=3"], "n_episode' not in 'Collect'"),
+    "unknown policy": (
+        [BASE, "policy=sb4"],
+        "no policy 'sb4'. Did you mean 'sb3'.* Known: demonstrations, random, sb3, scripted$",
+    ),
+    "wrong key": (
+        [BASE, "collect.n_episode=3"],
+        "n_episode' not in 'Collect'. Did you mean 'n_episodes'.* Known keys: n_episodes, n_steps",
+    ),
+    "a character that no text has": (
+        [BASE, "author.name='a\x1b[31m'"],
+        r"author.name holds the character '\\x1b'; expected text without control characters",
+    ),
+    "a window": (
+        [BASE, "+env.kwargs.render_mode=human"],
+        "env.kwargs.render_mode is 'human', which opens a window",
+    ),
+    "a module that is none": (
+        [BASE, "env.id='CartPole-v1:'"],
+        "'CartPole-v1' before the colon is no name of a module",
+    ),
+    "an id that is no folder": (
+        [BASE, f"dataset.id={'a' * 300}-v0"],
+        "has a part of more than 200 characters",
+    ),
     "added key": ([BASE, "+colect.n_episodes=3"], "unknown key 'colect'. Did you mean 'collect'"),
     "added inner key": (
         [BASE, "+collect.n_episode=3"],
@@ -70,7 +92,7 @@ ROWS = {
     ),
     "an environment that cannot be imported": (
         [BASE, "env.id=phys2d/CartPole-v1"],
-        "environment 'phys2d/CartPole-v1' cannot be imported: No module named 'jax'",
+        r"'phys2d/CartPole-v1' needs jax, .* Run: pip install 'gymnasium\[jax\]'",
     ),
     "neither checkpoint nor training": (
         [BASE, "policy=sb3", "policy.algorithm=ppo"],
@@ -89,7 +111,7 @@ ROWS = {
     "path in the id": ([BASE, "dataset.id=../../x-v0"], "Malformed dataset ID: ../../x-v0"),
     "absolute id": ([BASE, "dataset.id=/tmp/x-v0"], "Malformed dataset ID: /tmp/x-v0"),
     "shell in the id": ([BASE, "dataset.id='x;id-v0'"], "Malformed dataset ID: x;id-v0"),
-    "no version": ([BASE, "dataset.id=tests/tiny"], "has no version; expected e.g. tests/tiny-v0"),
+    "no version": ([BASE, "dataset.id=tests/tiny"], "has no version; expected one at its end, such as 'door/human-v0'"),
     "unknown environment": (
         [BASE, "env.id=CartPoel-v1"],
         "no environment 'CartPoel-v1' is registered. Did you mean 'CartPole-v1'",
@@ -265,6 +287,20 @@ def test_the_primary_config_of_a_workspace_cannot_set_hydra_either(workspace, ca
     assert run([BASE]) == 1
     assert "config.yaml sets hydra" in capfd.readouterr().err
     assert not (workspace / "INJECTED").exists()
+
+
+def test_an_unknown_group_of_a_defaults_list_is_answered_with_the_nearest(workspace, capfd):
+    config = workspace / "conf" / "dataset" / "tiny.yaml"
+    config.write_text(config.read_text().replace("/policy: random", "/polcy: random"))
+    assert run([BASE]) == 1
+    assert "no config group 'polcy'. Did you mean 'policy'" in capfd.readouterr().err
+
+
+def test_a_config_without_its_header_is_told_of_it(workspace, capfd):
+    config = workspace / "conf" / "dataset" / "tiny.yaml"
+    config.write_text(config.read_text().replace("# @package _global_", ""))
+    assert run([BASE]) == 1
+    assert "begins with the line `# @package _global_`" in capfd.readouterr().err
 
 
 def test_outside_a_workspace_the_command_that_makes_one_is_named(tmp_path, monkeypatch, capfd):

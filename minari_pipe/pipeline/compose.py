@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -44,6 +45,9 @@ def conf_dir() -> Path:
         return packaged_conf()
     return own if own.is_dir() else packaged_conf()
 
+
+GROUPS = ("dataset", "policy")
+"""Folders of ``conf/`` from which a file is chosen."""
 
 _HYDRA = re.compile(r"[+~]*hydra\b")
 
@@ -310,6 +314,7 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
     values = OmegaConf.to_container(body, resolve=True)
     assert isinstance(values, dict)
     _check_keys(values)
+    _check_text(values, "")
     name = str(values.pop("pipeline"))
     config = {str(k): v for k, v in values.items()}
     return Composed(name, config, list(hydra_cfg.overrides.task), body)
@@ -355,6 +360,22 @@ def _refuse_unknown(keys: list[str], known: list[str], where: str) -> None:
             place = f"keys of {where.rstrip('.')}" if where else "top-level keys"
             raise ConfigError(
                 f"unknown key {where + key!r}.{hint} Known {place}: {', '.join(known)}"
+            )
+
+
+def _check_text(node: Any, path: str) -> None:
+    """Refuse characters that no file of a dataset should show: they move a terminal's cursor."""
+    if isinstance(node, dict | list):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            _check_text(value, f"{path}{key}.")
+    elif isinstance(node, str):
+        odd = next(
+            (c for c in node if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"), ""
+        )
+        if odd:
+            raise ConfigError(
+                f"{path.rstrip('.')} holds the character {odd!r}; expected text without control "
+                f"characters"
             )
 
 
@@ -447,9 +468,12 @@ def _translated() -> Iterator[None]:
 
 def _missing_choice(exc: MissingConfigException) -> str:
     group, _, name = (exc.missing_cfg_file or "").partition("/")
-    options = list(exc.options or [])
+    options = [option for option in exc.options or [] if not option.endswith("_schema")]
     if not name:
         return _one_line(exc)
+    if group not in GROUPS:
+        hint = did_you_mean(group, GROUPS)
+        return f"no config group {group!r}.{hint} Known: {', '.join(GROUPS)}"
     hint = did_you_mean(name, options, cutoff=0.4)
     return f"no {group} {name!r}.{hint} Known: {', '.join(options)}"
 
@@ -465,4 +489,17 @@ def _one_line(exc: Exception) -> str:
         ln for ln in lines + cause if not ln.startswith(tuple(noise)) and "LexerNoViable" not in ln
     ]
     text = " ".join(dict.fromkeys(kept))
-    return f"{key}: {text}" if key and key not in text else text
+    text = f"{key}: {text}" if key and key not in text else text
+    return f"{text}{_known_keys(text)}"
+
+
+def _known_keys(text: str) -> str:
+    """What to add to OmegaConf's word of an unknown key."""
+    found = re.search(r"Key '([^']*)' not in '(\w+)'", text)
+    node = getattr(schema, found[2], None) if found else None
+    if found is None or node is None:
+        return ""
+    if node is schema.Dataset and found[1] in [f.name for f in fields(schema.Config)]:
+        return "; a file of conf/dataset/ begins with the line `# @package _global_`"
+    known = [f.name for f in fields(node) if not f.name.startswith("_")]
+    return f".{did_you_mean(found[1], known)} Known keys: {', '.join(known)}"

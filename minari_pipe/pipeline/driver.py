@@ -30,7 +30,9 @@ from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
     STATE,
     check_pipeline_name,
+    check_state,
     find_root,
+    is_checkout,
     read_json,
 )
 
@@ -44,6 +46,7 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
     """
     _keep_places()
     root = find_root()
+    check_state(root)
     check_pipeline_name(name)
     busy = (
         f"pipeline {name!r} is already running in this workspace; wait for it, or give this run "
@@ -61,7 +64,7 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
         graph.sync(name, params, overrides, root)
         try:
             ran = _reproduce(name, root)
-        except ToldError:
+        except MinariPipeError:
             if recorded is None:
                 _forget(name, root)
             raise
@@ -170,6 +173,8 @@ def _reproduce(name: str, root: Path) -> list[str]:
     _quiet_dvc()
     os.chdir(root)
     os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
+    if not is_checkout(root):
+        os.environ["PYTHONSAFEPATH"] = "1"  # the stages are `python -m`, which looks here first
     # A virtual environment need not be activated: the stages are `python -m ...`.
     os.environ["PATH"] = os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
@@ -224,7 +229,7 @@ def _quiet_dvc() -> None:
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     log = logging.getLogger("dvc")
     log.propagate = False
-    log.setLevel(logging.ERROR)
+    log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
 
 
 def _check_cache(root: Path) -> None:
@@ -262,6 +267,10 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
         text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
         return ToldError(text) if ended == "failed" else MinariPipeError(text)
     text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
+    if "No space left" in text or "quota exceeded" in text:
+        return MinariPipeError(
+            f"the disk is full: {text}; nothing is lost: make room, and the same command goes on"
+        )
     return MinariPipeError(f"DVC: {text}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -106,7 +107,8 @@ def settle(dataset_id: str, root: Path) -> None:
 def workspace_id(root: Path) -> str:
     """A name of this workspace that no other has."""
     path = root / STATE / "workspace_id"
-    if not path.is_file():
+    # It becomes part of a path, and a workspace may come from a stranger.
+    if not path.is_file() or not re.fullmatch(rb"[0-9a-f]{32}\n", path.read_bytes()):
         write_atomic(path, uuid.uuid4().hex + "\n")
     return path.read_text(encoding="utf-8").strip()
 

@@ -12,10 +12,16 @@ from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline import closure
 from minari_pipe.pipeline.uses import Use, policies, sources, targets, trains
-from minari_pipe.pipeline.workspace import PACKAGE, check_pipeline_name, make_importable
+from minari_pipe.pipeline.workspace import (
+    PACKAGE,
+    STATE,
+    check_pipeline_name,
+    make_importable,
+)
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.trust import check_target, split_target
 
+_LONGEST_NAME = 200
 SB3_PACKAGES = ("stable-baselines3", "torch")
 
 
@@ -46,6 +52,7 @@ def prepare(
     for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
         for where, source in sources(use):
             check_source(where, source, root)
+            _check_not_own(where, source, root, name, params["dataset"]["id"])
     if previous and recorded(config, previous) == previous and _versions_hold(previous["packages"]):
         return previous
     make_importable(root)
@@ -157,6 +164,21 @@ def check_source(where: str, source: dict[str, Any], root: Path) -> None:
         )
 
 
+def _check_not_own(
+    where: str, source: dict[str, Any], root: Path, name: str, dataset_id: str
+) -> None:
+    """Refuse a file among the pipeline's own outputs, which its stages remove."""
+    if source.get("path") is None:
+        return
+    path = (root / os.path.expanduser(source["path"])).resolve()
+    for folder in (f"pipelines/{name}", f"datasets/{dataset_id}", STATE):
+        if path.is_relative_to((root / folder).resolve()):
+            raise ConfigError(
+                f"{where}.path: {source['path']!r} lies in {folder}, which this pipeline removes "
+                f"and writes; keep the file elsewhere"
+            )
+
+
 def _check_sb3(use: Use) -> None:
     if use.config.get("_target_") != "minari_pipe.policies.SB3Policy":
         return
@@ -224,9 +246,17 @@ def _check_values(params: dict[str, Any]) -> None:
     _, _, version = parse_dataset_id(params["dataset"]["id"])
     if version is None:
         raise ConfigError(
-            f"dataset.id {params['dataset']['id']!r} has no version; expected e.g. "
-            f"{params['dataset']['id']}-v0"
+            f"dataset.id {params['dataset']['id']!r} has no version; expected one at its end, such "
+            f"as 'door/human-v0'"
         )
+    if any(len(part) > _LONGEST_NAME for part in params["dataset"]["id"].split("/")):
+        raise ConfigError(
+            f"dataset.id {params['dataset']['id'][:60] + '...'!r} has a part of more than "
+            f"{_LONGEST_NAME} characters, which is no name of a folder everywhere"
+        )
+    for where, env in (("env", params["env"]), ("ref_scores.eval_env", _eval_env(params))):
+        if env["kwargs"].get("render_mode") == "human":
+            raise ConfigError(f"{where}.kwargs.render_mode is 'human', which opens a window")
     collect, scores = params["collect"], params["ref_scores"]
     for where, value in (
         ("collect.n_episodes", collect["n_episodes"]),

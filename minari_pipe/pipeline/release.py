@@ -26,6 +26,7 @@ from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
     STATE,
     check_pipeline_name,
+    check_state,
     dump_json,
     find_root,
     inside,
@@ -45,6 +46,7 @@ def release(dataset_id: str) -> Path:
     """
     parse_dataset_id(dataset_id)
     root = find_root()
+    check_state(root)
     entry_path = inside(root, root / "catalog" / f"{dataset_id}.json")
     if not entry_path.is_file():
         raise DatasetNotFoundError(
@@ -56,7 +58,7 @@ def release(dataset_id: str) -> Path:
     with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):
         content = _verified(root, dataset_id, entry)
         check_released(root, dataset_id, content)
-        record = root / "releases" / f"{dataset_id}.json"
+        record = inside(root, root / "releases" / f"{dataset_id}.json")
         if not record.is_file():
             commit = _commit(root, name)
             _check_current(root, name, dataset_id)

@@ -27,7 +27,16 @@ from minari_pipe.pipeline.blocks import sha256, sync_to_disk
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
 from minari_pipe.pipeline.stopping import Stopped, stop_on_signals
 from minari_pipe.pipeline.swap import copy_tree
-from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, dump_json, inside
+from minari_pipe.pipeline.workspace import (
+    STATE,
+    check_pipeline_name,
+    check_state,
+    dump_json,
+    inside,
+)
+
+EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"
+"""Set by ``dvc exp run``, whose ``-S`` writes into ``params.yaml``."""
 
 RAN_VARIABLE = "MINARI_PIPE_RAN"
 """Names the file to which every stage that really runs appends its name."""
@@ -138,6 +147,7 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
     try:
         name = check_pipeline_name(sys.argv[1])
         root = Path.cwd()
+        check_state(root)
         params = _load_yaml(root / "pipelines" / name / "params.yaml")
         run = StageRun(stage, name, root, params)
         _check_versions(run)
@@ -193,6 +203,8 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
             reason = re.search(r"error message = '([^']*)'", text)
             full = "the disk is full: " if "No space left" in text else ""
             where = f" {file[1]}" if file else ""
+            if file and file[1].endswith(".tmp"):  # else it keeps the disk full
+                Path(file[1]).unlink(missing_ok=True)
             _tell_error(stage, f"{full}cannot write{where}: {reason[1] if reason else text}")
             os._exit(1)
 
@@ -223,10 +235,16 @@ def _check_versions(run: StageRun) -> None:
 
 
 def _tell_overrides(run: StageRun) -> None:
-    chosen = ("+dataset=", "pipeline=")
-    overrides = [o for o in run.params.get("overrides", []) if not o.startswith(chosen)]
-    if overrides and DRIVER_VARIABLE not in os.environ:
+    told = {DRIVER_VARIABLE, EXPERIMENT_VARIABLE}  # an experiment's own values may come after them
+    overrides = told_overrides(run.params.get("overrides", []))
+    if overrides and not told & os.environ.keys():
         run.say(f"re-applies the recorded overrides {' '.join(overrides)}")
+
+
+def told_overrides(overrides: list[str]) -> list[str]:
+    """Recorded overrides as the user typed them, without the choice of dataset and pipeline."""
+    kept = [o for o in overrides if not o.startswith(("+dataset=", "pipeline="))]
+    return [o.replace("\\{", "{").replace("\\}", "}") for o in kept]  # as Hydra records ${...}
 
 
 def _load_yaml(path: Path) -> Any:

@@ -15,15 +15,14 @@ from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.driver import check_owner, chosen_dataset, tell_versions
 from minari_pipe.pipeline.params import prepare
-from minari_pipe.pipeline.workspace import NOT_PARAMS, find_root
-
-EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"
-"""Set by ``dvc exp run``, whose ``-S`` writes into ``params.yaml``."""
+from minari_pipe.pipeline.stage import EXPERIMENT_VARIABLE, told_overrides
+from minari_pipe.pipeline.workspace import NOT_PARAMS, check_state, find_root
 
 
 def main() -> int:
     """Recompose every dataset's pipeline; 1 if DVC has to read the stages anew."""
     root = find_root()
+    check_state(root)
     failed = False
     new = []
     for name, overrides in _known(root).items():
@@ -57,8 +56,7 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     check_owner(name, params["dataset"]["id"], root)
     tell_versions(name, recorded, params, root)
     changed = graph.sync(name, params, overrides, root)
-    chosen = ("+dataset=", "pipeline=")
-    if extra := [o for o in composed.overrides if not o.startswith(chosen)]:
+    if extra := told_overrides(composed.overrides):
         print(f"{name}: re-applies the recorded overrides {' '.join(extra)}")
     return "dvc.yaml" in changed
 

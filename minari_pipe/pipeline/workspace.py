@@ -6,10 +6,15 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.trust import trusted_modules
 
 PACKAGE = Path(__file__).resolve().parent.parent
 STATE = ".minari_pipe"
@@ -50,15 +55,59 @@ def inside(root: Path, path: Path) -> Path:
     return path
 
 
+def check_state(root: Path) -> None:
+    """Refuse links in the folder :data:`STATE`, through which this program would write or remove.
+
+    git brings them along: a workspace may come from a stranger.
+    """
+    state = root / STATE
+    for path in (state, *state.rglob("*")):
+        # What environments leave in a stage's temporary folder is theirs, and only removed.
+        if path.is_symlink() and "tmp" not in path.relative_to(root).parts[:-1]:
+            raise TrustError(
+                f"{path} is a link to {os.readlink(path)}; {STATE}/ is written and emptied by this "
+                f"program alone: remove the link"
+            )
+
+
 def is_checkout(root: Path) -> bool:
-    """Whether the stages of this workspace import the package from the workspace itself."""
-    return (root / PACKAGE.name / "__init__.py").is_file()
+    """Whether the package runs from the workspace itself.
+
+    Raises:
+        TrustError: the workspace brings another package of this name, which its stages would run.
+    """
+    own = root / PACKAGE.name
+    if not (own / "__init__.py").is_file():
+        return False
+    if own.resolve() != PACKAGE:
+        raise TrustError(
+            f"{own} is not the package that runs, {PACKAGE}; if you trust it, run it with "
+            f"`cd {root} && python -m {PACKAGE.name}`, else remove it"
+        )
+    return True
 
 
 def make_importable(root: Path) -> None:
-    """Let modules of the workspace be imported, after everything that is installed."""
-    if str(root) not in sys.path:
-        sys.path.append(str(root))
+    """Let modules of the workspace be imported, if the user trusts one that lies there."""
+    finder = _WorkspaceFinder(root)
+    trusted = {name.partition(".")[0] for name in trusted_modules()}
+    if finder not in sys.meta_path and any(finder.find_spec(name) for name in trusted):
+        sys.meta_path.append(finder)
+
+
+@dataclass(frozen=True)
+class _WorkspaceFinder:
+    """Finds modules in a workspace, after everything that is installed.
+
+    Not an entry of ``sys.path``, where package metadata in the folder would announce plugins.
+    """
+
+    root: Path
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(self.root)]) if path is None else None
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
