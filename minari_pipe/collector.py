@@ -27,8 +27,10 @@ from minari_pipe.episode import (
     StepDataCallback,
     copied,
 )
+from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
 from minari_pipe.recorder import EpisodeRecorder
+from minari_pipe.storage.attributes import check_options
 from minari_pipe.storage.base import MinariStorage, get_minari_storage
 from minari_pipe.storage.hdf5 import EpisodeFile, HDF5Storage
 
@@ -90,6 +92,8 @@ class DataCollector(gym.Wrapper):
             self._recorded_action_space,
             jpeg_encoding=jpeg_encoding,
         )
+        # the file of finished episodes is HDF5, whatever the format of the dataset
+        HDF5Storage.check_spaces(self._recorded_observation_space, self._recorded_action_space)
         self._recorder = EpisodeRecorder(
             self._recorded_observation_space,
             self._recorded_action_space,
@@ -110,24 +114,29 @@ class DataCollector(gym.Wrapper):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and record it.
 
+        Whatever fails in it, the environment's own step too, ends the episode before it.
+
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space.
+            DatasetNotFoundError: the collector is closed.
         """
         if not self._recording and self._last is None:
+            self._refuse_if_closed()
             raise ResetNeeded("Cannot record a step before the first reset; call reset()")
         # A copy of its own: an environment may change the array that it is given.
-        observation, reward, terminated, truncated, info = self.env.step(copied(action))
-        data = self._step_data_callback(
-            env=self.env,
-            obs=observation,
-            info=info,
-            action=action,
-            rew=reward,
-            terminated=terminated,
-            truncated=truncated,
-        )
-        self._warn_unless_contained(data)
+        given = copied(action)
         try:
+            observation, reward, terminated, truncated, info = self.env.step(given)
+            data = self._step_data_callback(
+                env=self.env,
+                obs=observation,
+                info=info,
+                action=action,
+                rew=reward,
+                terminated=terminated,
+                truncated=truncated,
+            )
+            self._warn_unless_contained(data)
             self._record(data)
         except BaseException:
             # the steps so far are true, but the next one would no longer follow them
@@ -162,15 +171,23 @@ class DataCollector(gym.Wrapper):
             seed: seed of the environment. If None, a random one of 64 bits is drawn and recorded,
                 unless ``options["minari_autoseed"]`` is False.
             options: options of the environment's reset; they are recorded too.
+
+        Raises:
+            InvalidEpisodeError: the options cannot be stored; nothing was reset. Or the first
+                observation has not the structure or the shape of its space.
+            DatasetNotFoundError: the collector is closed.
         """
+        self._refuse_if_closed()
+        check_options(options)
+        # The environment gets the caller's own object, as without a collector, and may change it.
+        given = copied(options)
         self._close_episode()
         if seed is None and (options or {}).get("minari_autoseed", True):
             seed = secrets.randbits(AUTOSEED_BIT_SIZE)
         observation, info = self.env.reset(seed=seed, options=options)
         data = self._step_data_callback(env=self.env, obs=observation, info=info)
         self._warn_unless_contained(data)
-        self._last = None
-        self._recorder.start(data["observation"], data["info"], seed=seed, options=options)
+        self._recorder.start(data["observation"], data["info"], seed=seed, options=given)
         self._recording = True
         return observation, info
 
@@ -190,11 +207,10 @@ class DataCollector(gym.Wrapper):
             )
 
     def _close_episode(self) -> None:
-        if self._recording and len(self._recorder):
+        recording, self._recording, self._last = self._recording, False, None
+        if recording and len(self._recorder):
             self._recorder.truncate()
             self._finish_episode()
-        self._recording = False
-        self._last = None
 
     def _finish_episode(self) -> None:
         self._recording = False
@@ -243,6 +259,7 @@ class DataCollector(gym.Wrapper):
             InvalidDatasetIdError: the id is malformed.
             DatasetExistsError: the id is taken.
             InvalidMetadataError: arguments contradict each other.
+            DatasetNotFoundError: the collector is closed.
         """
         told = Description(
             eval_env=eval_env,
@@ -282,6 +299,7 @@ class DataCollector(gym.Wrapper):
 
         Raises:
             InvalidEpisodeError: the dataset's spaces are not those of this environment.
+            DatasetNotFoundError: the collector is closed.
         """
         with self._taken():
             first = dataset.storage.total_episodes
@@ -299,6 +317,7 @@ class DataCollector(gym.Wrapper):
     @contextmanager
     def _taken(self) -> Iterator[None]:
         """Finish the file for the body to read; begin a new one unless the body fails."""
+        self._refuse_if_closed()
         self._close_episode()
         self._stack.close()
         try:
@@ -308,6 +327,14 @@ class DataCollector(gym.Wrapper):
             raise
         self._remove()
         self._open_file()
+
+    def _refuse_if_closed(self) -> None:
+        if not self._remove.alive:
+            raise DatasetNotFoundError(
+                "this DataCollector is closed: what it recorded is deleted and nothing more can "
+                "be recorded; call create_dataset() or add_to_dataset() before close(), and make "
+                "a new DataCollector to go on"
+            )
 
     def close(self) -> None:
         """Close the environment; what was recorded and not taken is deleted."""

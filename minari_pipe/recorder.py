@@ -6,6 +6,7 @@ copy per leaf and an environment may reuse every array it returns.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -170,6 +171,11 @@ class EpisodeRecorder:
         row = len(self._rewards) + 1 if self._started else 0
         self._observations.append(observation)
         if self._record_infos:
+            if not isinstance(info, Mapping):
+                raise InvalidEpisodeError(
+                    f"infos must be a dict, got {type(info).__name__} {info!r:.60}; "
+                    "record_infos=False does without them"
+                )
             for path, value in _info_leaves(info, ()):
                 column = self._infos.get(path)
                 if column is None:
@@ -196,11 +202,16 @@ class EpisodeRecorder:
 
 def _to_float(reward: Any) -> float:
     if isinstance(reward, np.ndarray) and reward.size == 1:
-        return float(reward.item())
+        reward = reward.item()
     try:
         return float(reward)
     except (TypeError, ValueError):
         raise InvalidEpisodeError(f"a reward must be one number, got {reward!r}") from None
+    except OverflowError:
+        raise InvalidEpisodeError(
+            f"a reward must be one number that float64 can hold, got {type(reward).__name__} "
+            f"beyond {sys.float_info.max:.1e}"
+        ) from None
 
 
 def _info_leaves(info: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

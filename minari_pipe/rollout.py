@@ -19,6 +19,8 @@ from minari_pipe.episode import EpisodeBuffer, copied
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, MinariPipeError
 from minari_pipe.policies.base import Policy
 from minari_pipe.recorder import EpisodeRecorder
+from minari_pipe.storage.attributes import check_options
+from minari_pipe.storage.columns import check_space_names
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -124,7 +126,8 @@ def _lockstep(
         reset_seed, rng = episode_seed(seed, episode)
         with _Named([row]):
             options = policy.start(index, episode, rng)
-            row.observation, info = row.env.reset(seed=reset_seed, options=options)
+            # A copy of its own: an environment may consume the options that it is given.
+            row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
             row.sink.start(row.observation, info, seed=reset_seed, options=options)
         return True
 
@@ -243,7 +246,15 @@ def simulator_state(env: gym.Env) -> dict[str, Any]:
     )
 
 
-class _StateRecorder(EpisodeRecorder):
+class _Recorder(EpisodeRecorder):
+    """Refuses at the start of an episode what could not be stored at its end."""
+
+    def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
+        check_options(kwargs.get("options"))
+        super().start(observation, info, **kwargs)
+
+
+class _StateRecorder(_Recorder):
     """Records the simulator's state beside the environment's own infos, as ``infos["state"]``."""
 
     def __init__(self, env: gym.Env) -> None:
@@ -282,12 +293,16 @@ def run_episodes(
     Args:
         record_infos: record what ``reset`` and ``step`` return as info.
         record_state: record the full simulator state as ``infos["state"]`` as well.
+
+    Raises:
+        UnsupportedSpaceError: a space has a key that cannot be stored.
     """
 
     def make_sink(env: gym.Env) -> EpisodeRecorder:
+        check_space_names(env.observation_space, env.action_space)
         if record_state:
             return _StateRecorder(env)
-        return EpisodeRecorder(env.observation_space, env.action_space, record_infos=record_infos)
+        return _Recorder(env.observation_space, env.action_space, record_infos=record_infos)
 
     return run_lockstep(
         make_env, make_sink, policy, episodes, seed=seed, n_envs=n_envs, on_step=on_step

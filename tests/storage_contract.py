@@ -222,13 +222,22 @@ class StorageContract:
             {"metadata": {"x": {1: 2}}},
             {"metadata": {"id": 5}},
             {"metadata": {"seed": 5}},
+            {"options": {"x": {"y": 1}, "x/y": 2}},
+            {"options": [1]},
         ],
-        ids=["no plain value", "a key that is no text", "its own id", "its own seed"],
+        ids=[
+            "no plain value",
+            "a key that is no text",
+            "its own id",
+            "its own seed",
+            "keys that clash",
+            "options that are no dict",
+        ],
     )
     def test_attributes_that_cannot_be_stored_are_refused(self, storage, path, change) -> None:
         before = files(path)
         with pytest.raises(
-            InvalidEpisodeError, match=r"^episode 0: .*(options\.x|x: keys|metadata)"
+            InvalidEpisodeError, match=r"^episode 0: .*(options[./]x|options must|x: keys|metadata)"
         ):
             storage.update_episodes([replace(make()[0], **change)])
         assert files(path) == before
@@ -244,6 +253,15 @@ class StorageContract:
         late = next(iter(storage.get_episode_metadata([1])))["late"]
         assert_same(late, rng.__class__(np.random.PCG64(0)).random(70_000)[40_000:])
         assert_episode(next(iter(storage.get_episodes([1]))), make(1, 1)[0])
+
+    @pytest.mark.parametrize("length", [60_000, 65_000])
+    def test_names_of_attributes_may_be_long(self, storage: MinariStorage, length) -> None:
+        long = {"k" * length: np.arange(2_000)}
+        buffers = [replace(make(count=1)[0], options=long)]
+        storage.update_episodes(buffers)
+        storage.update_episode_metadata([long])
+        buffers[0].metadata.update(long)
+        assert_stored(storage, buffers)
 
     def test_metadata_is_added_and_changed(self, storage: MinariStorage, path: Path) -> None:
         extra = {"float": 3.2, "text": "ü", "int": 2, "bool": True, "list": [1], "author": {"A"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from minari_pipe.collector import DataCollector
 from minari_pipe.episode import EpisodeMetadataCallback, StepDataCallback, reward_statistics
 from minari_pipe.errors import (
     DatasetExistsError,
+    DatasetNotFoundError,
     InvalidDatasetIdError,
     InvalidEpisodeError,
     UnknownFormatError,
@@ -228,6 +230,174 @@ def test_a_step_that_cannot_be_recorded_ends_the_episode_there() -> None:
     assert indices(dataset) == [[0, 1]]
     assert dataset[0].truncations.tolist() == [True]
     collector.close()
+
+
+class Fails(Counter):
+    """Raises ``error`` in its second step and goes on after it, as a robot's driver may."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__(length=9)
+        self.error = error
+
+    def step(self, action):
+        found = super().step(action)
+        if self.observation[0] == 2:
+            raise self.error("the motor is hot")
+        return found
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_no_episode_goes_across_a_step_that_failed(error) -> None:
+    collector = DataCollector(Fails(error))
+    collector.reset()
+    collector.step(0)
+    with pytest.raises(error, match="the motor is hot"):
+        collector.step(1)
+    with pytest.raises(ResetNeeded):
+        collector.step(2)
+    run(collector, 1)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert indices(dataset) == [[0, 1], [0, 1]]
+    assert [found.truncations.tolist() for found in dataset] == [[True], [True]]
+    collector.close()
+
+
+def test_a_callback_that_fails_ends_the_episode_there() -> None:
+    class Picky(StepDataCallback):
+        def __call__(self, env, **kwargs):
+            if kwargs["obs"][0] == 2:
+                raise LookupError("no such camera")
+            return super().__call__(env, **kwargs)
+
+    collector = DataCollector(Counter(length=9), Picky)
+    with pytest.raises(LookupError, match="no such camera"):
+        run(collector, 9)
+    with pytest.raises(ResetNeeded):
+        collector.step(2)
+    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1]]
+    collector.close()
+
+
+def test_no_episode_begins_with_a_reset_that_failed() -> None:
+    class Jammed(Counter):
+        def reset(self, **kwargs):
+            if len(self.resets) == 1:
+                self.resets.append((None, None))
+                raise RuntimeError("the gripper is jammed")
+            return super().reset(**kwargs)
+
+    collector = DataCollector(Jammed(length=9))
+    run(collector, 2)
+    with pytest.raises(RuntimeError, match="the gripper is jammed"):
+        collector.reset()
+    with pytest.raises(ResetNeeded):
+        collector.step(0)
+    run(collector, 1)
+    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1, 2], [0, 1]]
+    collector.close()
+
+
+def test_nothing_is_glued_to_an_episode_whose_end_could_not_be_kept() -> None:
+    class Endless(Counter):
+        def step(self, action):
+            observation, reward, _, _, info = super().step(action)
+            return observation, reward, observation[0] == 3, False, info
+
+    class Picky(EpisodeMetadataCallback):
+        def __call__(self, episode):
+            if episode["observations"][0, 0] == 3:
+                raise LookupError("no such statistic")
+            return super().__call__(episode)
+
+    collector = DataCollector(Endless(), episode_metadata_callback=Picky)
+    run(collector, 4)
+    with pytest.raises(LookupError):
+        collector.create_dataset("aa/b-v0")
+    with pytest.raises(ResetNeeded):
+        collector.step(0)
+    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1, 2, 3]]
+    collector.close()
+
+
+def test_options_are_recorded_as_given_though_the_environment_consumes_them() -> None:
+    class Consuming(Counter):
+        def reset(self, *, seed=None, options=None):
+            found = super().reset(seed=seed, options=options)
+            options.pop("scale")
+            options["state"][:] = 9
+            return found
+
+    env = Consuming()
+    collector = DataCollector(env)
+    options = {"scale": 5.0, "state": np.zeros(2)}
+    run(collector, options=options)
+    assert env.resets[0][1] is options
+    dataset = collector.create_dataset("aa/b-v0")
+    stored = next(iter(dataset.storage.get_episode_metadata([0])))["options"]
+    assert_same(stored, {"scale": 5.0, "state": np.zeros(2)})
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("fast", "options must be a dict or None to be recorded, got str 'fast'"),
+        ([1], r"options must be a dict or None to be recorded, got list \[1\]"),
+        ({"a": object()}, r"options\.a cannot be stored: object"),
+        ({"a" * 70_000: 1}, "name of 70008 bytes"),
+        ({"\ud800": 1}, r"'options/\\ud800'"),
+        ({"a/b": 1, "a": {"b": 2}}, "'options/a/b'"),
+    ],
+    ids=["a string", "a list", "an object", "a long key", "a lone surrogate", "keys that clash"],
+)
+def test_options_that_cannot_be_stored_are_refused_before_anything_happens(
+    options, message
+) -> None:
+    env = Counter(length=9)
+    collector = DataCollector(env)
+    run(collector, 2)
+    with pytest.raises(InvalidEpisodeError, match=message):
+        collector.reset(options=options)
+    assert len(env.resets) == 1
+    collector.step(0)
+    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1, 2, 3]]
+    collector.close()
+
+
+def test_infos_that_are_no_dict_are_named_if_they_are_recorded() -> None:
+    collector = DataCollector(Counter(info=lambda t: None), record_infos=True)
+    with pytest.raises(InvalidEpisodeError, match="infos must be a dict, got NoneType None"):
+        collector.reset()
+    collector.close()
+    collector = DataCollector(Counter(info=lambda t: None))
+    run(collector)
+    assert len(collector.create_dataset("aa/b-v0")) == 1
+    collector.close()
+
+
+@pytest.mark.parametrize("key", ["./a", "/a", "a//b", ".", "", "a/", "\ud800", "a\0b"], ids=ascii)
+def test_keys_that_no_file_can_hold_are_refused_when_a_collector_is_made(key) -> None:
+    space = spaces.Dict({key: spaces.Discrete(2)})
+    with pytest.raises(UnsupportedSpaceError, match=re.escape(f"the key {key!r}")):
+        DataCollector(Counter(), observation_space=space)
+
+
+@pytest.mark.parametrize("call", ["reset", "step", "create_dataset", "add_to_dataset"])
+def test_a_closed_collector_says_so(call) -> None:
+    collector = DataCollector(Counter())
+    run(collector, 2)
+    dataset = collector.create_dataset("aa/b-v0")
+    collector.reset()
+    collector.close()
+    collector.close()
+    arguments = {
+        "step": [0],
+        "create_dataset": ["aa/c-v0"],
+        "add_to_dataset": [dataset],
+    }
+    with pytest.raises(DatasetNotFoundError, match=r"DataCollector is closed.*before close\(\)"):
+        getattr(collector, call)(*arguments.get(call, []))
+    assert list(list_local_datasets()) == ["aa/b-v0"]
 
 
 def test_a_collector_goes_on_after_a_dataset() -> None:

@@ -190,6 +190,28 @@ def test_dtype_is_the_space_s_unless_that_would_lose_something(space, value, dty
         assert recorder.finish(1).actions.dtype == space.dtype
 
 
+@pytest.mark.parametrize(
+    "reward", ["much", None, 10**400, np.array([10**400], object), np.array([None]), [1, 2]]
+)
+def test_a_reward_that_is_no_number_of_float64_is_named(reward) -> None:
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=False)
+    recorder.start(0, {})
+    with pytest.raises(InvalidEpisodeError, match="a reward must be one number"):
+        recorder.step(0, 1, reward, False, False, {})
+
+
+@pytest.mark.parametrize("info", [None, [("x", 1)], 5])
+def test_infos_that_are_no_dict_are_named(info) -> None:
+    with pytest.raises(
+        InvalidEpisodeError, match=f"infos must be a dict, got {type(info).__name__}"
+    ):
+        record([info, {}])
+    with pytest.raises(
+        InvalidEpisodeError, match=f"infos must be a dict, got {type(info).__name__}"
+    ):
+        record([{}, info])
+
+
 def test_a_refused_step_leaves_no_trace() -> None:
     space = spaces.Dict(a=INTEGER, b=spaces.Box(-1, 1, (1,)))
     recorder = EpisodeRecorder(space, space, record_infos=True)

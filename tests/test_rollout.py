@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.errors import ConfigError, InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.evaluation import evaluate
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.random import RandomPolicy
@@ -216,3 +216,50 @@ def test_a_failing_policy_is_named_with_episode_and_step():
 
     with pytest.raises(InvalidEpisodeError, match="policy failed at episode 4, step 2: KeyError"):
         run(Failing(), [4])
+
+
+class Consuming(StepIndex):
+    """Takes what it needs out of the options that it is given."""
+
+    def reset(self, *, seed=None, options=None):
+        options.pop("scale")
+        return super().reset(seed=seed)
+
+
+class WithOptions(RandomPolicy):
+    """Hands out the same options again and again."""
+
+    def __init__(self, options):
+        super().__init__()
+        self.options = options
+
+    def start(self, row, episode, rng):
+        super().start(row, episode, rng)
+        return self.options
+
+
+def test_options_are_recorded_as_the_policy_gave_them():
+    gym.register("Consuming-v0", entry_point=Consuming, max_episode_steps=9)
+    policy = WithOptions({"scale": 5.0})
+    found = run_episodes(lambda: gym.make("Consuming-v0"), policy, range(2), seed=3)
+    assert [episode.options for episode in found] == [{"scale": 5.0}] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"a": object()}, r"options\.a cannot be stored"),
+        ({"a/b": 1, "a": {"b": 2}}, "'options/a/b'"),
+    ],
+)
+def test_options_that_cannot_be_stored_are_named_before_the_first_step(options, message):
+    with pytest.raises(InvalidEpisodeError, match=f"episode 4, step 0: .*{message}"):
+        run(WithOptions(options), [4])
+
+
+def test_spaces_that_cannot_be_stored_are_named_before_the_first_episode():
+    class Slashed(StepIndex):
+        observation_space = gym.spaces.Dict({"a//b": gym.spaces.Discrete(2)})
+
+    with pytest.raises(UnsupportedSpaceError, match="observations has the key 'a//b'"):
+        next(run_episodes(Slashed, RandomPolicy(), [0], seed=0))

@@ -13,6 +13,8 @@ from minari.dataset._storages.hdf5_storage import flatten_dict, unflatten_dict
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.attributes import (
     EXACT,
+    _storable,
+    check_options,
     exact_form,
     flatten_attributes,
     from_exact_form,
@@ -56,9 +58,33 @@ def text(value):
     return json.dumps(exact_form(value, ""))
 
 
+def clash(attributes):
+    """Whether a value that is written has the name of another, or of a dict that holds it."""
+    paths = [
+        tuple("/".join(path).split("/"))
+        for path, leaf in leaves_of_dicts(attributes)
+        if _storable(leaf) is not None
+    ]
+    return any(
+        i != j and one == other[: len(one)]
+        for i, one in enumerate(paths)
+        for j, other in enumerate(paths)
+    )
+
+
+def leaves_of_dicts(value, path=()):
+    if not isinstance(value, dict):
+        return [(path, value)]
+    return [leaf for key, part in value.items() for leaf in leaves_of_dicts(part, (*path, key))]
+
+
 @examples(200)
 @given(st.dictionaries(st.sampled_from(["options", "x", "y/z", "y"]), values, max_size=3))
 def test_any_value_comes_back_exactly(attributes) -> None:
+    if clash(attributes):
+        with pytest.raises(InvalidEpisodeError, match="in the same place"):
+            flatten_attributes(attributes)
+        return
     again = unflatten_attributes(flatten_attributes(attributes))
     assert text(again) == text(attributes)
 
@@ -116,3 +142,47 @@ def test_different_values_have_different_forms(left, right) -> None:
 def test_other_values_are_named(value, message) -> None:
     with pytest.raises(InvalidEpisodeError, match=message):
         flatten_attributes({"options": value})
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"options": {"a": {"x": 1}, "a/x": {"y": 2}}},
+        {"options": {"a/x": 1, "a": {"x": 2}}},
+        {"options": {"x": 1}, "options/x": 2.0},
+        {"seed": 1, "seed/x": 2.0},
+    ],
+)
+def test_keys_that_would_be_one_attribute_are_refused(attributes) -> None:
+    with pytest.raises(
+        InvalidEpisodeError, match=r"'(options/a/x|options/x|seed)'.*the same place"
+    ):
+        flatten_attributes(attributes)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"": 1.0}, "''"),
+        ({"options": {"a\0b": 1}}, r"'options/a\\x00b'"),
+        ({"options": {"a": {"\ud800": 1}}}, r"'options/a/\\ud800'"),
+        ({"options": {"ü" * 33_000: 1}}, r"'options/üü.*name of 66008 bytes"),
+        ({EXACT: "x"}, f"'{EXACT}'"),
+    ],
+    ids=["empty", "NUL", "lone surrogate", "too long", "reserved"],
+)
+def test_names_that_hdf5_cannot_hold_are_refused(attributes, message) -> None:
+    with pytest.raises(InvalidEpisodeError, match=message) as caught:
+        flatten_attributes(attributes)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("options", [None, {}, {"a/b": 1, "a": {"c": None}}, {"x": np.zeros(2)}])
+def test_options_that_can_be_stored_pass(options) -> None:
+    check_options(options)
+
+
+@pytest.mark.parametrize("options", ["fast", [1], 0, ""])
+def test_options_that_are_no_dict_are_named(options) -> None:
+    with pytest.raises(InvalidEpisodeError, match="options must be a dict or None"):
+        check_options(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -400,6 +401,43 @@ def test_jpeg_is_refused_and_not_mistaken_for_data(tmp_path: Path) -> None:
 
 def replace_observations(buffer: TheirBuffer, observations) -> TheirBuffer:
     return TheirBuffer(**{**vars(buffer), "observations": observations})
+
+
+@pytest.mark.parametrize("key", ["./a", "/a", "a//b", ".", "", "a/", "\ud800", "a\0b"], ids=ascii)
+def test_keys_of_spaces_that_are_no_names_in_hdf5_are_refused(tmp_path: Path, key: str) -> None:
+    nested = spaces.Tuple([spaces.Dict({key: spaces.Dict({})})])
+    message = re.escape(f"actions[0] has the key {key!r}")
+    with pytest.raises(UnsupportedSpaceError, match=message):
+        MinariStorage.new(tmp_path / "data", OBSERVATION, nested)
+    assert list(tmp_path.iterdir()) == []
+    rows = ({key: [1, 2]},)
+    buffer = replace(make(count=1)[0], observations=rows)
+    with (
+        EpisodeFile.create(tmp_path / "episodes.hdf5") as file,
+        pytest.raises(InvalidEpisodeError, match=re.escape(f"the key {key!r}")),
+    ):
+        file.append(buffer)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict({"a/b": ACTION, "a": spaces.Dict({"b": ACTION})}),
+        spaces.Dict({"a/b": ACTION, "a": ACTION}),
+        spaces.Dict({"a/_index_0": ACTION, "a": spaces.Tuple([ACTION])}),
+    ],
+)
+def test_spaces_with_two_values_in_one_place_are_refused(tmp_path: Path, space) -> None:
+    with pytest.raises(UnsupportedSpaceError, match="two values have the name 'observations/a"):
+        MinariStorage.new(tmp_path / "data", space, ACTION)
+
+
+def test_a_slash_between_two_parts_of_a_key_is_kept(path: Path) -> None:
+    space = spaces.Dict({"a/b": ACTION, "a": spaces.Dict({"c": ACTION}), "..": ACTION})
+    storage = MinariStorage.new(path, space, space)
+    buffers = [episode(space, space, np.random.default_rng(0))]
+    storage.update_episodes(buffers)
+    assert_stored(MinariStorage.read(path), buffers)
 
 
 def test_images_are_lossless_by_default_also_for_real_minari(path: Path) -> None:

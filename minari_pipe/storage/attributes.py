@@ -11,7 +11,8 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import h5py
@@ -20,6 +21,24 @@ import numpy as np
 from minari_pipe.errors import InvalidEpisodeError
 
 EXACT = "minari_pipe_exact"
+#: bytes that HDF5 writes as the length of a name hold no more; longer names come back damaged
+_MAX_NAME_BYTES = 65_534
+
+
+def check_options(options: Any) -> None:
+    """Check before an episode begins that the options of its reset can be stored with it.
+
+    Raises:
+        InvalidEpisodeError: they cannot.
+    """
+    if options is None:
+        return
+    if not isinstance(options, Mapping):
+        raise InvalidEpisodeError(
+            f"options must be a dict or None to be recorded, got {type(options).__name__} "
+            f"{options!r:.60}"
+        )
+    flatten_attributes({"options": options})
 
 
 def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,18 +46,26 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         InvalidEpisodeError: a value is neither a number, a string, None, an array, nor a list,
-            tuple or dict of these.
+            tuple or dict of these; or a key gives no name that HDF5 can hold and hold apart.
     """
     flat: dict[str, Any] = {}
+    names: list[str] = []
     exact: dict[str, Any] = {}
+    for key in attributes:
+        if not isinstance(key, str) or key == EXACT:
+            raise InvalidEpisodeError(
+                f"names of attributes must be strings other than {EXACT!r}, got {key!r}"
+            )
     ambiguous = any("/" in key for key in attributes)
     for key, value in attributes.items():
         if type(value) in (bool, float) and not ambiguous:  # most of them, and surely exact
             flat[key] = value
+            names.append(key)
             continue
         form = exact_form(value, key)
-        own: dict[str, Any] = {}
-        _flatten(value, key, own)
+        pairs = list(_flat(value, key))
+        names += [name for name, _ in pairs]
+        own = dict(pairs)
         flat.update(own)
         again = unflatten_attributes(own)
         # as text: Python has 1 == 1.0 == True and 0.0 == -0.0
@@ -48,6 +75,7 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
             or json.dumps(exact_form(again[key], key)) != json.dumps(form)
         ):
             exact[key] = form
+    _check_names(names)
     if exact:
         flat[EXACT] = json.dumps(exact, sort_keys=True)
     return flat
@@ -73,14 +101,39 @@ def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
+def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, part in value.items():
-            _flatten(part, f"{name}/{key}", flat)
+            yield from _flat(part, f"{name}/{key}")
         return
     storable = _storable(value)
     if storable is not None:
-        flat[name] = storable
+        yield name, storable
+
+
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        size = len(name.encode("utf-8", "replace"))
+        if not 0 < size <= _MAX_NAME_BYTES or not is_storable_text(name):
+            raise InvalidEpisodeError(
+                f"the attribute {name[:60]!r} has a name of {size} bytes; HDF5 takes 1 to "
+                f"{_MAX_NAME_BYTES} without NUL and lone surrogates; rename the key"
+            )
+    clash = clashing_name(names)
+    if clash is not None:
+        raise InvalidEpisodeError(
+            f"two values have the attribute name {clash!r}, or one lies below the other: a key "
+            "'a/b' is in the same place as the key 'b' of a dict 'a'; rename one"
+        )
+
+
+def clashing_name(names: Iterable[str]) -> str | None:
+    """Return a name that is there twice, or that another one continues after a slash."""
+    ordered = sorted(f"{name}/" for name in names)
+    for name, after in pairwise(ordered):
+        if after.startswith(name):
+            return name[:-1]
+    return None
 
 
 def _storable(value: Any) -> Any:

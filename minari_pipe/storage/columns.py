@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -12,9 +11,9 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.errors import InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.spaces import ARRAY_SPACES
-from minari_pipe.storage.attributes import is_storable_text
+from minari_pipe.storage.attributes import clashing_name, is_storable_text
 from minari_pipe.tree import Path, as_array, fits_exactly, leaves, stack
 
 Columns = dict[str, Any]
@@ -75,12 +74,52 @@ def episode_columns(
     return columns
 
 
+def check_space_names(observation_space: gym.Space, action_space: gym.Space) -> None:
+    """Check that HDF5 can hold the keys of all Dict spaces, and hold them apart.
+
+    A key with a slash between two parts is read back, though not by real Minari.
+
+    Raises:
+        UnsupportedSpaceError: names the key.
+    """
+    for root, space in (("observations", observation_space), ("actions", action_space)):
+        name = clashing_name(map(_layout_name, _ends(space, (root,))))
+        if name is not None:
+            raise UnsupportedSpaceError(f"{_clash(name)}; rename a key of {space}")
+
+
+def _ends(space: gym.Space, path: Path) -> Iterator[Path]:
+    """Yield the path of every leaf, and of every Dict or Tuple without one."""
+    parts: Mapping[Any, gym.Space] = {}
+    if isinstance(space, spaces.Dict):
+        parts = space.spaces
+        for key in parts:
+            if not _is_link_name(key):
+                raise UnsupportedSpaceError(
+                    f"the space of {_subscripts(path)} has the key {key!r}; {_LINK_NAMES}"
+                )
+    elif isinstance(space, spaces.Tuple):
+        parts = dict(enumerate(space.spaces))
+    for key, part in parts.items():
+        yield from _ends(part, (*path, key))
+    if not parts:
+        yield path
+
+
 def _refuse_clashes(columns: Columns) -> None:
-    """In HDF5 a key ``a/b`` is the key ``b`` in the group ``a``, so both at once cannot be."""
-    names = sorted("/".join(map(str, path)) + "/" for path, _ in leaves(columns))
-    for name, after in pairwise(names):
-        if after.startswith(name):
-            raise InvalidEpisodeError(f"two values have the name {name[:-1]!r} in the layout")
+    name = clashing_name(_layout_name(path) for path, _ in leaves(columns))
+    if name is not None:
+        raise InvalidEpisodeError(_clash(name))
+
+
+def _layout_name(path: Path) -> str:
+    return "/".join(part if isinstance(part, str) else f"_index_{part}" for part in path)
+
+
+def _clash(name: str) -> str:
+    return (
+        f"two values have the name {name!r} in the layout, where a key 'a/b' is the key 'b' in 'a'"
+    )
 
 
 def _subscripts(path: Path) -> str:
@@ -129,6 +168,8 @@ def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
             for index, (entry, part) in enumerate(zip(value, space.spaces, strict=True))
         )
     if space is None and isinstance(value, Mapping):
+        for key in value:
+            _check_key(key, path)
         return {key: _column(part, None, (*path, key)) for key, part in value.items()}
     if space is None and isinstance(value, tuple):
         return tuple(_column(part, None, (*path, index)) for index, part in enumerate(value))
@@ -189,11 +230,7 @@ def _rows(value: Any, path: Path) -> npt.NDArray[Any]:
 def _info_column(value: Any, path: Path) -> Any:
     if isinstance(value, Mapping):
         for key in value:
-            if not isinstance(key, str) or not _is_link_name(key):
-                raise InvalidEpisodeError(
-                    f"{_subscripts(path)} has the key {key!r}; keys of infos must be strings "
-                    "that are not empty, '.', and have no NUL and no empty part between slashes"
-                )
+            _check_key(key, path)
         return {key: _info_column(part, (*path, key)) for key, part in value.items()}
     if isinstance(value, tuple):
         # the layout has no tuples in infos: like Minari, their entries get these names
@@ -206,5 +243,20 @@ def _info_column(value: Any, path: Path) -> Any:
     return _rows(value, path)
 
 
-def _is_link_name(key: str) -> bool:
-    return is_storable_text(key) and all(part not in ("", ".") for part in key.split("/"))
+_LINK_NAMES = (
+    "keys must be strings without NUL and lone surrogates, of which no part between slashes is "
+    "empty or '.'; rename it"
+)
+
+
+def _check_key(key: Any, path: Path) -> None:
+    if not _is_link_name(key):
+        raise InvalidEpisodeError(f"{_subscripts(path)} has the key {key!r}; {_LINK_NAMES}")
+
+
+def _is_link_name(key: Any) -> bool:
+    return (
+        isinstance(key, str)
+        and is_storable_text(key)
+        and all(part not in ("", ".") for part in key.split("/"))
+    )

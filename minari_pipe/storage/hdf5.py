@@ -32,7 +32,6 @@ from typing import Any
 
 import gymnasium as gym
 import h5py
-import numpy as np
 
 from minari_pipe.episode import EpisodeBuffer, EpisodeData, reward_statistics
 from minari_pipe.errors import (
@@ -45,13 +44,13 @@ from minari_pipe.errors import (
     UnsupportedSpaceError,
 )
 from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
+from minari_pipe.storage.attributes import check_options, flatten_attributes, unflatten_attributes
 from minari_pipe.storage.base import MinariStorage, buffer_of
-from minari_pipe.storage.columns import episode_columns
+from minari_pipe.storage.columns import check_space_names, episode_columns
 from minari_pipe.storage.files import exclusive, replacing
 from minari_pipe.storage.hdf5_values import (
-    LARGE_ATTRIBUTE,
     extend_column,
+    fit_a_small_header,
     info_paths,
     member,
     new_group,
@@ -165,13 +164,14 @@ class EpisodeFile:
         if buffer.seed is not None:
             attributes["seed"] = int(buffer.seed)
         if buffer.options is not None:
-            attributes["options"] = dict(buffer.options)
+            attributes["options"] = buffer.options
         attributes |= reward_statistics(columns["rewards"])
         attributes |= _checked_metadata(buffer.metadata, index)
         slashes = [path for path in info_paths(columns["infos"]) if "/" in "".join(path)]
         if slashes:
             attributes["infos_slashes"] = slashes
         try:
+            check_options(buffer.options)
             flat = _written(attributes)
             group = new_group(self._file, name, flat)
             for attribute, value in flat.items():
@@ -260,7 +260,7 @@ class EpisodeFile:
             flat["infos_slashes"] = group.attrs["infos_slashes"]
         for name in list(group.attrs):
             del group.attrs[name]
-        if any(np.asarray(value).nbytes > LARGE_ATTRIBUTE for value in flat.values()):
+        if not fit_a_small_header(flat):
             # only a new group can have the kind of header that holds them
             new = new_group(self._file, f"episode_{index}_new", flat)
             for name in list(group):
@@ -362,6 +362,7 @@ class HDF5Storage(MinariStorage):
     ) -> None:
         """Check that these spaces can be stored; JPEG encoding cannot, so far."""
         super().check_spaces(observation_space, action_space)
+        check_space_names(observation_space, action_space)
         both = (("observations", observation_space), ("actions", action_space))
         for name, space in both if jpeg_encoding else ():
             for path, leaf in space_leaves(space):

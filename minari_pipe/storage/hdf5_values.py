@@ -22,7 +22,7 @@ _TEXT_DTYPE = h5py.string_dtype("utf-8")
 #: HDF5 refuses chunks of 4 GiB; one chunk of at most this many bytes per dataset otherwise
 _CHUNK_BYTES = 2**30
 #: a version-1 object header holds attributes up to 64 KiB, a version-2 header any
-LARGE_ATTRIBUTE = 60_000
+_LARGE_ATTRIBUTE = 60_000
 #: more members than any episode has; stops files built to keep a reader busy for ever
 _MAX_MEMBERS = 10_000
 _MAX_DEPTH = 64
@@ -32,13 +32,21 @@ _FREE_BYTES = 2**26
 
 def new_group(parent: h5py.Group, name: str, flat: Mapping[str, Any]) -> h5py.Group:
     """Make a group whose header can hold these attributes."""
-    if all(np.asarray(value).nbytes <= LARGE_ATTRIBUTE for value in flat.values()):
+    if fit_a_small_header(flat):
         return parent.create_group(name)
     properties = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
     # tracking attributes makes the header version 2, which by default also stores the time
     properties.set_attr_creation_order(h5py.h5p.CRT_ORDER_TRACKED)
     properties.set_obj_track_times(False)
     return h5py.Group(h5py.h5g.create(parent.id, name.encode(), gcpl=properties))
+
+
+def fit_a_small_header(flat: Mapping[str, Any]) -> bool:
+    """Tell whether a version-1 header can hold these attributes, each with its name."""
+    return all(
+        len(name.encode()) + np.asarray(value).nbytes <= _LARGE_ATTRIBUTE
+        for name, value in flat.items()
+    )
 
 
 def write_attribute(group: h5py.Group, name: str, value: Any) -> None:
