@@ -55,6 +55,7 @@ _TEXT = "a string"
 _COUNT = "an integer that is not negative"
 _NUMBER = "a finite number"
 _NAMES = "a list or set of strings"
+_SIZE = "a number that is not negative"
 _FLAG = "true or false"
 
 #: every key of the standard and what it holds
@@ -79,7 +80,7 @@ STANDARD_KEYS = {
     "ref_max_score": _NUMBER,
     "num_episodes_average_score": _COUNT,
     "combined_datasets": _NAMES,
-    "dataset_size": _NUMBER,
+    "dataset_size": _SIZE,
 }
 
 
@@ -135,10 +136,13 @@ def _holds(expected: str, value: Any) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             return False
         return bool(value >= 0)
-    if expected == _NUMBER:
+    if expected in (_NUMBER, _SIZE):
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
             return False
-        return math.isfinite(value)
+        try:
+            return math.isfinite(value) and (expected == _NUMBER or bool(value >= 0))
+        except OverflowError:  # an integer that no float can hold
+            return False
     return isinstance(value, list | tuple | set | frozenset) and all(
         isinstance(entry, str) for entry in value
     )

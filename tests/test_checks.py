@@ -7,6 +7,7 @@ Adroit door (if they are at hand), once each.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from minari_pipe.checks.advisory import ADVISORIES
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError
 from minari_pipe.metadata import STANDARD_KEYS
+from minari_pipe.recorder import EpisodeRecorder
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.base import MinariStorage
 from tests.checks_datasets import (
@@ -126,6 +128,24 @@ def remove(name: str) -> Plant:
     return plant
 
 
+def no_attribute(name: str) -> Plant:
+    def plant(data: Planted) -> None:
+        with data.file() as file:
+            del file["episode_1"].attrs[name]
+
+    return plant
+
+
+def another_group(name: str) -> Plant:
+    """One more group at the top of the file, a copy of an episode."""
+
+    def plant(data: Planted) -> None:
+        with data.file() as file:
+            file.copy("episode_1", name)
+
+    return plant
+
+
 def info_rows(data: Planted) -> None:
     steps = len(data.column(1, "rewards"))
     with data.file() as file:
@@ -189,7 +209,31 @@ EPISODE_FAULTS = {
     "truncated too early": (put("truncations", 2, True), "flags", "truncations"),
     "not ended": (open_end, "flags", None),
     "wrong id": (attribute("id", 7), "ids", "id"),
+    "no id": (no_attribute("id"), "ids", "id"),
+    "two ids": (attribute("id", [0, 1]), "ids", "id"),
+    "id that is true": (attribute("id", True), "ids", "id"),
+    "id with a fraction": (attribute("id", 1.0), "ids", "id"),
+    "id as text": (attribute("id", "1"), "ids", "id"),
+    "id without a value": (attribute("id", h5py.Empty("i8")), "ids", "id"),
+    "fraction of a seed": (attribute("seed", 1.5), "layout", "seed"),
+    "seed without a value": (attribute("seed", h5py.Empty("i8")), "layout", "seed"),
+    "seed that is true": (attribute("seed", True), "layout", "seed"),
+    "negative seed": (attribute("seed", -5), "layout", "seed"),
+    "seed that is no number": (attribute("seed", "abc"), "readable", None),
     "wrong count of steps": (attribute("total_steps", 7), "totals", "total_steps"),
+    "no count of steps": (no_attribute("total_steps"), "totals", "total_steps"),
+    "two counts of steps": (attribute("total_steps", [9, 9]), "totals", "total_steps"),
+    "one statistic missing": (no_attribute("rewards_sum"), "statistics", "rewards_sum"),
+    "filled rows beyond the end": (
+        attribute("infos_filled", '{"success": [[0, 1000]]}'),
+        "shapes",
+        "infos_filled",
+    ),
+    "filled rows that are none": (
+        attribute("infos_filled", '{"success": 3}'),
+        "shapes",
+        "infos_filled",
+    ),
     "wrong sum of rewards": (attribute("rewards_sum", 7.5), "statistics", "rewards"),
     "another reward": (put("rewards", 3, 0.5), "statistics", "rewards"),
     "another observation": (put_first("observations", 4, 0.01), "replay", "observations"),
@@ -207,6 +251,50 @@ def test_a_fault_in_an_episode_is_one_finding(dataset: Planted, fault: str) -> N
     assert place(only(report)) == ("error", check, path)
     assert not report.ok
     assert str(dataset.data_path) not in json.dumps(report.to_json())
+
+
+def test_all_statistics_may_be_missing(cartpole: Planted) -> None:
+    for name in ("sum", "mean", "std", "max", "min"):
+        no_attribute(f"rewards_{name}")(cartpole)
+    assert cartpole.check().findings == []
+
+
+@pytest.mark.parametrize(
+    ("value", "described"),
+    [("count", "(str)"), ([1, 2], "(ndarray)"), (7, "7"), (7.0, "7.0 (float)"), (True, "(bool)")],
+)
+def test_a_count_of_another_type_is_named(cartpole: Planted, value: Any, described: str) -> None:
+    """The text "30" beside 30 steps: both look the same in a message."""
+    n_steps = len(cartpole.column(1, "rewards"))
+    attribute("total_steps", str(n_steps) if value == "count" else value)(cartpole)
+    message = only(cartpole.check()).message
+    assert message.startswith("is ") and described in message
+    assert message.endswith(f"expected the integer {n_steps}, its number of steps")
+
+
+@pytest.mark.parametrize("name", ["episode_99", "episode_01", "junk"])
+def test_a_group_that_is_no_episode_is_named(dataset: Planted, name: str) -> None:
+    another_group(name)(dataset)
+    finding = only(dataset.check(replay_steps=60))
+    assert place(finding) == ("error", "layout", f"data / {name}")
+    n_episodes = dataset.metadata["total_episodes"]
+    gap = f"there is no episode_{n_episodes}" if name == "episode_99" else "episode_0, episode_1"
+    assert gap in finding.message
+
+
+def test_many_episodes_after_a_gap_are_one_finding(cartpole: Planted) -> None:
+    for name in ("episode_98", "episode_99", "episode_100"):
+        another_group(name)(cartpole)
+    finding = only(cartpole.check())
+    assert place(finding) == ("error", "layout", "data / episode_98")
+    assert finding.message.endswith("(3 such groups)")
+
+
+def test_one_episode_too_many_is_one_finding(cartpole: Planted) -> None:
+    another_group("episode_4")(cartpole)
+    with cartpole.file() as file:
+        file["episode_4"].attrs["id"] = 4
+    assert place(only(cartpole.check())) == ("error", "totals", "metadata / total_episodes")
 
 
 def test_moved_flags_are_one_finding(dataset: Planted) -> None:
@@ -295,6 +383,9 @@ METADATA_FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "id without version": ({"dataset_id": "door/human"}, "metadata", "dataset_id"),
     "no version of the standard": ({"minari_version": None}, "metadata", "minari_version"),
     "impossible version": ({"minari_version": "new"}, "metadata", "minari_version"),
+    "version no loader accepts": ({"minari_version": "9.9"}, "metadata", "minari_version"),
+    "negative size": ({"dataset_size": -1.0}, "metadata", "dataset_size"),
+    "spec nested too deep": ({"env_spec": "[" * 100_000}, "metadata", "env_spec"),
     "author as a string": ({"author": "Ada"}, "metadata", "author"),
     "empty author": ({"author": [" "]}, "metadata", "author"),
     "email as a string": ({"author_email": "a@b.c"}, "metadata", "author_email"),
@@ -325,6 +416,7 @@ METADATA_FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "no ref_min_score": ({"ref_min_score": None}, "scores", "ref_min_score"),
     "no ref_max_score": ({"ref_max_score": None}, "scores", "ref_max_score"),
     "ref_max_score as text": ({"ref_max_score": "100"}, "scores", "ref_max_score"),
+    "ref_max_score of 400 digits": ({"ref_max_score": 10**400}, "scores", "ref_max_score"),
     "infinite ref_min_score": ({"ref_min_score": -np.inf}, "scores", "ref_min_score"),
     "expert below random": ({"ref_max_score": -3.5}, "scores", "ref_max_score"),
     "expert like random": ({"ref_max_score": 0.0}, "scores", "ref_max_score"),
@@ -389,6 +481,15 @@ def test_another_space_than_the_environment(cartpole: Planted) -> None:
     assert "Discrete(2)" in finding.message
 
 
+def test_another_space_than_both_environments_is_one_finding(cartpole: Planted) -> None:
+    cartpole.update(
+        action_space=serialize_space(gym.spaces.Discrete(3)), eval_env_spec=spec_of("CartPole-v1")
+    )
+    finding = only(cartpole.check())
+    assert place(finding) == ("error", "environment", "metadata / env_spec")
+    assert finding.message.endswith("(eval_env_spec likewise)")
+
+
 def test_without_the_check_of_the_metadata_it_is_still_a_finding(cartpole: Planted) -> None:
     cartpole.update(action_space="{")
     subject = Subject.open(cartpole.data_path, options=Options(skip=("metadata",)))
@@ -445,16 +546,23 @@ def test_whatever_the_metadata_hold_is_reported_not_raised(cartpole: Planted, ke
             "data",
         ),
         (lambda data: (data / "main_data.hdf5").unlink(), "data"),
+        (
+            lambda data: (data / "main_data.hdf5").unlink() or (data / "main_data.hdf5").mkdir(),
+            "data",
+        ),
         (lambda data: (data / "metadata.json").write_text("{"), "metadata"),
         (lambda data: (data / "metadata.json").unlink(), "metadata"),
     ],
-    ids=["data damaged", "data missing", "metadata damaged", "metadata missing"],
+    ids=["data damaged", "data missing", "data a folder", "metadata damaged", "metadata missing"],
 )
 def test_what_cannot_be_opened_is_one_finding(
     cartpole: Planted, damage: Callable[[Path], None], path: str
 ) -> None:
     damage(cartpole.data_path)
-    assert place(only(cartpole.check())) == ("error", "readable", path)
+    finding = only(cartpole.check())
+    assert place(finding) == ("error", "readable", path)
+    # HDF5 tells the time, a file descriptor and the address of a buffer.
+    assert not re.search(r"\n|time|descriptor|buf", finding.message)
 
 
 def test_truncated_file(cartpole: Planted) -> None:
@@ -531,6 +639,107 @@ def test_all_leaves_of_t_rows_are_one_finding(nested: Planted) -> None:
     finding = only(nested.check())
     assert place(finding) == ("error", "shapes", "episode 1 / observations")
     assert finding.message == "4 rows, expected 5"
+
+
+# --- infos -----------------------------------------------------------------------------------
+
+
+def informed_buffers() -> Iterator[EpisodeBuffer]:
+    """Four episodes with what a collector makes of the infos of an environment.
+
+    The reset has no ``success``, the state is always there, ``crash`` comes and goes.
+    """
+    for n_steps in (3, 4, 5, 6):
+        recorder = EpisodeRecorder(
+            gym.spaces.Discrete(9), gym.spaces.Discrete(2), record_infos=True
+        )
+        state = {"state": {"qpos": np.ones(2), "qvel": np.ones(3)}}
+        recorder.start(0, state)
+        for step in range(n_steps):
+            last = step == n_steps - 1
+            crash = {"crash": "wall"} if last and n_steps % 2 else {}
+            recorder.step(0, 0, 0.0, last, False, {**state, **crash, "success": last})
+        yield recorder.finish(None)
+
+
+@pytest.fixture
+def informed(tmp_path: Path) -> Planted:
+    """A dataset with infos, without an environment."""
+    data_path = tmp_path / "data"
+    storage = MinariStorage.new(
+        data_path, observation_space=gym.spaces.Discrete(9), action_space=gym.spaces.Discrete(2)
+    )
+    storage.update_episodes(informed_buffers())
+    storage.update_metadata({"dataset_id": "informed-v0", "minari_version": "0.5.4"})
+    return Planted(data_path)
+
+
+def test_infos_that_come_and_go_are_no_finding(informed: Planted) -> None:
+    assert informed.check().findings == []
+    for episode in (0, 2):
+        with informed.file() as file:
+            assert "crash" in file[f"episode_{episode}/infos"]
+
+
+@pytest.mark.parametrize(
+    ("gone", "path"),
+    [
+        (["infos"], "infos"),
+        (["infos/state"], "infos.state"),
+        (["infos/state/qpos"], "infos.state.qpos"),
+        (["infos/success"], "infos.success"),
+        (["infos/state/qpos", "infos/state/qvel"], "infos.state"),
+    ],
+)
+@pytest.mark.parametrize("episodes", [(0,), (1,), (3,), (1, 3)])
+def test_infos_that_episodes_lack(
+    informed: Planted, gone: list[str], path: str, episodes: tuple[int, ...]
+) -> None:
+    with informed.file() as file:
+        for episode in episodes:
+            for name in gone:
+                del file[f"episode_{episode}/{name}"]
+    finding = only(informed.check())
+    assert place(finding) == ("warning", "infos", f"episode {episodes[0]} / {path}")
+    assert f"{len(episodes)} of 4 episodes lack it" in finding.message
+
+
+@pytest.mark.parametrize("episode", [0, 1, 3])
+def test_infos_that_only_one_episode_has(informed: Planted, episode: int) -> None:
+    with informed.file() as file:
+        infos = file[f"episode_{episode}/infos"]
+        infos["contact/force"] = np.zeros(4 + episode)
+        infos["contact/pair"] = np.zeros(4 + episode)
+    finding = only(informed.check())
+    assert place(finding) == ("warning", "infos", f"episode {episode} / infos.contact")
+    assert "1 of 4 episodes have it" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "described"),
+    [
+        ("success", lambda a: a.astype("i8"), "int64 rows of shape (), 3 of 4 episodes have bool"),
+        ("state/qpos", lambda a: a[:, :1], "shape (1,), 3 of 4 episodes have float64 rows of"),
+        ("success", lambda a: [str(x) for x in a], "text rows of shape (), 3 of 4 episodes have"),
+    ],
+)
+@pytest.mark.parametrize("episode", [0, 1, 3])
+def test_infos_of_another_form(
+    informed: Planted, name: str, change: Any, described: str, episode: int
+) -> None:
+    column = informed.column(episode, f"infos/{name}")
+    informed.replace_column(episode, f"infos/{name}", change(column))
+    finding = only(informed.check())
+    path = f"episode {episode} / infos.{name.replace('/', '.')}"
+    assert place(finding) == ("warning", "infos", path)
+    assert described in finding.message
+
+
+def test_infos_of_another_width_are_no_finding(informed: Planted) -> None:
+    """A collector widens float32 to float64 where a value needs it."""
+    column = informed.column(1, "infos/state/qpos").astype("f4")
+    informed.replace_column(1, "infos/state/qpos", column)
+    assert informed.check().findings == []
 
 
 # --- advisories ------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import gymnasium as gym
+import h5py
 import minari
 import numpy as np
 import pytest
 
+from minari_pipe.checks import Options, Subject, run
 from minari_pipe.policies.demonstration_formats import plain_pickle
 from tests.conftest import CHECKOUT, home_variables
 from tests.demonstration_files import write_d4rl
@@ -102,6 +104,45 @@ def test_clean_data_has_no_findings_and_the_gap_is_reported(door):
     assert gaps["recorded_mean_return"] == pytest.approx(794.1, abs=0.1)
     assert gaps["return_gap_max"] == pytest.approx(200.2, abs=0.1)
     assert gaps["observation_gap_max"] == pytest.approx(2.0, abs=0.01)
+
+
+def put_state(row, value):
+    def plant(file):
+        file["episode_0/infos/state/qpos"][row, 3] = value
+
+    return plant
+
+
+def without_infos(file):
+    del file["episode_3/infos"]
+
+
+def without_total(file):
+    del file["episode_3"].attrs["total_steps"]
+
+
+@pytest.mark.parametrize(
+    ("plant", "level", "path"),
+    [
+        (put_state(0, 0.5), "error", "episode 0 / infos.state.qpos"),
+        (put_state(50, 0.5), "error", "episode 0 / infos.state.qpos"),
+        (put_state(slice(None), np.nan), "error", "episode 0 / infos.state.qpos"),
+        (without_infos, "warning", "episode 3 / infos"),
+        (without_total, "error", "episode 3 / total_steps"),
+    ],
+    ids=["first state", "state", "no state", "no infos", "no total"],
+)
+def test_a_planted_fault_is_the_only_finding(door, tmp_path, plant, level, path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for source in (door[0] / "datasets/door/human-v0/data").iterdir():
+        (data / source.name).write_bytes(source.read_bytes())
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        plant(file)
+    # Of the first episode alone: the others are as the run left them.
+    options = Options(acknowledge=("adroit-door-reward-sign",), replay_steps=300)
+    findings = run(Subject.open(data, options=options)).findings
+    assert [(f.level, f.path) for f in findings] == [(level, path)]
 
 
 def test_the_description_names_what_a_user_must_know(dataset):

@@ -61,8 +61,19 @@ class Counting(gym.Env):
         action[:] = 0  # an environment may do that, the record must not change
         return self._observation(), 0.5, self.step_number >= self.end, False, self._info()
 
+    def get_env_state(self) -> dict[str, Any]:
+        if self.fault == "stateless":
+            raise NotImplementedError("no state")
+        hidden = self.fault == "hidden" and self.step_number >= 7
+        return {"clock": {"time": np.array([self.step_number, hidden], float)}, "first": self.first}
+
     def _info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"inner": {"twice": 2 * self.step_number}}
+        if self.fault == "own state":
+            info["state"] = {"clock": {"time": np.zeros(2)}, "first": 0.0}
+        info["nothing yet"] = None if self.step_number < 5 else 1.5
+        info["word"] = None if self.step_number % 2 else "now"
+        info["unknown"] = np.array([np.nan, 1.0])
         if self.step_number % 2:
             info["odd"] = True
         if self.fault == "infos carry over" and self.step_number == 4:
@@ -94,7 +105,12 @@ def no_fault() -> Iterable[None]:
 
 
 def collect(
-    path: Path, n_episodes: int = 3, *, record_infos: bool = False, **kwargs: Any
+    path: Path,
+    n_episodes: int = 3,
+    *,
+    record_infos: bool = False,
+    record_state: bool = False,
+    **kwargs: Any,
 ) -> Planted:
     """A dataset of ``Counting`` without a fault."""
 
@@ -102,7 +118,12 @@ def collect(
         return gym.make("Counting-v0", **kwargs)
 
     buffers = run_episodes(
-        make_env, RandomPolicy(), range(n_episodes), seed=3, record_infos=record_infos
+        make_env,
+        RandomPolicy(),
+        range(n_episodes),
+        seed=3,
+        record_infos=record_infos,
+        record_state=record_state,
     )
     return Planted(write_dataset(path / "data", make_env(), buffers, dataset_id="counting-v0"))
 
@@ -203,6 +224,42 @@ def test_other_infos_are_a_warning_and_hide_no_error(tmp_path: Path) -> None:
     assert (finding.level, finding.path) == ("error", "episode 1 / observations.word")
 
 
+def test_rows_that_the_collector_filled_are_not_compared(tmp_path: Path) -> None:
+    """No value, not a number, a key that comes and goes: all of it is clean data."""
+    data = collect(tmp_path, record_infos=True)
+    with data.file() as file:
+        infos = file["episode_1/infos"]
+        assert infos["nothing yet"][4:6].tolist() == [0.0, 1.5]
+        assert infos["word"].asstr()[:2].tolist() == ["now", ""]
+        assert np.isnan(infos["unknown"][3, 0])
+    assert data.check().findings == []
+    assert data.check(replay_tolerance=1e-6).findings == []
+    with data.file() as file:
+        file["episode_1/infos/unknown"][3] = [np.nan, np.nan]
+    assert only(data.check()).message.startswith("step 2 (row 3): recorded nan, replayed 1.0 at el")
+
+
+def test_a_value_where_the_environment_has_none(tmp_path: Path) -> None:
+    data = collect(tmp_path, record_infos=True)
+    with data.file() as file:
+        attributes = file["episode_1"].attrs
+        filled = json.loads(attributes["infos_filled"])
+        filled["nothing yet"] = [[0, 3]]
+        attributes["infos_filled"] = json.dumps(filled)
+    finding = only(data.check())
+    assert (finding.level, finding.path) == ("warning", "episode 1 / infos.nothing yet")
+    assert finding.message.startswith("step 2 (row 3): recorded 0.0, replayed None")
+
+
+@pytest.mark.parametrize("episode", [0, 1, 2])
+def test_infos_of_another_shape_are_one_finding(tmp_path: Path, episode: int) -> None:
+    data = collect(tmp_path, record_infos=True)
+    name = "infos/inner/twice"
+    data.replace_column(episode, name, data.column(episode, name)[:, None])
+    finding = only(data.check())
+    assert (finding.level, finding.path) == ("warning", f"episode {episode} / infos.inner.twice")
+
+
 def test_infos_that_carry_something_over(tmp_path: Path) -> None:
     data = collect(tmp_path, 1, record_infos=True)
     FAULT["now"] = "infos carry over"
@@ -228,6 +285,81 @@ def test_environment_that_raises(tmp_path: Path) -> None:
     finding = only(data.check())
     assert finding.path == "episode 0"
     assert finding.message.startswith("step 2: the replay fails with RuntimeError: the cable broke")
+
+
+# --- the simulator's state -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "where"),
+    [
+        (0, 0.5, "reset (row 0): recorded 0.5, replayed 0.0 at element 1"),
+        (43, 0.5, "step 42 (row 43): recorded 0.5, replayed 0.0 at element 1"),
+        (slice(None), np.nan, "reset (row 0): recorded nan, replayed 0.0 at element 1"),
+    ],
+)
+def test_recorded_state_is_compared(tmp_path: Path, row: Any, value: float, where: str) -> None:
+    data = collect(tmp_path, record_state=True)
+    assert data.check().findings == []
+    with data.file() as file:
+        file["episode_1/infos/state/clock/time"][row, 1] = value
+    finding = only(data.check())
+    assert (finding.level, finding.check) == ("error", "replay")
+    assert finding.path == "episode 1 / infos.state.clock.time"
+    assert finding.message == f"{where} (fresh environment)"
+
+
+def test_state_diverges_before_the_observations_do(tmp_path: Path) -> None:
+    data = collect(tmp_path, 1, record_state=True)
+    FAULT["now"] = "hidden"
+    finding = only(data.check())
+    assert finding.path == "episode 0 / infos.state.clock.time"
+    assert finding.message.startswith("step 6 (row 7): recorded 0.0, replayed 1.0")
+
+
+def test_observations_speak_for_the_state(tmp_path: Path) -> None:
+    data = collect(tmp_path, record_state=True)
+    with data.file() as file:
+        file["episode_1"].attrs["options/first"] = 5
+    assert only(data.check()).path == "episode 1 / observations.arm.0"
+
+
+@pytest.mark.parametrize("fault", ["stateless", "own state"])
+def test_state_that_is_not_the_simulator_s_is_no_error(tmp_path: Path, fault: str) -> None:
+    data = collect(tmp_path, 2, record_state=True)
+    with data.file() as file:
+        for episode in file.values():
+            episode["infos/state/first"][5] = 0.25
+    assert not data.check().ok
+    FAULT["now"] = fault
+    assert data.check().ok
+
+
+@pytest.mark.parametrize("what", ["keys", "shape", "kind"])
+def test_state_of_another_structure_is_not_compared(tmp_path: Path, what: str) -> None:
+    data = collect(tmp_path, 2, record_state=True)
+    with data.file() as file:
+        for episode in file.values():
+            state = episode["infos/state"]
+            first = state["first"][()] + 1
+            del state["first"]
+            if what == "shape":
+                state["first"] = np.stack([first, first], axis=1)
+            elif what == "kind":
+                state["first"] = [str(x) for x in first]
+    assert data.check().findings == []
+
+
+def test_state_is_held_to_the_tolerance_of_observations(tmp_path: Path) -> None:
+    data = collect(tmp_path, 2, record_state=True)
+    with data.file() as file:
+        file["episode_1/infos/state/clock/time"][5, 0] += 1e-6
+        file["episode_1/infos/state/clock/time"][40, 0] += 1
+    assert only(data.check()).message.startswith("step 4 (row 5)")
+    assert only(data.check(replay_tolerance=1e-5)).message.startswith("step 39 (row 40)")
+    report = data.check(recorded_platform="Plan9-vax")
+    assert report.findings == []
+    assert report.replay.drifted == 1
 
 
 # --- what cannot be, or is not, replayed -----------------------------------------------------

@@ -98,7 +98,7 @@ def spec_id(spec: Any) -> str | None:
     """The environment id of an ``EnvSpec`` JSON without its module, ``None`` if there is none."""
     try:
         env_id = json.loads(spec)["id"]
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, RecursionError):
         return None
     return env_id.rpartition(":")[2] if isinstance(env_id, str) else None
 

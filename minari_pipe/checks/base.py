@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeGuard
 
 import gymnasium as gym
 
@@ -184,10 +186,20 @@ class Episode:
     """Why the episode cannot be read; its columns are ``None`` then."""
     faults: set[str] = field(default_factory=set)
     """Names of the checks that reported an error in this episode."""
+    reported: set[str] = field(default_factory=set)
+    """Paths of all findings in this episode, warnings included."""
 
     def path(self, *parts: str) -> str:
         """``episode 17`` or ``episode 17 / observations.arm``."""
         return " / ".join([f"episode {self.index}", *parts])
+
+    @property
+    def infos_filled(self) -> Mapping[str, Any]:
+        """Rows of infos that the environment did not give: ``{"success": [[begin, end], ...]}``.
+
+        The check of the shapes reports an attribute that is none of this form.
+        """
+        return self.metadata.get("infos_filled") or {}
 
     @property
     def is_sound(self) -> bool:
@@ -272,9 +284,25 @@ def paired_leaves(
             yield (*path, key), None, columns[key]
 
 
+# HDF5 tells when a file could not be read, with which descriptor and into which buffer.
+_HDF5_DETAILS = re.compile(r"time = .*?error message = ('[^']*')[^)]*", re.DOTALL)
+
+
 def relative(text: str, data_path: Path) -> str:
-    """A message without the folder of the data, so that it is the same in every workspace."""
-    return text.replace(f"{data_path}/", "").replace(str(data_path), "the data folder")
+    """A message in one line, the same in every workspace and at every time."""
+    text = _HDF5_DETAILS.sub(r"\1", text)
+    text = text.replace(f"{data_path}/", "").replace(str(data_path), "the data folder")
+    return " ".join(text.split())
+
+
+def is_count(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number of whatever integer type; ``True`` is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def typed(value: Any) -> str:
+    """A value of a type that was not expected: ``'300' (str)``."""
+    return f"{shown(repr(value))} ({type(value).__name__})"
 
 
 def shown(value: Any, limit: int = 60) -> str:

@@ -19,18 +19,24 @@ class Environment(Check):
     """``env_spec`` and ``eval_env_spec`` make environments with the spaces of the metadata.
 
     A spec that names untrusted code is not used; that is a finding which says how to trust it.
+    What is wrong with both in the same way, such as a space that the metadata have wrong, is one
+    finding.
     """
 
     name = "environment"
 
     def begin(self) -> Iterator[Finding]:
+        keys: dict[str, list[str]] = {}
         for key in ("env_spec", "eval_env_spec"):
             spec = self.subject.metadata.get(key)
             if spec is None or not _is_json(spec):  # the check of the metadata reports it
                 continue
             fault = spec_fault(self.subject, spec)
             if fault:
-                yield self.error(f"metadata / {key}", fault)
+                keys.setdefault(fault, []).append(key)
+        for fault, (key, *others) in keys.items():
+            likewise = f" ({others[0]} likewise)" if others else ""
+            yield self.error(f"metadata / {key}", fault + likewise)
 
 
 def _is_json(spec: Any) -> bool:

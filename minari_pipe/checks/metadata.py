@@ -7,14 +7,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
 
 from minari_pipe.checks.base import Check, Finding, shown
 from minari_pipe.checks.scores import EPISODES
 from minari_pipe.checks.scores import NAMES as SCORES
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.metadata import REQUIRED_KEYS, metadata_faults
+from minari_pipe.metadata import REQUIRED_KEYS, metadata_faults, supported_dataset_versions
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import get_storage_keys
 
@@ -84,11 +83,9 @@ def _space(value: str) -> Missed:
 
 
 def _version(value: str) -> Missed:
-    try:
-        Version(value)
-    except InvalidVersion:
-        return "a version such as '0.5.4'"
-    return None
+    # Real Minari and this package refuse to load a dataset that follows any other version.
+    known = ", ".join(sorted(supported_dataset_versions))
+    return None if value in supported_dataset_versions else f"one of {known}"
 
 
 def _names(values: list[str]) -> Missed:

@@ -5,10 +5,13 @@ simulator's state at its start is known: the option ``initial_state_dict``, or t
 ``infos/state`` where the environment takes one. It is replayed twice: in a fresh environment, and
 in one that has just run another episode, which finds environments that carry something over.
 
+Compared are observations, rewards, flags and, where it was recorded, the simulator's state; infos
+of the environment itself, which may hold times and the like, only give a warning.
+
 Values are compared exactly as long as the packages and the platform that made the data are the
 ones that run. Elsewhere simulators round differently, and contacts are chaotic: of the 25 human
 door demonstrations, made with mujoco 3.11.0 and replayed with 3.3.5, the first ten steps agree
-within 4e-7, every step before the 36th within 1e-3, and none of them to its end. So elsewhere the
+within 4e-7, every step before the 35th within 1e-3, and none of them to its end. So elsewhere the
 first ``DRIFT_STEPS`` steps are held to ``DRIFT_TOLERANCE``; episodes that drift apart later are
 counted (``drifted``) and are no fault.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import platform
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -30,11 +34,14 @@ from minari_pipe import environments
 from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, shown
 from minari_pipe.checks.environment import recover, spec_fault
+from minari_pipe.rollout import simulator_state
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.tree import Path, join_path, leaves, map_leaves
 
 DRIFT_TOLERANCE = 1e-3
 DRIFT_STEPS = 30
+NUMBERS = "biufc"
+"""Kinds of dtype; a recorder widens from one to the next where a value needs it."""
 
 
 @dataclass
@@ -211,7 +218,9 @@ class Replay(Check):
         step = -1
         try:
             observation, info = env.reset(**copy.deepcopy(dict(start)))
+            states = _state_columns(env, episode, info)
             found = self._compare_observation(episode, step, observation)
+            found = found or self._compare_state(env, episode, step, states)
             of_infos = self._compare_infos(episode, step, info)
             while found is None and step + 1 < n_steps:
                 step += 1
@@ -221,6 +230,7 @@ class Replay(Check):
                 found = self._compare_observation(episode, step, observation)
                 found = found or self._compare_reward(episode, step, reward)
                 found = found or _compare_flags(episode, step, terminated, truncated)
+                found = found or self._compare_state(env, episode, step, states)
         except Exception as exc:  # whatever a simulator raises on what a file holds
             what = f"{type(exc).__name__}: {shown(exc, 200)}"
             message = f"{_named(step)}: the replay fails with {what}"
@@ -234,30 +244,45 @@ class Replay(Check):
         for path, column in leaves(episode.observations):
             if path in self._images:
                 continue
-            where = episode.path(join_path(("observations", *path)))
             replayed = _at(observation, path)
             if replayed is MISSING:
-                return Divergence(step, where, f"{_named(step)}: the replay has no such value")
-            difference = self._difference(column[row], replayed)
-            if difference:
+                message = f"{_named(step)}: the replay has no such value"
+            elif difference := self._difference(column[row], replayed):
                 message = f"{_named(step)} (row {row}): {difference}"
-                return Divergence(step, where, message)
+            else:
+                continue
+            where = episode.path(join_path(("observations", *path)))
+            return Divergence(step, where, message)
         return None
 
     def _compare_infos(self, episode: Episode, step: int, info: Any) -> Divergence | None:
-        """What both have is compared: recorded infos are filled up where a step had none."""
+        """What both have is compared: recorded infos are filled up where a step had no value."""
         for path, column in leaves(episode.infos or {}):
-            where = episode.path(join_path(("infos", *path)))
             replayed = _at(info, path)
-            if replayed is MISSING:
+            if replayed is MISSING or (replayed is None and _is_filled(episode, path, step + 1)):
                 continue
             try:
                 difference = self._difference(column[step + 1], replayed)
             except (TypeError, ValueError) as exc:
                 difference = f"the replay has another kind of value ({exc})"
             if difference:
+                where = episode.path(join_path(("infos", *path)))
                 message = f"{_named(step)} (row {step + 1}): {difference}"
                 return Divergence(step, where, message, is_error=False)
+        return None
+
+    def _compare_state(
+        self, env: gym.Env, episode: Episode, step: int, columns: Mapping[Path, Any]
+    ) -> Divergence | None:
+        """The state is what is simulated: where it differs, the replay is not the episode."""
+        if not columns:
+            return None
+        row = step + 1
+        for path, replayed in leaves(simulator_state(env)):
+            difference = self._difference(columns[path][row], replayed)
+            if difference:
+                where = episode.path(join_path(("infos", "state", *path)))
+                return Divergence(step, where, f"{_named(step)} (row {row}): {difference}")
         return None
 
     def _compare_reward(self, episode: Episode, step: int, reward: Any) -> Divergence | None:
@@ -269,6 +294,8 @@ class Replay(Check):
 
     def _difference(self, recorded: Any, replayed: Any) -> str | None:
         """``recorded 0.1, replayed 0.2`` for the first element that differs, else ``None``."""
+        if replayed is None:
+            return f"recorded {shown(recorded)}, replayed None"
         if isinstance(recorded, str):
             same = recorded == replayed
             return None if same else f"recorded {recorded!r}, replayed {replayed!r}"
@@ -279,6 +306,10 @@ class Replay(Check):
         # As the recorder stores it: cast to the dtype of the column.
         replayed = replayed.astype(recorded.dtype, copy=False)
         same = recorded == replayed
+        if same.all():
+            return None
+        if recorded.dtype.kind in "fc":
+            same |= np.isnan(recorded) & np.isnan(replayed)
         tolerance = self.coverage.tolerance
         if tolerance and recorded.dtype.kind == "f":
             same |= np.isclose(recorded, replayed, rtol=tolerance, atol=tolerance)
@@ -346,6 +377,35 @@ def _compare_flags(
             message = f"{_named(step)}: recorded {recorded}, replayed {bool(replayed)}"
             return Divergence(step, episode.path(name), message)
     return None
+
+
+def _state_columns(env: gym.Env, episode: Episode, info: Any) -> dict[Path, Any]:
+    """The columns of the recorded simulator's state, empty if there are none to compare.
+
+    An environment may call an info of its own ``state``, and so may whoever else recorded it: it
+    is the simulator's only if it has the same keys, shapes and numbers where that has numbers.
+    """
+    recorded = episode.infos.get("state") if isinstance(episode.infos, Mapping) else None
+    if not isinstance(recorded, Mapping) or _at(info, ("state",)) is not MISSING:
+        return {}
+    columns = dict(leaves(map_leaves(np.asarray, dict(recorded))))
+    try:
+        state = dict(leaves(map_leaves(np.asarray, simulator_state(env))))
+    except Exception:  # it offers none, or what a stranger's get_env_state raises
+        return {}
+    same = state.keys() == columns.keys() and all(
+        value.shape == columns[path].shape[1:]
+        and (value.dtype.kind in NUMBERS) == (columns[path].dtype.kind in NUMBERS)
+        for path, value in state.items()
+    )
+    return columns if same else {}
+
+
+def _is_filled(episode: Episode, path: Path, row: int) -> bool:
+    """Whether the collector filled this row of an info, because the environment gave no value."""
+    ranges = episode.infos_filled.get(join_path(path), [])
+    before = bisect_right(ranges, row, key=lambda pair: pair[0])
+    return before > 0 and row < ranges[before - 1][1]
 
 
 def _at(value: Any, path: Path) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
-from minari_pipe.checks.base import Check, Finding
+from minari_pipe.checks.base import Check, Finding, is_count, shown
 
 NAMES = ("ref_min_score", "ref_max_score")
 EPISODES = "num_episodes_average_score"
@@ -29,11 +29,10 @@ class Scores(Check):
             path = f"metadata / {missing[0]}" if given else "metadata"
             verb = "is missing" if given else f"{' and '.join(missing)} are missing"
             yield self.error(path, f"{verb}; normalized scores need both reference scores")
-        wrong = [n for n in given if not _is_number(metadata[n]) or not math.isfinite(metadata[n])]
+        wrong = [name for name in given if not _is_finite(metadata[name])]
         for name in wrong:
-            yield self.error(
-                f"metadata / {name}", f"is {metadata[name]!r}, expected a finite number"
-            )
+            value = shown(repr(metadata[name]))
+            yield self.error(f"metadata / {name}", f"is {value}, expected a finite number")
         low, high = (metadata.get(name, 0.0) for name in NAMES)
         if not missing and not wrong and not low < high:
             yield self.error(
@@ -43,11 +42,16 @@ class Scores(Check):
         episodes = metadata.get(EPISODES)
         if not given and episodes is None:
             return
-        if isinstance(episodes, bool) or not isinstance(episodes, Integral) or episodes < 1:
+        if not is_count(episodes) or episodes < 1:
             yield self.error(
                 f"metadata / {EPISODES}", f"is {episodes!r}, expected a number of episodes >= 1"
             )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _is_finite(value: Any) -> bool:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False

@@ -9,7 +9,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe.checks.base import MISSING, Check, Episode, Finding, paired_leaves
+from minari_pipe.checks.base import (
+    MISSING,
+    Check,
+    Episode,
+    Finding,
+    is_count,
+    paired_leaves,
+    shown,
+)
 from minari_pipe.tree import Path, join_path, leaves
 
 # The standard stores these three as plain columns of one dtype.
@@ -25,6 +33,7 @@ class Shapes(Check):
 
     ``T`` is what most of the five columns say, so that one short column is one finding. Dtypes
     that differ from the space's (rewards: float64, flags: bool) are reported as ``dtypes``.
+    Rows that ``infos_filled`` names are rows of the infos.
     """
 
     name = "shapes"
@@ -52,6 +61,9 @@ class Shapes(Check):
         if isinstance(episode.infos, Mapping):
             infos = [(path, None, leaf) for path, leaf in leaves(episode.infos)]
             yield from self._rows(episode, "infos", infos, n_steps + 1)
+        fault = _filled_fault(episode.metadata.get("infos_filled"), n_steps + 1)
+        if fault:
+            yield self.error(episode.path("infos_filled"), fault)
 
     def _column(
         self,
@@ -139,6 +151,21 @@ def _majority(columns: Mapping[str, list[tuple[Path, Any, Any]]]) -> int | None:
         if rows:
             votes[Counter(rows).most_common(1)[0][0] - (name == "observations")] += 1
     return votes.most_common(1)[0][0] if votes else None
+
+
+def _filled_fault(filled: Any, n_rows: int) -> str | None:
+    if filled is None:
+        return None
+    expected = f"rows [begin, end] of at most {n_rows} by info key"
+    if not isinstance(filled, Mapping):
+        return f"is {shown(repr(filled))}, expected {expected}"
+    for key, ranges in filled.items():
+        pairs = ranges if isinstance(ranges, list) else [ranges]
+        for pair in pairs:
+            sound = isinstance(pair, list) and len(pair) == 2 and all(map(is_count, pair))
+            if not sound or not 0 <= pair[0] < pair[1] <= n_rows:
+                return f"says {shown(repr(pair))} of {shown(key)}, expected {expected}"
+    return None
 
 
 def _text_fault(column: Any, n_rows: int) -> str | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from numbers import Integral
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from minari_pipe.checks.base import Check, Episode, Finding, Subject
+from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
 
 STATISTICS: dict[str, Callable[[Any], Any]] = {
     "rewards_sum": np.sum,
@@ -27,11 +26,11 @@ class Ids(Check):
     name = "ids"
 
     def episode(self, episode: Episode) -> Iterator[Finding]:
-        number = episode.metadata.get("id")
-        if number is not None and number != episode.index:
-            yield self.error(
-                episode.path("id"), f"the id is {number}, its place in the file {episode.index}"
-            )
+        if episode.unreadable:
+            return
+        fault = _count_fault(episode.metadata, "id", episode.index)
+        if fault:
+            yield self.error(episode.path("id"), f"{fault}, its place in the file")
 
 
 class Totals(Check):
@@ -51,19 +50,16 @@ class Totals(Check):
             self._all_counted = False
             return
         self._n_steps += episode.n_steps
-        recorded = episode.metadata.get("total_steps")
-        if recorded is not None and recorded != episode.n_steps:
-            yield self.error(
-                episode.path("total_steps"),
-                f"the attribute says {recorded}, the episode has {episode.n_steps} steps",
-            )
+        fault = _count_fault(episode.metadata, "total_steps", episode.n_steps)
+        if fault:
+            yield self.error(episode.path("total_steps"), f"{fault}, its number of steps")
 
     def finish(self) -> Iterator[Finding]:
         if not self._all_counted:  # an episode that is missing or damaged changes both counts
             return
         n_episodes = self.subject.metadata.get("total_episodes")
         n_steps = self.subject.metadata.get("total_steps")
-        if _is_count(n_episodes) and n_episodes != self._n_episodes:
+        if is_count(n_episodes) and n_episodes != self._n_episodes:
             # Another number of episodes has another number of steps: one fault, not two.
             yield self.error(
                 "metadata / total_episodes",
@@ -72,7 +68,7 @@ class Totals(Check):
             )
         elif self._n_episodes == 0:
             yield self.error("metadata / total_episodes", "the dataset has no episodes")
-        elif _is_count(n_steps) and n_steps != self._n_steps:
+        elif is_count(n_steps) and n_steps != self._n_steps:
             yield self.error(
                 "metadata / total_steps",
                 f"the metadata say {n_steps} steps, the data hold {self._n_steps}",
@@ -80,13 +76,18 @@ class Totals(Check):
 
 
 class Statistics(Check):
-    """The ``rewards_*`` attributes, where an episode has them, against its rewards."""
+    """The ``rewards_*`` attributes against the rewards of the episode, which has all or none."""
 
     name = "statistics"
 
     def episode(self, episode: Episode) -> Iterator[Finding]:
         if not episode.is_sound or "finite" in episode.faults:
             return
+        missing = [name for name in STATISTICS if episode.metadata.get(name) is None]
+        if missing and len(missing) < len(STATISTICS):
+            others = [name for name in STATISTICS if name not in missing]
+            verb = "is" if len(missing) == 1 else f"{' and '.join(missing)} are"
+            yield self.error(episode.path(missing[0]), f"{verb} missing beside {', '.join(others)}")
         wrong = []
         # Rounding grows with the terms that were added, not with what they add up to.
         allowed = RELATIVE * max(1.0, float(np.abs(episode.rewards).sum()))
@@ -101,8 +102,14 @@ class Statistics(Check):
             yield self.error(episode.path("rewards"), "; ".join(wrong))
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+def _count_fault(attributes: Mapping[str, Any], name: str, expected: int) -> str | None:
+    """What is wrong with an attribute that loaders read as the integer ``expected``."""
+    value = attributes.get(name)
+    if value is None:
+        return f"is missing, expected the integer {expected}"
+    if is_count(value):
+        return None if value == expected else f"is {value}, expected the integer {expected}"
+    return f"is {typed(value)}, expected the integer {expected}"
 
 
 def _is_close(recorded: Any, counted: float, allowed: float) -> bool:

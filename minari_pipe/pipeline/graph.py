@@ -31,7 +31,7 @@ OUTPUT_VERSION = {
     "collect": 1,
     "create": 1,
     "ref_scores": 1,
-    "validate": 1,
+    "validate": 2,
     "publish": 1,
 }
 """What an installed package's stages write. A checkout depends on the stages' source instead; in

@@ -1,0 +1,78 @@
+"""What of a file's layout a reader passes over: names that are no episode, seeds it would round."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import h5py
+
+from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
+from minari_pipe.storage.attributes import EXACT, unflatten_attributes
+from minari_pipe.storage.hdf5 import MAIN_FILE_NAME, HDF5Storage
+from minari_pipe.storage.hdf5_values import member
+
+_EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
+
+
+class Layout(Check):
+    """Only episodes at the top of the file, numbered without gaps; whole numbers as seeds.
+
+    Real Minari numbers the next episode by the count of all names at the top, whatever they are.
+    Of other formats than HDF5 nothing is known here.
+    """
+
+    name = "layout"
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._seeds: dict[int, str] = {}
+        """What is wrong with the seeds that are wrong, by episode."""
+
+    def begin(self) -> Iterator[Finding]:
+        if not isinstance(self.subject.storage, HDF5Storage):
+            return
+        try:
+            with h5py.File(self.subject.data_path / MAIN_FILE_NAME, "r") as file:
+                names = list(file)
+                found = {int(m[1]): name for name in names if (m := _EPISODE.fullmatch(name))}
+                for number in found:
+                    self._look_at_seed(file, number)
+        except Exception:  # a file that cannot be read is a finding of the runner
+            return
+        for name in names:
+            if not _EPISODE.fullmatch(name):
+                yield self.error(
+                    f"data / {name}", "is no episode; expected only episode_0, episode_1 and so on"
+                )
+        yield from self._gap(set(found))
+
+    def _gap(self, numbers: set[int]) -> Iterator[Finding]:
+        """Episodes behind a gap, unless the gap is an episode that the metadata count."""
+        gap = next(number for number in itertools.count() if number not in numbers)
+        behind = sorted(number for number in numbers if number > gap)
+        expected = self.subject.metadata.get("total_episodes")
+        if behind and is_count(expected) and gap >= expected:
+            more = f" ({len(behind)} such groups)" if len(behind) > 1 else ""
+            yield self.error(
+                f"data / episode_{behind[0]}",
+                f"there is no episode_{gap}; episodes are numbered from 0 without gaps{more}",
+            )
+
+    def _look_at_seed(self, file: h5py.File, number: int) -> None:
+        """Note the seed of an episode if it is wrong: as it is stored, a reader makes an int."""
+        try:
+            stored = member(file, f"episode_{number}").attrs
+            seed = unflatten_attributes({k: stored[k] for k in ("seed", EXACT) if k in stored})
+        except Exception:  # an episode that cannot be read is a finding of the runner
+            return
+        value = seed.get("seed")
+        if "seed" in seed and not (is_count(value) and value >= 0):
+            what = "empty" if value is None else typed(value)
+            self._seeds[number] = f"is {what}, expected a whole number that is not negative"
+
+    def episode(self, episode: Episode) -> Iterator[Finding]:
+        fault = self._seeds.get(episode.index)
+        if fault and not episode.unreadable:
+            yield self.error(episode.path("seed"), fault)
