@@ -111,7 +111,10 @@ ROWS = {
     "path in the id": ([BASE, "dataset.id=../../x-v0"], "Malformed dataset ID: ../../x-v0"),
     "absolute id": ([BASE, "dataset.id=/tmp/x-v0"], "Malformed dataset ID: /tmp/x-v0"),
     "shell in the id": ([BASE, "dataset.id='x;id-v0'"], "Malformed dataset ID: x;id-v0"),
-    "no version": ([BASE, "dataset.id=tests/tiny"], "has no version; expected one at its end, such as 'door/human-v0'"),
+    "no version": (
+        [BASE, "dataset.id=tests/tiny"],
+        "has no version; expected one at its end, such as 'door/human-v0'",
+    ),
     "unknown environment": (
         [BASE, "env.id=CartPoel-v1"],
         "no environment 'CartPoel-v1' is registered. Did you mean 'CartPole-v1'",
