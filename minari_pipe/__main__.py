@@ -6,11 +6,10 @@ import gc
 import os
 import sys
 
-# `python -m` looks into the current folder first, and a workspace may come from a stranger. A
-# checkout's folder stays: the package is imported from there.
-_home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] != _home:
-    del sys.path[0]
+if __name__ == "__main__":
+    from minari_pipe.pipeline import leave_folder
+
+    leave_folder()  # before anything else is imported
 
 COMMANDS = ("init", "release")
 """Words that start another command than a pipeline's run."""

@@ -130,8 +130,8 @@ def registered_spec(env_id: str) -> EnvSpec:
     if colon:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(
-                f"env.id {env_id!r}: {module!r} before the colon is no name of a module; expected "
-                f"'module:Env-v0', or a registered id without a colon"
+                f"env.id {env_id!r}: {module!r} before the colon is no name of a module (letters, "
+                f"digits, '_', '.'); expected 'module:Env-v0', or a registered id without a colon"
             )
         if not is_trusted_module(module):
             raise TrustError(

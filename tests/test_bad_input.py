@@ -13,6 +13,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.pipeline.command import run
+from minari_pipe.pipeline.driver import _forget
 from tests.conftest import CHECKOUT
 from tests.workspaces import make_workspace, minari_pipe, run_ok, tiny, validation
 
@@ -412,6 +413,19 @@ def test_what_fails_in_its_first_stage_leaves_no_pipeline(workspace):
     run_ok(workspace, BASE)
     one_line(minari_pipe(workspace, BASE, "env.id=Ant-v3"), "moved to the gymnasium-robotics")
     assert (workspace / "pipelines" / "tiny" / "dvc.lock").is_file()
+
+
+@pytest.mark.parametrize("finished", ["block_00000.json.record", "policy.done", None])
+def test_a_first_run_that_finished_something_keeps_its_pipeline(finished, tmp_path):
+    params = tmp_path / "pipelines" / "p" / "params.yaml"
+    params.parent.mkdir(parents=True)
+    params.write_text("")
+    if finished:
+        scratch = tmp_path / ".minari_pipe" / "work" / "p" / "collect" / "1a2b" / "blocks"
+        scratch.mkdir(parents=True)
+        (scratch / finished).write_text("")
+    _forget("p", tmp_path)
+    assert params.exists() == bool(finished)
 
 
 def test_the_place_of_the_dataset_is_checked_before_the_work(workspace, tmp_path):

@@ -26,7 +26,7 @@ from minari_pipe.policies.checkpoint import (
     write_checkpoint,
 )
 from tests.conftest import FULL
-from tests.sb3_models import ACTIONS, MIXED, TABLE, VECTOR, silent, untrained
+from tests.sb3_models import ACTIONS, IMAGE, MIXED, TABLE, VECTOR, silent, untrained
 
 torch = pytest.importorskip("torch")
 
@@ -324,26 +324,40 @@ def test_a_checkpoint_that_does_not_fit(saved, model, tmp_path, change, message,
     assert len(str(caught.value)) < 1500
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "settings", "message"),
-    [
-        ("ppo", {"normalize_images": False}, "normalize_images False, the config implies True"),
-        ("sac", {"clip_mean": 0.5}, "clip_mean 0.5, the config implies 2.0"),
-        ("ppo", {"squash_output": True}, "squash_output True, the config implies False"),
-        ("dqn", {"normalize_images": False}, "normalize_images"),
-    ],
-)
+UNSEEN = [
+    ("ppo", IMAGE, {"normalize_images": False}, "normalize_images False, the config implies True"),
+    ("sac", VECTOR, {"clip_mean": 0.5}, "clip_mean 0.5, the config implies 2.0"),
+    ("ppo", VECTOR, {"squash_output": True}, "squash_output True, the config implies False"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "space", "settings", "message"), UNSEEN)
 @pytest.mark.parametrize("writer", ["sb3", "here"])
-def test_settings_that_the_weights_do_not_show(algorithm, settings, message, writer, tmp_path):
-    sde = {"use_sde": True} if algorithm != "dqn" else {}
-    action = ACTIONS["discrete" if algorithm == "dqn" else "box"]
-    model = untrained(algorithm, action_space=action, policy_kwargs=dict(settings), **sde)
+def test_settings_that_the_weights_do_not_show(
+    algorithm, space, settings, message, writer, tmp_path
+):
+    kwargs = {"observation_space": space}
+    kwargs["policy_class"] = "CnnPolicy" if space is IMAGE else "MlpPolicy"
+    model = untrained(algorithm, policy_kwargs=dict(settings), use_sde=True, **kwargs)
     path = tmp_path / "m.zip"
     (model.save if writer == "sb3" else lambda p: write_checkpoint(model, p))(path)
-    config = {"algorithm": algorithm, "observation_space": VECTOR, "action_space": action}
-    load_policy(path, policy_kwargs={**sde, **settings}, **config)
+    config = {"algorithm": algorithm, "action_space": ACTIONS["box"], **kwargs}
+    load_policy(path, policy_kwargs={"use_sde": True, **settings}, **config)
     with pytest.raises(ConfigError, match=f"says it was trained with .*{message}"):
-        load_policy(path, policy_kwargs=sde, **config)
+        load_policy(path, policy_kwargs={"use_sde": True}, **config)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("ppo", {"normalize_images": False}),  # no image among the observations
+        ("sac", {"clip_mean": 5.0}),  # only with use_sde
+        ("ppo", {"activation_fn": torch.nn.Tanh, "squash_output": np.bool_(False)}),
+    ],
+)
+def test_settings_that_decide_nothing_are_not_compared(algorithm, settings, tmp_path):
+    untrained(algorithm, policy_kwargs=dict(settings)).save(tmp_path / "m.zip")
+    load_policy(tmp_path / "m.zip", algorithm=algorithm, **SPACES)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool])

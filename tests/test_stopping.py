@@ -131,6 +131,20 @@ sys.exit(stoppable(lambda: run_stoppable(work, repair=lambda: 1 / 0)))
 """,
         (130, "", LINE),
     ),
+    "a repair that needs a lock which the work holds for ever": (
+        """
+import threading
+from minari_pipe.pipeline import stopping
+stopping._SECONDS_TO_UNWIND, stopping._SECONDS_TO_STOP = 0.3, 0.6
+lock = threading.Lock()
+def work():
+    with lock:
+        tell(signal.SIGINT)
+        threading.Event().wait()
+sys.exit(stoppable(lambda: run_stoppable(work, repair=lock.acquire)))
+""",
+        (130, "", LINE),
+    ),
     "children of DVC that have a handler": (
         """
 import subprocess

@@ -60,6 +60,14 @@ def test_no_code_of_the_folder_runs(command, workspace):
     assert not told.exists(), told.read_text()
 
 
+def test_trust_in_an_installed_module_opens_the_folder_to_nobody(workspace):
+    told = plant(workspace)
+    (workspace.root / "numpy").mkdir()
+    environment = {"MINARI_PIPE_TRUSTED_MODULES": "numpy"}
+    workspace.run(*SCRIPT, "+dataset=tiny", "collect.seed=5", **environment)
+    assert not told.exists(), told.read_text()
+
+
 def test_a_package_of_our_name_is_not_run_in_place_of_this_one(workspace):
     (workspace.root / "minari_pipe").mkdir()
     (workspace.root / "minari_pipe" / "__init__.py").write_text("")
@@ -107,11 +115,22 @@ def test_what_names_the_workspace_cannot_lead_out_of_the_minari_root(workspace, 
     assert (target / "thesis.txt").read_text() == "precious"
 
 
+def test_a_module_that_python_takes_from_elsewhere_is_refused(workspace):
+    (workspace.root / "yaml.py").write_text("")
+    (workspace.root / "mine.py").write_text("import yaml\ndef go(observation): return 0\n")
+    choice = ("policy=scripted", "+policy.controller._target_=mine.go", "--trust-module=mine")
+    told = workspace.refused("+dataset=tiny", *choice)
+    assert f"{workspace.root / 'yaml.py'} is hidden by " in told
+    (workspace.root / "yaml.py").rename(workspace.root / "helper.py")
+    (workspace.root / "mine.py").write_text("import helper\ndef go(observation): return 0\n")
+    assert "collect" in workspace.pipe("+dataset=tiny", *choice)
+
+
 def test_a_file_among_the_pipelines_own_outputs_is_refused_before_it_is_removed(workspace):
     file = workspace.root / "pipelines" / "tiny" / "dataset" / "mine.zip"
     file.write_bytes(b"precious")
     choice = ("policy=sb3", "policy.algorithm=ppo")
     path = file.relative_to(workspace.root)
     told = workspace.refused("+dataset=tiny", *choice, f"policy.checkpoint.path={path}")
-    assert "lies in pipelines/tiny, which this pipeline removes" in told
+    assert f"lies in {file.parent}, which this pipeline removes" in told
     assert file.read_bytes() == b"precious"

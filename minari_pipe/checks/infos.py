@@ -9,7 +9,7 @@ from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.tree import Path, join_path, leaves
 
 Form = tuple[str, tuple[int, ...]]
-"""Kind of dtype and shape of a row; a collector may widen integers to floats, which is no other."""
+"""Kind of dtype and shape of a row; a collector may widen integers to floats, which is none."""
 
 
 class Infos(Check):

@@ -7,3 +7,19 @@ Only this folder imports hydra, omegaconf or dvc. The modules follow the way of 
 (parameters to ``dvc.yaml``), ``driver`` (reproduce, then ``install``), and ``stages``, which DVC
 runs as commands of their own.
 """
+
+import sys
+from pathlib import Path
+
+
+def leave_folder() -> None:
+    """Take the current folder off the import path, where ``python -m`` puts it first.
+
+    A workspace may come from a stranger. A checkout's folder stays: the package comes from there.
+    """
+    if not sys.flags.safe_path and sys.path[0] != str(Path(__file__).absolute().parents[2]):
+        del sys.path[0]
+
+
+if sys.argv[:1] == ["-m"]:  # `python -m minari_pipe.pipeline...` imports this before its module
+    leave_folder()

@@ -6,8 +6,10 @@ import ast
 import functools
 import importlib.util
 import json
+import sys
 import sysconfig
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from minari_pipe.errors import ConfigError
@@ -88,6 +90,16 @@ def source_folder(module: str, root: Path) -> Path | None:
         if not _is_installed(folder) and module_files(module, folder):
             return folder
     return None
+
+
+@functools.cache
+def hidden_by(top: str, root: Path) -> str | None:
+    """What Python imports as ``top`` in place of the workspace's own module, if anything."""
+    if top in sys.stdlib_module_names:
+        return "Python's own library"
+    elsewhere = [place for place in sys.path if Path(place or ".").resolve() != root.resolve()]
+    spec = PathFinder.find_spec(top, elsewhere)
+    return spec.origin if spec is not None and spec.origin else None
 
 
 def _is_installed(folder: Path) -> bool:

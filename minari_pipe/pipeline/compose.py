@@ -367,15 +367,14 @@ def _check_text(node: Any, path: str) -> None:
     """Refuse characters that no file of a dataset should show: they move a terminal's cursor."""
     if isinstance(node, dict | list):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            _check_text(str(key), path)
             _check_text(value, f"{path}{key}.")
     elif isinstance(node, str):
-        odd = next(
-            (c for c in node if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t"), ""
-        )
+        odd = {c for c in node if unicodedata.category(c) in ("Cc", "Cs")} - {"\n", "\r", "\t"}
         if odd:
             raise ConfigError(
-                f"{path.rstrip('.')} holds the character {odd!r}; expected text without control "
-                f"characters"
+                f"{path.rstrip('.') or 'a key'} holds the character {min(odd)!r}; expected text "
+                f"without control characters"
             )
 
 
@@ -471,7 +470,7 @@ def _missing_choice(exc: MissingConfigException) -> str:
     options = [option for option in exc.options or [] if not option.endswith("_schema")]
     if not name:
         return _one_line(exc)
-    if group not in GROUPS:
+    if group not in GROUPS and not options:
         hint = did_you_mean(group, GROUPS)
         return f"no config group {group!r}.{hint} Known: {', '.join(GROUPS)}"
     hint = did_you_mean(name, options, cutoff=0.4)

@@ -24,7 +24,7 @@ from minari_pipe.pipeline.install import check_before, install
 from minari_pipe.pipeline.leftovers import mend, remove_empty_run_caches
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
-from minari_pipe.pipeline.stage import RAN_VARIABLE, stage_lock
+from minari_pipe.pipeline.stage import RAN_VARIABLE, SAFE_PATH, stage_lock
 from minari_pipe.pipeline.stopping import run_stoppable
 from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
@@ -93,7 +93,8 @@ def chosen_dataset(overrides: list[str]) -> str | None:
 def _forget(name: str, root: Path) -> None:
     """Take back what the first run of a pipeline wrote, where it failed before it made anything."""
     folder = root / "pipelines" / name
-    made = [folder / "dvc.lock", *(root / STATE / "work" / name).glob("*/blocks/*")]
+    work = root / STATE / "work" / name
+    made = [folder / "dvc.lock", *work.rglob("*.record"), *work.rglob("*.done")]
     if not any(path.exists() for path in made):
         for file in ("params.yaml", "dvc.yaml", ".gitignore"):
             (folder / file).unlink(missing_ok=True)
@@ -174,7 +175,8 @@ def _reproduce(name: str, root: Path) -> list[str]:
     os.chdir(root)
     os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
     if not is_checkout(root):
-        os.environ["PYTHONSAFEPATH"] = "1"  # the stages are `python -m`, which looks here first
+        # The stages are `python -m`, which looks here first.
+        os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
     # A virtual environment need not be activated: the stages are `python -m ...`.
     os.environ["PATH"] = os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]

@@ -22,6 +22,8 @@ from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.trust import check_target, split_target
 
 _LONGEST_NAME = 200
+OUTPUT_FOLDERS = ("dataset", "episodes", "train", "train_expert")
+"""What the stages make anew below ``pipelines/NAME``."""
 SB3_PACKAGES = ("stable-baselines3", "torch")
 
 
@@ -171,8 +173,10 @@ def _check_not_own(
     if source.get("path") is None:
         return
     path = (root / os.path.expanduser(source["path"])).resolve()
-    for folder in (f"pipelines/{name}", f"datasets/{dataset_id}", STATE):
-        if path.is_relative_to((root / folder).resolve()):
+    written = [root / "pipelines" / name / folder for folder in OUTPUT_FOLDERS]
+    written += [root / "datasets" / dataset_id, root / STATE]
+    for folder in written:
+        if path.is_relative_to(folder.resolve()):
             raise ConfigError(
                 f"{where}.path: {source['path']!r} lies in {folder}, which this pipeline removes "
                 f"and writes; keep the file elsewhere"
@@ -208,6 +212,13 @@ def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
         if module.split(".")[0] != PACKAGE.name and (base := closure.source_folder(module, root)):
             found |= set(
                 closure.import_closure(closure.module_files(module, base), base, root=root)
+            )
+    for file in sorted(f for f in found if f.is_relative_to(root)):
+        top = file.relative_to(root).parts[0].removesuffix(".py")
+        if hidden := closure.hidden_by(top, root):
+            raise ConfigError(
+                f"{file} is hidden by {hidden}, which Python imports as {top!r}; rename the file, "
+                f"or uninstall that"
             )
     return sorted(found)
 

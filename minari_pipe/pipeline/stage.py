@@ -38,6 +38,9 @@ from minari_pipe.pipeline.workspace import (
 EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"
 """Set by ``dvc exp run``, whose ``-S`` writes into ``params.yaml``."""
 
+SAFE_PATH = "for minari_pipe's stages"
+"""What the driver sets PYTHONSAFEPATH to, which is not for the processes that a stage starts."""
+
 RAN_VARIABLE = "MINARI_PIPE_RAN"
 """Names the file to which every stage that really runs appends its name."""
 
@@ -132,6 +135,8 @@ class StageRun:
 
 def run_stage(stage: str, body: Callable[[StageRun], None]) -> NoReturn:
     """Run ``body`` as the process of ``stage`` and exit: 0, 1 with one line, or 128 + signal."""
+    if os.environ.get("PYTHONSAFEPATH") == SAFE_PATH:
+        del os.environ["PYTHONSAFEPATH"]
     try:
         stop_on_signals()
         stop_with_ancestors()

@@ -124,8 +124,7 @@ def run_stoppable(work: Callable[[], None], *, repair: Callable[[], None]) -> No
         for signum, handler in before.items():
             signal.signal(signum, handler)
     if asked:
-        with suppress(Exception):  # the next run does it again
-            repair()
+        _unless_it_fails(repair)
         raise Stopped(asked[0])
     if failure:
         raise failure[0]
@@ -190,11 +189,19 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
             )
             interrupted = time.monotonic()
         if not children and time.monotonic() - interrupted > _SECONDS_TO_UNWIND:
-            with suppress(Exception):
-                repair()
+            # The thread may hold a lock that the repair needs: DVC's progress bars share one. The
+            # interruption can reach a thread that it is about to start, for which it then waits.
+            mender = threading.Thread(target=_unless_it_fails, args=(repair,), daemon=True)
+            mender.start()
+            mender.join(_SECONDS_TO_STOP)
             say(INTERRUPTED)
             os._exit(128 + signum)
         time.sleep(0.1)
+
+
+def _unless_it_fails(repair: Callable[[], None]) -> None:
+    with suppress(Exception):  # the next run does it again
+        repair()
 
 
 def say(line: str) -> None:

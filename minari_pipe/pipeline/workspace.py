@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,13 +62,17 @@ def check_state(root: Path) -> None:
     git brings them along: a workspace may come from a stranger.
     """
     state = root / STATE
-    for path in (state, *state.rglob("*")):
-        # What environments leave in a stage's temporary folder is theirs, and only removed.
-        if path.is_symlink() and "tmp" not in path.relative_to(root).parts[:-1]:
-            raise TrustError(
-                f"{path} is a link to {os.readlink(path)}; {STATE}/ is written and emptied by this "
-                f"program alone: remove the link"
-            )
+    links = [state] if state.is_symlink() else []
+    # Not rglob, which fails where another pipeline removes its scratch folder meanwhile.
+    for folder, folders, files in os.walk(state):
+        links += [path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()]
+        if "tmp" in folders:  # what environments leave there is theirs, and only removed
+            folders.remove("tmp")
+    for path in links:
+        raise TrustError(
+            f"{path} is a link to {os.readlink(path)}; {STATE}/ is written and emptied by this "
+            f"program alone: remove the link"
+        )
 
 
 def is_checkout(root: Path) -> bool:
@@ -88,10 +93,14 @@ def is_checkout(root: Path) -> bool:
 
 
 def make_importable(root: Path) -> None:
-    """Let modules of the workspace be imported, if the user trusts one that lies there."""
+    """Let modules of the workspace be imported, if the user trusts one that lies there.
+
+    Processes that such a module starts by ``spawn`` do not inherit this.
+    """
     finder = _WorkspaceFinder(root)
     trusted = {name.partition(".")[0] for name in trusted_modules()}
-    if finder not in sys.meta_path and any(finder.find_spec(name) for name in trusted):
+    lie_here = (find_spec(name) is None and finder.find_spec(name) for name in trusted)
+    if finder not in sys.meta_path and any(lie_here):
         sys.meta_path.append(finder)
 
 

@@ -6,6 +6,7 @@ catches honest mistakes that the shapes of the weights do not show.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -117,7 +118,7 @@ def other_setting(
     if not isinstance(told, dict):
         return None
     parameters = inspect.signature(type(policy).__init__).parameters
-    for name in UNSEEN & parameters.keys():
+    for name in sorted(_unseen(policy) & parameters.keys()):
         default = parameters[name].default
         theirs, ours = (_comparable(name, d.get(name, default)) for d in (told, used))
         if theirs != ours:
@@ -128,13 +129,27 @@ def other_setting(
     return None
 
 
-UNSEEN = {"activation_fn", "clip_mean", "normalize_images", "squash_output"}
-"""Settings that decide the actions and leave no mark in the shapes of the weights."""
+def _unseen(policy: BasePolicy) -> set[str]:
+    """Settings that decide the actions and leave no mark in the shapes of the weights."""
+    from stable_baselines3.common.preprocessing import is_image_space
+
+    unseen = {"activation_fn", "squash_output"}
+    space = policy.observation_space
+    if any(map(is_image_space, getattr(space, "spaces", {"": space}).values())):
+        unseen.add("normalize_images")
+    if getattr(getattr(policy, "actor", None), "use_sde", False):
+        unseen.add("clip_mean")
+    return unseen
 
 
 def _comparable(name: str, value: Any) -> Any:
     if name == "activation_fn":
         return activation(value)
+    if isinstance(value, str):  # SB3 writes what JSON cannot hold as text, such as a NumPy number
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return value
     return value if isinstance(value, int | float) else str(value)  # False is 0, 2 is 2.0
 
 
