@@ -8,8 +8,8 @@ Only this folder imports hydra, omegaconf or dvc. The modules follow the way of 
 runs as commands of their own.
 """
 
+import os
 import sys
-from pathlib import Path
 
 
 def leave_folder() -> None:
@@ -17,7 +17,8 @@ def leave_folder() -> None:
 
     A workspace may come from a stranger. A checkout's folder stays: the package comes from there.
     """
-    if not sys.flags.safe_path and sys.path[0] != str(Path(__file__).absolute().parents[2]):
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if not sys.flags.safe_path and sys.path[0] != home:
         del sys.path[0]
 
 
