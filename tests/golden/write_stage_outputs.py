@@ -114,6 +114,8 @@ def outputs(root: Path, stages: list[str]) -> dict[str, str]:
         config.write_text(text)
     (root / "golden_env.py").write_text((HERE / "golden_env.py").read_text())
     (root / "golden_expert.py").write_text(EXPERT)
+    # Python puts the folder of a script first, and golden_env.py would be taken from there.
+    sys.path[:] = [place for place in sys.path if Path(place).resolve() != HERE]
     os.environ["MINARI_PIPE_TRUSTED_MODULES"] = "golden_env,golden_expert"
     os.chdir(root)
     found = {}
