@@ -127,6 +127,16 @@ def dump_metadata(metadata: Mapping[str, Any]) -> str:
     return json.dumps(metadata, default=_to_json)
 
 
+def is_finite_number(value: Any) -> bool:
+    """Whether a value is an integer or a float that float64 can hold; ``True`` is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
 def _holds(expected: str, value: Any) -> bool:
     if expected == _TEXT:
         return isinstance(value, str)
@@ -137,12 +147,7 @@ def _holds(expected: str, value: Any) -> bool:
             return False
         return bool(value >= 0)
     if expected in (_NUMBER, _SIZE):
-        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            return False
-        try:
-            return math.isfinite(value) and (expected == _NUMBER or bool(value >= 0))
-        except OverflowError:  # an integer that no float can hold
-            return False
+        return is_finite_number(value) and (expected == _NUMBER or bool(value >= 0))
     return isinstance(value, list | tuple | set | frozenset) and all(
         isinstance(entry, str) for entry in value
     )

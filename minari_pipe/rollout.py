@@ -189,6 +189,9 @@ def element(space: gym.Space, value: Any) -> Any:
 
     A float64 action recorded as float32 would replay differently, and an environment may change
     the array it is given.
+
+    Raises:
+        InvalidEpisodeError: another shape than the space's, or a value that its integers lack.
     """
     if isinstance(space, spaces.Dict):
         return {key: element(sub, value[key]) for key, sub in space.spaces.items()}
@@ -197,20 +200,27 @@ def element(space: gym.Space, value: Any) -> Any:
     if isinstance(space, spaces.Discrete) and isinstance(value, int | np.integer):
         return space.dtype.type(value)
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        given = np.asarray(value)
-        with np.errstate(invalid="ignore"):
-            array = given.astype(space.dtype)
+        is_float = np.dtype(space.dtype).kind == "f"
+        array = np.array(value, dtype=space.dtype) if is_float else _whole(space, value)
         if array.shape != space.shape:
             raise InvalidEpisodeError(
                 f"the policy gave an action of shape {array.shape}, the action space "
                 f"{space} has {space.shape}"
             )
-        if array.dtype.kind != "f" and not np.array_equal(array, given):
-            raise InvalidEpisodeError(
-                f"the policy gave the action {value!r}, the action space {space} has {space.dtype}"
-            )
         return array[()] if isinstance(space, spaces.Discrete) else array
     return value
+
+
+def _whole(space: gym.Space, value: Any) -> np.ndarray:
+    """``value`` in the integers of ``space``, into which nothing is rounded."""
+    given = np.asarray(value)
+    with np.errstate(invalid="ignore"):
+        array = given.astype(space.dtype)
+    if not np.array_equal(array, given):
+        raise InvalidEpisodeError(
+            f"the policy gave the action {value!r}, the action space {space} has {space.dtype}"
+        )
+    return array
 
 
 def require_time_limit(env: gym.Env) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.tree import Path, join_path, leaves
 
 Form = tuple[str, tuple[int, ...]]
-"""Kind of dtype and shape of a row; a collector may widen integers to floats, which is none."""
+"""Kind of dtype and shape of a row; a collector may widen integers to floats, so both are one."""
 
 
 class Infos(Check):
@@ -37,9 +37,9 @@ class Infos(Check):
         self._forms: defaultdict[Path, Counter[Form]] = defaultdict(Counter)
         self._first_of_form: dict[tuple[Path, Form], tuple[int, str]] = {}
 
-    def episode(self, episode: Episode) -> Iterator[Finding]:
+    def episode(self, episode: Episode) -> Iterable[Finding]:
         if not episode.is_sound or episode.n_steps is None:
-            return
+            return ()
         columns = dict(leaves(episode.infos or {}))
         here = (episode.index, frozenset(columns))
         if self._n_episodes == 0:
@@ -64,7 +64,7 @@ class Infos(Check):
                 described = f"{name} rows of shape {form[1]}"
                 self._forms[path][form] += 1
                 self._first_of_form.setdefault((path, form), (episode.index, described))
-        yield from ()
+        return ()
 
     def finish(self) -> Iterator[Finding]:
         yield from self._uneven()

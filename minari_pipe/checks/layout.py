@@ -13,6 +13,7 @@ from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.hdf5 import MAIN_FILE_NAME, HDF5Storage
 from minari_pipe.storage.hdf5_values import member
 
+# Only names that a reader looks for, which `episode_01` is not.
 _EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from numbers import Real
-from typing import Any
 
 from minari_pipe.checks.base import Check, Finding, is_count, shown
+from minari_pipe.metadata import is_finite_number
 
 NAMES = ("ref_min_score", "ref_max_score")
 EPISODES = "num_episodes_average_score"
@@ -29,7 +27,7 @@ class Scores(Check):
             path = f"metadata / {missing[0]}" if given else "metadata"
             verb = "is missing" if given else f"{' and '.join(missing)} are missing"
             yield self.error(path, f"{verb}; normalized scores need both reference scores")
-        wrong = [name for name in given if not _is_finite(metadata[name])]
+        wrong = [name for name in given if not is_finite_number(metadata[name])]
         for name in wrong:
             value = shown(repr(metadata[name]))
             yield self.error(f"metadata / {name}", f"is {value}, expected a finite number")
@@ -46,12 +44,3 @@ class Scores(Check):
             yield self.error(
                 f"metadata / {EPISODES}", f"is {episodes!r}, expected a number of episodes >= 1"
             )
-
-
-def _is_finite(value: Any) -> bool:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that no float can hold
-        return False

@@ -51,7 +51,7 @@ def prepare(
     params = _filled(config)
     _check_values(params)
     _check_targets(params)
-    for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
+    for use in _policies(params):
         for where, source in sources(use):
             check_source(where, source, root)
             _check_not_own(where, source, root, name, params["dataset"]["id"])
@@ -60,7 +60,7 @@ def prepare(
     make_importable(root)
     packages = _packages(params)
     _check_environments(params)
-    for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
+    for use in _policies(params):
         _check_sb3(use)
     return _complete(params, packages)
 
@@ -105,7 +105,7 @@ def _check_environments(params: dict[str, Any]) -> None:
     from minari_pipe.environments import creator, time_limit, wrapper_class
     from minari_pipe.rollout import without_time_limit
 
-    for where, env in (("env", params["env"]), ("ref_scores.eval_env", _eval_env(params))):
+    for where, env in _environments(params):
         for wrapper in env["wrappers"]:
             wrapper_class(str(wrapper["_target_"]))
         # A wrapper or a function that makes the environment may set a limit: the stage looks at
@@ -224,7 +224,7 @@ def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
 
 
 def _check_targets(params: dict[str, Any]) -> None:
-    for use in [*policies(params, "collect"), *policies(params, "ref_scores")]:
+    for use in _policies(params):
         target = use.config.get("_target_") if isinstance(use.config, dict) else None
         if target is None:
             raise ConfigError(
@@ -238,7 +238,7 @@ def _check_targets(params: dict[str, Any]) -> None:
                 raise ConfigError(f"{use.where}.controller has no _target_")
             what = f"{use.where}.controller._target_"
             check_target(str(controller["_target_"]), CONTROLLERS, what=what)
-    for where, env in (("env", params["env"]), ("ref_scores.eval_env", _eval_env(params))):
+    for where, env in _environments(params):
         for i, wrapper in enumerate(env["wrappers"]):
             if not isinstance(wrapper, dict) or "_target_" not in wrapper:
                 raise ConfigError(
@@ -247,10 +247,13 @@ def _check_targets(params: dict[str, Any]) -> None:
                 )
 
 
-def _eval_env(params: dict[str, Any]) -> dict[str, Any]:
-    env = params["ref_scores"]["eval_env"]
-    assert isinstance(env, dict)
-    return env
+def _environments(params: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The environments that the config describes, each with its key."""
+    return [("env", params["env"]), ("ref_scores.eval_env", params["ref_scores"]["eval_env"])]
+
+
+def _policies(params: dict[str, Any]) -> list[Use]:
+    return [*policies(params, "collect"), *policies(params, "ref_scores")]
 
 
 def _check_values(params: dict[str, Any]) -> None:
@@ -265,7 +268,7 @@ def _check_values(params: dict[str, Any]) -> None:
             f"dataset.id {params['dataset']['id'][:60] + '...'!r} has a part of more than "
             f"{_LONGEST_NAME} characters, which is no name of a folder everywhere"
         )
-    for where, env in (("env", params["env"]), ("ref_scores.eval_env", _eval_env(params))):
+    for where, env in _environments(params):
         if env["kwargs"].get("render_mode") == "human":
             raise ConfigError(f"{where}.kwargs.render_mode is 'human', which opens a window")
     collect, scores = params["collect"], params["ref_scores"]

@@ -60,8 +60,7 @@ UNBUILDABLE = (
     AttributeError,
     KeyError,
     MemoryError,
-    NotImplementedError,
-    RuntimeError,  # PyTorch, where a layer does not fit into the memory
+    RuntimeError,  # PyTorch's, where the memory is too small; NotImplementedError is one
     TypeError,
     ValueError,
 )
@@ -147,8 +146,9 @@ def trained_policy_kwargs(
 
     ``use_sde`` is a setting of the algorithm, which hands it on to its policy.
     """
-    handed_on = {key: hyperparameters[key] for key in ("use_sde",) if key in hyperparameters}
-    return {**policy_kwargs, **handed_on}
+    if "use_sde" not in hyperparameters:
+        return dict(policy_kwargs)
+    return {**policy_kwargs, "use_sde": hyperparameters["use_sde"]}
 
 
 def _policy_value(algorithm: str, key: str, value: Any) -> Any:
