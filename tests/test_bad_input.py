@@ -111,6 +111,12 @@ ROWS = {
     "option as name": ([BASE, "pipeline=-x"], "pipeline name '-x' is not valid"),
     "path in the id": ([BASE, "dataset.id=../../x-v0"], "Malformed dataset ID: ../../x-v0"),
     "absolute id": ([BASE, "dataset.id=/tmp/x-v0"], "Malformed dataset ID: /tmp/x-v0"),
+    "shell in the pipeline name": (
+        [BASE, "pipeline=a;b"],
+        r"'pipeline=a;b' cannot be read; .* twice: \"pipeline='a;b'\"$",
+    ),
+    "a quoted pipeline name": ([BASE, "pipeline='a;b'"], "pipeline name 'a;b' is not valid"),
+    "an accent": ([BASE, "author.name=Zoë"], "'author.name=Zoë' cannot be read; .*='Zoë'"),
     "shell in the id": ([BASE, "dataset.id='x;id-v0'"], "Malformed dataset ID: x;id-v0"),
     "no version": (
         [BASE, "dataset.id=tests/tiny"],

@@ -21,7 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -449,6 +449,8 @@ def _translated() -> Iterator[None]:
         yield
     except MissingConfigException as exc:
         raise ConfigError(_missing_choice(exc)) from exc
+    except OverrideParseException as exc:
+        raise ConfigError(_unreadable(exc)) from exc
     except (HydraException, OmegaConfBaseException) as exc:
         raise ConfigError(_one_line(exc)) from exc
     except UnicodeDecodeError as exc:
@@ -477,6 +479,21 @@ def _missing_choice(exc: MissingConfigException) -> str:
     return f"no {group} {name!r}.{hint} Known: {', '.join(options)}"
 
 
+def _unreadable(exc: OverrideParseException) -> str:
+    """What to say of an override that is not of Hydra's grammar, such as ``author.name=Zoë``."""
+    key, equals, value = exc.override.partition("=")
+    lines = [line.strip() for line in str(exc).splitlines()]
+    told = [ln for ln in lines if not ln.startswith(("^", "See https", "LexerNoViable"))]
+    reason = f" ({' '.join(told)})" if told else ""
+    if not equals:
+        return f"{exc.override!r} cannot be read{reason}; expected KEY=VALUE"
+    quoted = value.replace("'", "\\'")
+    return (
+        f"{exc.override!r} cannot be read{reason}; a value with other signs than plain letters and "
+        f"digits is quoted twice: \"{key}='{quoted}'\""
+    )
+
+
 def _one_line(exc: Exception) -> str:
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     key = next((ln.split(":", 1)[1].strip() for ln in lines if ln.startswith("full_key:")), "")
@@ -484,9 +501,7 @@ def _one_line(exc: Exception) -> str:
     noise = ["full_key", "object_type", "reference_type", "provider=", "Config search path"]
     if "not in struct" not in " ".join([*lines, *cause]):  # only free-form parts can be appended to
         noise.append("To append")
-    kept = [
-        ln for ln in lines + cause if not ln.startswith(tuple(noise)) and "LexerNoViable" not in ln
-    ]
+    kept = [ln for ln in lines + cause if not ln.startswith(tuple(noise))]
     text = " ".join(dict.fromkeys(kept))
     text = f"{key}: {text}" if key and key not in text else text
     return f"{text}{_known_keys(text)}"
