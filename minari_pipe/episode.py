@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 from minari_pipe.tree import map_leaves
 
+#: what a step's record holds in the standard; any other key is a group of extra step data
+STEP_DATA_KEYS = ("observation", "action", "reward", "terminated", "truncated", "info")
+
 REWARD_STATISTICS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
 
 
@@ -49,6 +52,9 @@ class EpisodeBuffer:
         truncations: ``T`` flags.
         infos: ``T + 1`` rows in nested dicts, or None.
         metadata: further attributes of the episode.
+        extras: further groups of step data by name, such as the ``state`` of a simulator that a
+            :class:`StepDataCallback` adds: nested dicts of ``T + 1`` rows, or of ``T`` if the
+            callback gives none at the reset.
     """
 
     id: int | None = None
@@ -61,6 +67,7 @@ class EpisodeBuffer:
     truncations: Any = field(default_factory=list)
     infos: dict | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Copy what a reset returned: environments may write the next observation over it."""
@@ -92,10 +99,17 @@ class EpisodeBuffer:
             infos = map_leaves(lambda leaf: [copied(leaf)], info)
         else:
             infos = map_leaves(_append, info, self.infos)
+        extras = dict(self.extras)
+        for name, value in step_data.items():
+            if name not in STEP_DATA_KEYS:
+                if name in extras:
+                    extras[name] = map_leaves(_append, value, extras[name])
+                else:
+                    extras[name] = map_leaves(lambda leaf: [copied(leaf)], value)
         self.rewards.append(copied(step_data["reward"]))
         self.terminations.append(copied(step_data["terminated"]))
         self.truncations.append(copied(step_data["truncated"]))
-        return replace(self, observations=observations, actions=actions, infos=infos)
+        return replace(self, observations=observations, actions=actions, infos=infos, extras=extras)
 
     def __len__(self) -> int:
         """Number of steps ``T``."""
@@ -134,6 +148,8 @@ class EpisodeData:
         terminations: shape ``(T,)``, bool.
         truncations: shape ``(T,)``, bool.
         infos: nested dicts of ``T + 1`` rows, empty if none were recorded.
+        seed: seed of the episode's reset, None if it is not known.
+        extras: further groups of step data by name, see :class:`EpisodeBuffer`.
     """
 
     id: int
@@ -143,10 +159,17 @@ class EpisodeData:
     terminations: npt.NDArray[Any]
     truncations: npt.NDArray[Any]
     infos: dict
+    seed: int | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Number of steps ``T``."""
         return len(self.rewards)
+
+    @property
+    def total_timesteps(self) -> int:
+        """Number of steps ``T``, under the name that it had before Minari 0.5."""
+        return len(self)
 
     def __repr__(self) -> str:
         return (

@@ -59,9 +59,15 @@ def content_sha256(storage: MinariStorage, metadata: Mapping[str, Any]) -> str:
         _add_json(digest, {"episode": index, "attributes": exact_form(own, f"episode {index}")})
         for name in _ARRAYS:
             tree = episode[name] if episode[name] is not None else {}
-            for path, leaf in sorted(leaves(tree, (name,)), key=lambda item: _sort_key(item[0])):
-                _add_leaf(digest, path, leaf)
+            _add_tree(digest, name, tree)
+        if episode.get("extras"):  # most datasets have none, and their hash is older than extras
+            _add_tree(digest, "extras", episode["extras"])
     return digest.hexdigest()
+
+
+def _add_tree(digest: Any, name: str, tree: Any) -> None:
+    for path, leaf in sorted(leaves(tree, (name,)), key=lambda item: _sort_key(item[0])):
+        _add_leaf(digest, path, leaf)
 
 
 def _sort_key(path: tuple[str | int, ...]) -> list[tuple[str, int]]:

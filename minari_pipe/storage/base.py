@@ -1,6 +1,6 @@
 """What every storage is: the bytes of one dataset in one directory, whatever their format.
 
-A format is one subclass of :class:`MinariStorage` and one entry of the registry below, or an
+A format is one subclass of :class:`DirectoryStorage` and one entry of the registry below, or an
 entry point of the group ``minari_pipe.storages`` in another package.
 """
 
@@ -12,15 +12,18 @@ import os
 import shutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from importlib.metadata import entry_points
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.environments import spec_json
+from minari_pipe.environments import recover, spec_json
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import (
     ConfigError,
@@ -32,20 +35,29 @@ from minari_pipe.errors import (
 )
 from minari_pipe.metadata import FIXED_KEYS, dump_metadata, validate_metadata
 from minari_pipe.spaces import deserialize_space, serialize_space
-from minari_pipe.storage.files import exclusive, replacing
+from minari_pipe.storage.files import current, transaction
+from minari_pipe.storage.writer import EpisodeWriter, buffer_of
 
 METADATA_FILE_NAME = "metadata.json"
 PathLike = str | os.PathLike[str]
 
-#: attributes of an episode that are fields of its buffer, not its metadata
-_BUFFER_FIELDS = ("id", "total_steps", "seed", "options")
-
-_REGISTRY = {"hdf5": "minari_pipe.storage.hdf5:HDF5Storage"}
+#: formats that write, by ``data_format``
+_FORMATS = {
+    "hdf5": "minari_pipe.storage.hdf5:HDF5Storage",
+}
+#: storages without ``metadata.json``: each class recognises its data by the path
+_OTHERS: tuple[str, ...] = ()
+_ENTRY_POINTS = "minari_pipe.storages"
 
 
 def get_storage_keys() -> list[str]:
-    """Return the names of the formats that ``data_format`` can take."""
-    return [*_REGISTRY, *(entry.name for entry in entry_points(group="minari_pipe.storages"))]
+    """Return the names of the formats that ``data_format`` can take.
+
+    Example:
+        >>> "hdf5" in get_storage_keys()
+        True
+    """
+    return [*_FORMATS, *(entry.name for entry in entry_points(group=_ENTRY_POINTS))]
 
 
 def get_minari_storage(storage_type: str) -> type[MinariStorage]:
@@ -53,17 +65,27 @@ def get_minari_storage(storage_type: str) -> type[MinariStorage]:
 
     Raises:
         UnknownFormatError: no storage has this name.
+        MissingDependencyError: the package that the format needs is not installed.
     """
-    address = _REGISTRY.get(storage_type)
+    address = _FORMATS.get(storage_type)
     if address is not None:
-        module, name = address.split(":")
-        return getattr(importlib.import_module(module), name)
-    for entry in entry_points(group="minari_pipe.storages"):
+        return _load(address)
+    for entry in entry_points(group=_ENTRY_POINTS):
         if entry.name == storage_type:
             return entry.load()
     raise UnknownFormatError(
         f"No storage implemented for {storage_type}. Available formats: {get_storage_keys()}"
     )
+
+
+def _load(address: str) -> type[MinariStorage]:
+    module, name = address.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _other_format(data_path: Path) -> type[MinariStorage] | None:
+    """Return the storage that knows this data, if it is not of the standard's present layout."""
+    return next((c for c in map(_load, _OTHERS) if c.recognises(data_path)), None)
 
 
 class MinariStorage(ABC):
@@ -88,30 +110,42 @@ class MinariStorage(ABC):
         self._jpeg_encoding = jpeg_encoding
 
     @classmethod
+    def recognises(cls, data_path: Path) -> bool:
+        """Whether this is data of this class; asked of the formats without ``metadata.json``."""
+        return False
+
+    @classmethod
     def read_raw_metadata(cls, data_path: PathLike) -> dict[str, Any]:
-        """Return the content of ``metadata.json`` as it is.
+        """Return the content of ``metadata.json`` as it is, or what an older layout has of it.
 
         Raises:
             DatasetNotFoundError: the directory or the file does not exist.
             CorruptDatasetError: the file is not JSON.
         """
         data_path = Path(data_path)
-        if not data_path.is_dir():
-            raise DatasetNotFoundError(f"The data path {data_path} doesn't exist")
         path = data_path / METADATA_FILE_NAME
-        if not path.exists():
-            raise DatasetNotFoundError(f"No data found in data path {data_path}")
         try:
-            metadata = json.loads(path.read_text(encoding="utf-8"))
+            text = current(path, lambda path: path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            other = _other_format(data_path)
+            if other is not None:
+                return other.read_raw_metadata(data_path)
+            if not data_path.is_dir():
+                raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
+            raise DatasetNotFoundError(f"No data found in data path {data_path}") from None
+        except (OSError, ValueError) as error:
+            raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
+        try:
+            metadata = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise CorruptDatasetError(f"{path} is not valid JSON: {error}") from error
         if not isinstance(metadata, dict):
             raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
         for key in ("total_episodes", "total_steps"):
-            if not isinstance(metadata.get(key), int) or metadata[key] < 0:
+            value = metadata.get(key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise CorruptDatasetError(
-                    f"{path} must have {key}, a number that is not negative; it has "
-                    f"{metadata.get(key)!r}"
+                    f"{path} must have {key}, a number that is not negative; it has {value!r}"
                 )
         return metadata
 
@@ -124,6 +158,10 @@ class MinariStorage(ABC):
             CorruptDatasetError: the metadata is damaged or incomplete.
             UnknownFormatError: its ``data_format`` is unknown.
         """
+        if not has_metadata_file(Path(data_path)):
+            other = _other_format(Path(data_path))
+            if other is not None:
+                return other.open(Path(data_path))
         metadata = MinariStorage.read_raw_metadata(data_path)
         path = Path(data_path) / METADATA_FILE_NAME
         spaces: dict[str, gym.Space] = {}
@@ -135,8 +173,6 @@ class MinariStorage(ABC):
                 raise CorruptDatasetError(
                     f"{path} has neither both spaces nor an env_spec; they cannot be guessed"
                 )
-            from minari_pipe.environments import recover
-
             env = recover(metadata["env_spec"])
             spaces.setdefault("observation_space", env.observation_space)
             spaces.setdefault("action_space", env.action_space)
@@ -214,18 +250,9 @@ class MinariStorage(ABC):
                     "You will not be able to recover the environment from the dataset.",
                     stacklevel=2,
                 )
-        made = not data_path.exists()
-        data_path.mkdir(parents=True, exist_ok=True)
-        try:
-            storage = storage_class._create(
-                data_path, observation_space, action_space, jpeg_encoding=jpeg_encoding
-            )
-            storage._write_metadata(metadata)
-        except BaseException:
-            if made:
-                shutil.rmtree(data_path, ignore_errors=True)
-            raise
-        return storage
+        return storage_class._create(
+            data_path, observation_space, action_space, jpeg_encoding, metadata
+        )
 
     @classmethod
     def check_spaces(
@@ -246,23 +273,15 @@ class MinariStorage(ABC):
         data_path: Path,
         observation_space: gym.Space,
         action_space: gym.Space,
-        jpeg_encoding: bool = False,
+        jpeg_encoding: bool,
+        metadata: dict[str, Any],
     ) -> MinariStorage:
-        """Write the files of an empty storage, without ``metadata.json``."""
+        """Begin an empty storage with this metadata; if that fails, nothing is left behind."""
 
-    @abstractmethod
-    def update_episode_metadata(
-        self, metadatas: Iterable[dict], episode_indices: Iterable[int] | None = None
-    ) -> None:
-        """Add attributes to episodes, replacing those of the same names.
-
-        Args:
-            metadatas: the attributes, one dict for each episode.
-            episode_indices: the episodes; None means all.
-
-        Raises:
-            InvalidMetadataError: the two have different lengths, or would change id or steps.
-        """
+    @classmethod
+    def open(cls, data_path: Path) -> MinariStorage:
+        """Open data of this class; see :meth:`recognises`."""
+        raise NotImplementedError
 
     @abstractmethod
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -273,6 +292,12 @@ class MinariStorage(ABC):
         """Yield episodes as dicts with the fields of :class:`~minari_pipe.episode.EpisodeData`."""
 
     @abstractmethod
+    def _change(self) -> AbstractContextManager[Change]:
+        """Begin a change of metadata and episodes; at a clean exit all of it counts, else nothing.
+
+        One change at a time, in all processes.
+        """
+
     def update_episodes(self, episodes: Iterable[EpisodeBuffer]) -> None:
         """Append episodes, all or none of them.
 
@@ -282,6 +307,35 @@ class MinariStorage(ABC):
         Raises:
             InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
         """
+        self.check_spaces(
+            self.observation_space, self.action_space, jpeg_encoding=self.jpeg_encoding
+        )
+        with self._change() as change:
+            writer = change.writer
+            steps = writer.add(episodes, self.observation_space, self.action_space)
+            change.metadata["total_episodes"] = len(writer)
+            change.metadata["total_steps"] += steps
+
+    def update_episode_metadata(
+        self, metadatas: Iterable[dict], episode_indices: Iterable[int] | None = None
+    ) -> None:
+        """Add attributes to episodes, replacing those of the same names; all or none of them.
+
+        Args:
+            metadatas: the attributes, one dict for each episode.
+            episode_indices: the episodes; None means all.
+
+        Raises:
+            InvalidMetadataError: the two have different lengths, or would change id or steps.
+        """
+        if episode_indices is None:
+            episode_indices = range(self.total_episodes)
+        pairs = list(zip_longest(metadatas, episode_indices))
+        if any(part is None for pair in pairs for part in pair):
+            raise InvalidMetadataError("Metadatas and episode_indices have different lengths")
+        with self._change() as change:
+            for new, index in pairs:
+                change.writer.update_metadata(int(index), new)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -302,18 +356,13 @@ class MinariStorage(ABC):
             InvalidMetadataError: a value has a wrong type, or a key may not change any more.
         """
         validate_metadata(metadata)
-        with exclusive(self.data_path):
-            saved = self.read_raw_metadata(self.data_path)
-            forbidden = FIXED_KEYS & metadata.keys() & saved.keys()
+        with self._change() as change:
+            forbidden = FIXED_KEYS & metadata.keys() & change.metadata.keys()
             if forbidden:
                 raise InvalidMetadataError(
                     f"You are not allowed to update values for {', '.join(sorted(forbidden))}"
                 )
-            self._write_metadata({**saved, **metadata})
-
-    def _write_metadata(self, metadata: dict[str, Any]) -> None:
-        with replacing(self.data_path / METADATA_FILE_NAME) as path:
-            path.write_text(dump_metadata(metadata), encoding="utf-8")
+            change.metadata.update(metadata)
 
     def apply(
         self, function: Callable[[dict], Any], episode_indices: Iterable[int] | None = None
@@ -356,8 +405,7 @@ class MinariStorage(ABC):
 
     def get_size(self) -> float:
         """Return the size of the data directory's files in MB, rounded to 0.1."""
-        paths = [path for path in self.data_path.rglob("*") if not path.name.startswith(".")]
-        return round(sum(path.stat().st_size for path in paths if path.is_file()) / 1e6, 1)
+        return directory_size(self.data_path)
 
     @property
     def jpeg_encoding(self) -> bool:
@@ -390,13 +438,93 @@ class MinariStorage(ABC):
         return self._action_space
 
 
-def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> EpisodeBuffer:
-    """Join an episode and its attributes to a buffer without an id, losing nothing."""
-    arrays = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
-    return EpisodeBuffer(
-        id=None,
-        seed=attributes.get("seed"),
-        options=attributes.get("options"),
-        metadata={key: value for key, value in attributes.items() if key not in _BUFFER_FIELDS},
-        **{key: episode.get(key) for key in arrays},
-    )
+class Change:
+    """What one change writes: the metadata, and the episodes if it asks for the writer."""
+
+    def __init__(self, metadata: dict[str, Any], open_writer: Callable[[], EpisodeWriter]) -> None:
+        self.metadata = metadata
+        self.has_episodes = False
+        self._open_writer = open_writer
+
+    @cached_property
+    def writer(self) -> EpisodeWriter:
+        """The writer of episodes, opened when it is first asked for."""
+        self.has_episodes = True
+        return self._open_writer()
+
+
+class DirectoryStorage(MinariStorage):
+    """A storage whose data are files in a directory, ``metadata.json`` among them.
+
+    A format implements the reading of :class:`MinariStorage`, :meth:`_create` and
+    :meth:`_writer`.
+    """
+
+    @classmethod
+    def _create(
+        cls,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool,
+        metadata: dict[str, Any],
+    ) -> DirectoryStorage:
+        made = not data_path.exists()
+        data_path.mkdir(parents=True, exist_ok=True)
+        try:
+            cls._create_files(data_path)
+            with transaction(data_path) as stage:
+                text = dump_metadata(metadata)
+                (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
+        except BaseException:
+            if made:
+                shutil.rmtree(data_path, ignore_errors=True)
+            raise
+        return cls(data_path, observation_space, action_space, jpeg_encoding)
+
+    @classmethod
+    def _create_files(cls, data_path: Path) -> None:
+        """Write the files of a storage without episodes, if the format has any."""
+
+    @abstractmethod
+    def _writer(self, stage: Path, total_episodes: int) -> AbstractContextManager[EpisodeWriter]:
+        """Begin to write episodes.
+
+        Args:
+            stage: folder for new versions of the files; each takes the place of the one of the
+                same relative path when the change is committed.
+            total_episodes: number of episodes that count. Files may hold more, if real Minari was
+                killed between writing them and the metadata; those are dropped with a warning.
+        """
+
+    @contextmanager
+    def _change(self) -> Iterator[Change]:
+        with transaction(self.data_path) as stage:
+            metadata = self.read_raw_metadata(self.data_path)
+            count = metadata["total_episodes"]
+            with ExitStack() as stack:
+                change = Change(metadata, lambda: stack.enter_context(self._writer(stage, count)))
+                yield change
+            if change.has_episodes:
+                metadata["dataset_size"] = directory_size(self.data_path, stage)
+            text = dump_metadata(metadata)
+            (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
+
+
+def directory_size(data_path: Path, stage: Path | None = None) -> float:
+    """Return the size of a directory's files in MB, rounded to 0.1; those of ``stage`` replace."""
+    sizes: dict[str, int] = {}
+    for folder in (data_path,) if stage is None else (data_path, stage):
+        for path in folder.rglob("*"):
+            name = path.relative_to(folder).as_posix()
+            if not any(part.startswith(".") for part in name.split("/")) and path.is_file():
+                sizes[name] = path.stat().st_size
+    return round(sum(sizes.values()) / 1e6, 1)
+
+
+def has_metadata_file(data_path: Path) -> bool:
+    """Whether a data directory is of the standard's present layout."""
+    try:
+        return current(data_path / METADATA_FILE_NAME, os.stat) is not None
+    except OSError:
+        return False

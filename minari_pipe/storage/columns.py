@@ -18,6 +18,11 @@ from minari_pipe.tree import Path, as_array, fits_exactly, leaves, stack
 
 Columns = dict[str, Any]
 
+#: names of the layout that no group of extra step data can have
+RESERVED_GROUPS = frozenset(
+    {"observations", "actions", "rewards", "terminations", "truncations", "infos", "extras", "id"}
+)
+
 
 def episode_columns(
     buffer: EpisodeBuffer,
@@ -40,7 +45,8 @@ def episode_columns(
 
     Returns:
         ``observations``, ``actions``, ``rewards`` (float64), ``terminations``, ``truncations``
-        (bool) and ``infos``; a leaf is an array ``(rows, ...)`` or a list of strings.
+        (bool), ``infos``, and ``extras`` if there are any: groups of extra step data by name; a
+        leaf is an array ``(rows, ...)`` or a list of strings.
 
     Raises:
         InvalidEpisodeError: rows, shapes or keys do not fit, or a value cannot be stored.
@@ -59,10 +65,14 @@ def episode_columns(
             "truncations": _numbers(buffer.truncations, "truncations", np.bool_),
             "infos": _info_column(buffer.infos or {}, ("infos",)),
         }
+        if buffer.extras:
+            columns["extras"] = _extra_columns(buffer.extras)
         _refuse_clashes(columns)
         for name, column in columns.items():
             extra = 1 if name in ("observations", "infos") and not continues else 0
             for path, leaf in leaves(column, (name,)):
+                if name == "extras" and not continues and len(leaf) == steps + 1:
+                    continue
                 if len(leaf) != steps + extra:
                     unit = "rows" if extra else "steps"
                     expected = f" (expected {steps + 1}: the reset's and one a step)" * extra
@@ -241,6 +251,23 @@ def _info_column(value: Any, path: Path) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         return _info_column(stack(value), path)
     return _rows(value, path)
+
+
+def _extra_columns(extras: Mapping[str, Any]) -> Columns:
+    for name in extras:
+        _check_key(name, ("extras",))
+        if name in RESERVED_GROUPS or "/" in name:
+            raise InvalidEpisodeError(
+                f"extras has the key {name!r}, which is a group of the layout or has a slash; "
+                "rename it"
+            )
+    columns = {name: _info_column(value, ("extras", name)) for name, value in extras.items()}
+    for path, _ in leaves(columns):
+        if any("/" in str(key) for key in path):
+            raise InvalidEpisodeError(
+                f"{_subscripts(('extras', *path))} has a key with a slash; rename it"
+            )
+    return columns
 
 
 _LINK_NAMES = (

@@ -21,33 +21,35 @@ path and no order of creation is stored: equal calls write equal bytes.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import h5py
+import numpy as np
+import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer, EpisodeData, reward_statistics
+from minari_pipe.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidEpisodeError,
-    InvalidMetadataError,
     MinariPipeError,
     UnsupportedSpaceError,
 )
+from minari_pipe.metadata import dump_metadata
 from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.storage.attributes import check_options, flatten_attributes, unflatten_attributes
-from minari_pipe.storage.base import MinariStorage, buffer_of
-from minari_pipe.storage.columns import check_space_names, episode_columns
-from minari_pipe.storage.files import exclusive, replacing
+from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
+from minari_pipe.storage.base import METADATA_FILE_NAME, DirectoryStorage, directory_size
+from minari_pipe.storage.columns import Columns, check_space_names
+from minari_pipe.storage.files import current, replacing, transaction
 from minari_pipe.storage.hdf5_values import (
     extend_column,
     fit_a_small_header,
@@ -60,14 +62,17 @@ from minari_pipe.storage.hdf5_values import (
     write_attribute,
     write_column,
 )
+from minari_pipe.storage.writer import EpisodeWriter, buffer_of
 from minari_pipe.tree import join_path
 
 MAIN_FILE_NAME = "main_data.hdf5"
 
 _EPISODE = re.compile(r"episode_(\d+)")
+#: groups of an episode that the standard names; any other is extra step data
+_GROUPS = frozenset({"observations", "actions", "rewards", "terminations", "truncations", "infos"})
 
 
-class EpisodeFile:
+class EpisodeFile(EpisodeWriter):
     """An HDF5 file of ``episode_<i>`` groups, numbered from 0 without gaps.
 
     Use one of the context managers :meth:`create`, :meth:`open` and :meth:`extend`. What is
@@ -98,14 +103,12 @@ class EpisodeFile:
             CorruptDatasetError: it is not an HDF5 file, or is damaged.
         """
         path = Path(path)
-        if not path.exists():
-            raise DatasetNotFoundError(f"No data found in data path {path.parent}")
-        with _translated(path):
-            if path.stat().st_size == 0:  # Minari's file before the first episode
-                file = h5py.File("empty.hdf5", "w", driver="core", backing_store=False)
-            else:
-                file = h5py.File(path, "r")
-            episodes = cls(file, path)
+        try:
+            with _translated(path):
+                file = current(path, _open)
+                episodes = cls(file, path)
+        except FileNotFoundError:
+            raise DatasetNotFoundError(f"No data found in data path {path.parent}") from None
         with file:
             yield episodes
 
@@ -116,11 +119,18 @@ class EpisodeFile:
         path = Path(path)
         with replacing(path) as beside:
             shutil.copyfile(path, beside)
-            with _translated(path):
-                file = h5py.File(beside, "r+" if beside.stat().st_size else "w")
-                episodes = cls(file, path)
-            with file:
+            with cls.append_to(beside, path) as episodes:
                 yield episodes
+
+    @classmethod
+    @contextmanager
+    def append_to(cls, path: Path, name: Path | None = None) -> Iterator[EpisodeFile]:
+        """Append to the file itself, which nobody else reads yet; messages call it ``name``."""
+        with _translated(name or path):
+            file = h5py.File(path, "r+" if path.stat().st_size else "w")
+            episodes = cls(file, name or path)
+        with file:
+            yield episodes
 
     def __len__(self) -> int:
         """Number of episodes."""
@@ -136,125 +146,50 @@ class EpisodeFile:
                 )
         return self._steps
 
-    def append(
-        self,
-        buffer: EpisodeBuffer,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
-    ) -> int:
-        """Append an episode; if it is refused, the file is as before.
-
-        Reward statistics are added to its attributes unless ``buffer.metadata`` has them.
-
-        Args:
-            buffer: the episode; its ``id`` is ignored, its position is its id.
-            observation_space: checked against the observations if given.
-            action_space: checked against the actions if given.
-
-        Returns:
-            The episode's id.
-
-        Raises:
-            InvalidEpisodeError: its values do not fit together or to the spaces.
-        """
-        index = len(self)
-        columns = episode_columns(buffer, observation_space, action_space, episode=index)
-        name = f"episode_{index}"
-        attributes: dict[str, Any] = {"id": index, "total_steps": len(columns["rewards"])}
-        if buffer.seed is not None:
-            attributes["seed"] = int(buffer.seed)
-        if buffer.options is not None:
-            attributes["options"] = buffer.options
-        attributes |= reward_statistics(columns["rewards"])
-        attributes |= _checked_metadata(buffer.metadata, index)
+    def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
+        attributes = dict(attributes)
         slashes = [path for path in info_paths(columns["infos"]) if "/" in "".join(path)]
         if slashes:
             attributes["infos_slashes"] = slashes
+        groups = {**columns, **columns.get("extras", {})}
+        groups.pop("extras", None)
+        name = f"episode_{len(self)}"
         try:
-            check_options(buffer.options)
             flat = _written(attributes)
             group = new_group(self._file, name, flat)
             for attribute, value in flat.items():
                 write_attribute(group, attribute, value)
-            for key, column in columns.items():
+            for key, column in groups.items():
                 write_column(group, key, column)
-        except InvalidEpisodeError as error:
-            self._discard(name)
-            raise InvalidEpisodeError(f"episode {index}: {error}") from None
         except BaseException:
             self._discard(name)
             raise
         self._count += 1
         if self._steps is not None:
             self._steps += attributes["total_steps"]
-        return index
 
     def _discard(self, name: str) -> None:
         if name in self._file:
             del self._file[name]
 
-    def continue_episode(
-        self,
-        index: int,
-        buffer: EpisodeBuffer,
-        observation_space: gym.Space,
-        action_space: gym.Space,
-    ) -> int:
-        """Append steps to a stored episode and bring its attributes up to date.
-
-        Args:
-            index: the episode.
-            buffer: ``T`` further steps with ``T`` observations and infos.
-            observation_space: space of one observation.
-            action_space: space of one action.
-
-        Returns:
-            The number of steps that were added.
-
-        Raises:
-            InvalidEpisodeError: the values do not fit together, or to those that are stored.
-        """
-        columns = episode_columns(
-            buffer, observation_space, action_space, episode=index, continues=True
-        )
-        stored = self.episode_metadata(index)
-        for key in ("seed", "options"):
-            if getattr(buffer, key) is not None and stored.get(key) is not None:
-                raise InvalidEpisodeError(
-                    f"episode {index}: it has a {key} already, a continuation cannot bring another"
-                )
+    def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
         group = self._group(index)
-        before = int(stored["total_steps"])
-        filled = dict(stored.get("infos_filled", {}))
-        for key, ranges in buffer.metadata.get("infos_filled", {}).items():
-            shifted = [[begin + before + 1, end + before + 1] for begin, end in ranges]
-            filled[key] = [*filled.get(key, []), *shifted]
+        groups = {**columns, **columns.get("extras", {})}
+        groups.pop("extras", None)
+        missing = {name for name in group if name not in groups and name not in _GROUPS}
+        if missing:
+            raise InvalidEpisodeError(
+                f"episode {index}: the extras {sorted(missing)} are stored, the continuation has "
+                "none"
+            )
         with _translated(self._path):
-            for key, column in columns.items():
+            for key, column in groups.items():
                 extend_column(group, key, column, f"episode {index}: {key}")
-            rewards = group["rewards"][()]
-        attributes = {
-            **_checked_metadata(buffer.metadata, index),
-            **reward_statistics(rewards),
-            "total_steps": len(rewards),
-        }
-        if filled:
-            attributes["infos_filled"] = filled
-        for key in ("seed", "options"):
-            if getattr(buffer, key) is not None:
-                attributes[key] = getattr(buffer, key)
-        self.update_metadata(index, attributes)
-        self._steps = None
-        return len(columns["rewards"])
+            self._steps = None
+            return group["rewards"][()]
 
-    def update_metadata(self, index: int, attributes: Mapping[str, Any]) -> None:
-        """Add attributes to an episode, replacing those of the same names."""
-        kept = {
-            key: value
-            for key, value in self.episode_metadata(index).items()
-            if key not in attributes
-        }
-        flat = _written({**kept, **attributes})
+    def _set_attributes(self, index: int, attributes: Mapping[str, Any]) -> None:
+        flat = _written(attributes)
         group = self._group(index)
         if "infos_slashes" in group.attrs:
             flat["infos_slashes"] = group.attrs["infos_slashes"]
@@ -270,6 +205,7 @@ class EpisodeFile:
             group = self._group(index)
         for name, value in flat.items():
             write_attribute(group, name, value)
+        self._steps = None
 
     def cut(self, episodes: int) -> None:
         """Remove all episodes from number ``episodes`` on."""
@@ -298,8 +234,14 @@ class EpisodeFile:
             if "infos" in group:
                 slashes = json.loads(group.attrs.get("infos_slashes", "[]"))
                 infos = read_infos(member(group, "infos"), slashes)
+            extras = {
+                name: _read_extra(member(group, name)) for name in group if name not in _GROUPS
+            }
+            seed = group.attrs.get("seed")  # the checks report one that is no number
             return EpisodeData(
                 id=index,
+                seed=int(seed) if isinstance(seed, np.integer) else None,
+                extras=extras,
                 observations=read_column(member(group, "observations"), observation_space),
                 actions=read_column(member(group, "actions"), action_space),
                 infos=infos,
@@ -339,7 +281,7 @@ class EpisodeFile:
         return group
 
 
-class HDF5Storage(MinariStorage):
+class HDF5Storage(DirectoryStorage):
     """A dataset in one HDF5 file."""
 
     FORMAT = "hdf5"
@@ -353,8 +295,10 @@ class HDF5Storage(MinariStorage):
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         self._file_path = self.data_path / MAIN_FILE_NAME
-        if not self._file_path.exists():
-            raise DatasetNotFoundError(f"No data found in data path {self.data_path}")
+        try:
+            current(self._file_path, os.stat)
+        except OSError:
+            raise DatasetNotFoundError(f"No data found in data path {self.data_path}") from None
 
     @classmethod
     def check_spaces(
@@ -373,16 +317,9 @@ class HDF5Storage(MinariStorage):
                     )
 
     @classmethod
-    def _create(
-        cls,
-        data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
-        jpeg_encoding: bool = False,
-    ) -> HDF5Storage:
+    def _create_files(cls, data_path: Path) -> None:
         with EpisodeFile.create(data_path / MAIN_FILE_NAME):
             pass
-        return cls(data_path, observation_space, action_space, jpeg_encoding)
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""
@@ -397,35 +334,25 @@ class HDF5Storage(MinariStorage):
                 episode = file.read(int(index), self.observation_space, self.action_space)
                 yield dict(vars(episode))
 
-    def update_episodes(self, episodes: Iterable[EpisodeBuffer]) -> None:
-        """Append episodes, all or none of them."""
-        self.check_spaces(
-            self.observation_space, self.action_space, jpeg_encoding=self.jpeg_encoding
-        )
-        with exclusive(self.data_path):
-            metadata = self.read_raw_metadata(self.data_path)
-            added = 0
-            with EpisodeFile.extend(self._file_path) as file:
-                self._cut_uncommitted(file, int(metadata["total_episodes"]))
-                for buffer in episodes:
-                    index = len(file) if buffer.id is None else int(buffer.id)
-                    if not 0 <= index <= len(file):
-                        raise InvalidEpisodeError(
-                            f"Invalid episode id; ids must be sequential. Got {index}, the next "
-                            f"one is {len(file)}"
-                        )
-                    if index == len(file):
-                        file.append(buffer, self.observation_space, self.action_space)
-                        added += len(buffer)
-                    else:
-                        added += file.continue_episode(
-                            index, buffer, self.observation_space, self.action_space
-                        )
-                total = len(file)
-            metadata["total_episodes"] = total
-            metadata["total_steps"] += added
-            metadata["dataset_size"] = self.get_size()
-            self._write_metadata(metadata)
+    @contextmanager
+    def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFile]:
+        new = stage / MAIN_FILE_NAME
+        shutil.copyfile(self._file_path, new)
+        with EpisodeFile.append_to(new) as file:
+            if len(file) < total_episodes:
+                raise CorruptDatasetError(
+                    f"{self._file_path} has {len(file)} episodes, metadata.json says "
+                    f"{total_episodes}"
+                )
+            if len(file) > total_episodes:
+                warnings.warn(
+                    f"{self._file_path} has {len(file)} episodes, metadata.json says "
+                    f"{total_episodes}: the others are from an append that was broken off before "
+                    "it was finished, and are removed",
+                    stacklevel=5,
+                )
+                file.cut(total_episodes)
+            yield file
 
     def adopt(self, path: Path) -> None:
         """Take a copy of an :class:`EpisodeFile` as the data of this storage, which is empty.
@@ -433,7 +360,7 @@ class HDF5Storage(MinariStorage):
         Raises:
             DatasetExistsError: the storage has episodes.
         """
-        with exclusive(self.data_path):
+        with transaction(self.data_path) as stage:
             metadata = self.read_raw_metadata(self.data_path)
             if metadata["total_episodes"]:
                 raise DatasetExistsError(
@@ -442,47 +369,16 @@ class HDF5Storage(MinariStorage):
             with EpisodeFile.open(path) as file:
                 metadata["total_episodes"] = len(file)
                 metadata["total_steps"] = file.total_steps
-            with replacing(self._file_path) as beside:
-                shutil.copyfile(path, beside)
-            metadata["dataset_size"] = self.get_size()
-            self._write_metadata(metadata)
+            shutil.copyfile(path, stage / MAIN_FILE_NAME)
+            metadata["dataset_size"] = directory_size(self.data_path, stage)
+            text = dump_metadata(metadata)
+            (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
 
-    def _cut_uncommitted(self, file: EpisodeFile, committed: int) -> None:
-        """Drop what an append left that was killed between renaming its two files."""
-        if len(file) < committed:
-            raise CorruptDatasetError(
-                f"{self._file_path} has {len(file)} episodes, metadata.json says {committed}"
-            )
-        if len(file) > committed:
-            warnings.warn(
-                f"{self._file_path} has {len(file)} episodes, metadata.json says {committed}: the "
-                "others are from an append that was broken off before it was finished, and are "
-                "removed",
-                stacklevel=3,
-            )
-            file.cut(committed)
 
-    def update_episode_metadata(
-        self, metadatas: Iterable[dict], episode_indices: Iterable[int] | None = None
-    ) -> None:
-        """Add attributes to episodes, replacing those of the same names."""
-        if episode_indices is None:
-            episode_indices = range(self.total_episodes)
-        pairs = list(zip_longest(metadatas, episode_indices))
-        if any(part is None for pair in pairs for part in pair):
-            raise InvalidMetadataError("Metadatas and episode_indices have different lengths")
-        with exclusive(self.data_path):
-            metadata = self.read_raw_metadata(self.data_path)
-            with EpisodeFile.extend(self._file_path) as file:
-                for new, index in pairs:
-                    for key in {"id", "total_steps"} & new.keys():
-                        if new[key] != file.episode_metadata(index).get(key):
-                            raise InvalidMetadataError(
-                                f"episode {index}: {key} follows from the data and cannot be set"
-                            )
-                    file.update_metadata(index, new)
-            metadata["dataset_size"] = self.get_size()
-            self._write_metadata(metadata)
+def _open(path: Path) -> h5py.File:
+    if path.stat().st_size == 0:  # Minari's file before the first episode
+        return h5py.File("empty.hdf5", "w", driver="core", backing_store=False)
+    return h5py.File(path, "r")
 
 
 @contextmanager
@@ -490,6 +386,8 @@ def _translated(path: Path, what: str = "file") -> Iterator[None]:
     """Name the file and the place in everything that HDF5 and NumPy raise on damaged data."""
     try:
         yield
+    except FileNotFoundError:
+        raise
     except (MinariPipeError, IndexError) as error:
         if isinstance(error, CorruptDatasetError) and str(path) not in str(error):
             raise CorruptDatasetError(f"{path}: {what}: {error}") from None
@@ -499,17 +397,11 @@ def _translated(path: Path, what: str = "file") -> Iterator[None]:
         raise CorruptDatasetError(message) from error
 
 
-def _checked_metadata(metadata: Mapping[str, Any], index: int) -> dict[str, Any]:
-    reserved = {"id", "total_steps", "seed", "options", "infos_slashes"} & metadata.keys()
-    if reserved:
-        raise InvalidEpisodeError(
-            f"episode {index}: metadata cannot hold {sorted(reserved)}, which are fields of the "
-            "buffer or follow from its data"
-        )
-    return dict(metadata)
+def _read_extra(found: Any) -> Any:
+    return read_infos(found, []) if isinstance(found, h5py.Group) else read_leaf(found, None)
 
 
-def _written(attributes: dict[str, Any]) -> dict[str, Any]:
+def _written(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten attributes; the two of this package's own are JSON."""
     attributes = dict(attributes)
     for key in ("infos_filled", "infos_slashes"):

@@ -1,0 +1,214 @@
+"""What every format does alike when it writes episodes: numbering, checks and attributes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
+from minari_pipe.storage.attributes import check_options
+from minari_pipe.storage.columns import Columns, episode_columns
+
+#: attributes of an episode that are fields of its buffer, not its metadata
+BUFFER_FIELDS = ("id", "total_steps", "seed", "options")
+
+
+class EpisodeWriter(ABC):
+    """Adds episodes to those that are there, numbered from 0 without gaps.
+
+    A format implements the five abstract methods, which only move arrays and attributes. Of what
+    it writes nothing counts before the change is committed; a method that raises must leave the
+    episodes as they were.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of episodes."""
+
+    @abstractmethod
+    def episode_metadata(self, index: int) -> dict[str, Any]:
+        """Return an episode's attributes: ``id, total_steps, seed, options, rewards_*, ...``.
+
+        Raises:
+            IndexError: there is no such episode.
+        """
+
+    @abstractmethod
+    def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
+        """Write episode number ``len(self)``.
+
+        Args:
+            columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns.
+            attributes: nested; numbers, strings, None, arrays, lists, tuples and dicts.
+        """
+
+    @abstractmethod
+    def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
+        """Append rows to an episode, as many to each column; return all its rewards.
+
+        Raises:
+            InvalidEpisodeError: keys, shapes or dtypes are not those that are stored.
+        """
+
+    @abstractmethod
+    def _set_attributes(self, index: int, attributes: Mapping[str, Any]) -> None:
+        """Replace the attributes of an episode by these."""
+
+    def add(
+        self,
+        buffers: Iterable[EpisodeBuffer],
+        observation_space: gym.Space,
+        action_space: gym.Space,
+    ) -> int:
+        """Append episodes, and continue those whose ``id`` is that of a stored one.
+
+        Returns:
+            The number of steps that were added.
+
+        Raises:
+            InvalidEpisodeError: an id leaves a gap, or values do not fit together.
+        """
+        steps = 0
+        for buffer in buffers:
+            index = len(self) if buffer.id is None else int(buffer.id)
+            if not 0 <= index <= len(self):
+                raise InvalidEpisodeError(
+                    f"Invalid episode id; ids must be sequential. Got {index}, the next one is "
+                    f"{len(self)}"
+                )
+            if index == len(self):
+                steps += self.append(buffer, observation_space, action_space)
+            else:
+                steps += self.continue_episode(index, buffer, observation_space, action_space)
+        return steps
+
+    def append(
+        self,
+        buffer: EpisodeBuffer,
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+    ) -> int:
+        """Append an episode; if it is refused, nothing has changed.
+
+        Reward statistics are added to its attributes unless ``buffer.metadata`` has them.
+
+        Args:
+            buffer: the episode; its ``id`` is ignored, its position is its id.
+            observation_space: checked against the observations if given.
+            action_space: checked against the actions if given.
+
+        Returns:
+            The number of its steps.
+
+        Raises:
+            InvalidEpisodeError: its values do not fit together or to the spaces.
+        """
+        index = len(self)
+        columns = episode_columns(buffer, observation_space, action_space, episode=index)
+        steps = len(columns["rewards"])
+        attributes: dict[str, Any] = {"id": index, "total_steps": steps}
+        if buffer.seed is not None:
+            attributes["seed"] = int(buffer.seed)
+        if buffer.options is not None:
+            attributes["options"] = buffer.options
+        attributes |= reward_statistics(columns["rewards"])
+        attributes |= _own_metadata(buffer.metadata, index)
+        try:
+            check_options(buffer.options)
+            self._append(columns, attributes)
+        except InvalidEpisodeError as error:
+            raise InvalidEpisodeError(f"episode {index}: {error}") from None
+        return steps
+
+    def continue_episode(
+        self,
+        index: int,
+        buffer: EpisodeBuffer,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+    ) -> int:
+        """Append steps to a stored episode and bring its attributes up to date.
+
+        Args:
+            index: the episode.
+            buffer: ``T`` further steps with ``T`` observations and infos.
+            observation_space: space of one observation.
+            action_space: space of one action.
+
+        Returns:
+            The number of steps that were added.
+
+        Raises:
+            InvalidEpisodeError: the values do not fit together, or to those that are stored.
+        """
+        columns = episode_columns(
+            buffer, observation_space, action_space, episode=index, continues=True
+        )
+        stored = self.episode_metadata(index)
+        for key in ("seed", "options"):
+            if getattr(buffer, key) is not None and stored.get(key) is not None:
+                raise InvalidEpisodeError(
+                    f"episode {index}: it has a {key} already, a continuation cannot bring another"
+                )
+        before = int(stored["total_steps"])
+        filled = dict(stored.get("infos_filled", {}))
+        for key, ranges in buffer.metadata.get("infos_filled", {}).items():
+            shifted = [[begin + before + 1, end + before + 1] for begin, end in ranges]
+            filled[key] = [*filled.get(key, []), *shifted]
+        rewards = self._extend(index, columns)
+        attributes = {
+            **stored,
+            **_own_metadata(buffer.metadata, index),
+            **reward_statistics(rewards),
+            "total_steps": len(rewards),
+        }
+        if filled:
+            attributes["infos_filled"] = filled
+        for key in ("seed", "options"):
+            if getattr(buffer, key) is not None:
+                attributes[key] = getattr(buffer, key)
+        self._set_attributes(index, attributes)
+        return len(columns["rewards"])
+
+    def update_metadata(self, index: int, metadata: Mapping[str, Any]) -> None:
+        """Add attributes to an episode, replacing those of the same names.
+
+        Raises:
+            InvalidMetadataError: they would change its id or its number of steps.
+        """
+        stored = self.episode_metadata(index)
+        for key in {"id", "total_steps"} & metadata.keys():
+            if metadata[key] != stored.get(key):
+                raise InvalidMetadataError(
+                    f"episode {index}: {key} follows from the data and cannot be set"
+                )
+        self._set_attributes(index, {**stored, **metadata})
+
+
+def _own_metadata(metadata: Mapping[str, Any], index: int) -> dict[str, Any]:
+    reserved = {*BUFFER_FIELDS, "infos_slashes"} & metadata.keys()
+    if reserved:
+        raise InvalidEpisodeError(
+            f"episode {index}: metadata cannot hold {sorted(reserved)}, which are fields of the "
+            "buffer or follow from its data"
+        )
+    return dict(metadata)
+
+
+def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> EpisodeBuffer:
+    """Join an episode and its attributes to a buffer without an id, losing nothing."""
+    arrays = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+    return EpisodeBuffer(
+        id=None,
+        seed=attributes.get("seed"),
+        options=attributes.get("options"),
+        metadata={key: value for key, value in attributes.items() if key not in BUFFER_FIELDS},
+        extras=dict(episode.get("extras") or {}),
+        **{key: episode.get(key) for key in arrays},
+    )
