@@ -11,6 +11,7 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/python -m minari_pipe +dataset=door_expert
 
 test: $(VENV)/test.stamp lint
+	$(BIN)/python -m pytest --doctest-modules minari_pipe
 	$(BIN)/python -m pytest -m "not alone" -n $(JOBS) --dist loadfile
 	$(BIN)/python -m pytest -m alone
 
