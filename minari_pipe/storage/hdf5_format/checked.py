@@ -1,0 +1,231 @@
+"""Open any HDF5 file safely: what is not understood here is left to h5py, once it is proven.
+
+libhdf5 crashes on some damaged files and never comes back from others. So before it may open a
+file in this process, another process has read all of that file with it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.storage.hdf5_format import nodes, probe
+from minari_pipe.storage.hdf5_format.reader import FREE_BYTES, MOST_PACKED, File, walk
+from minari_pipe.storage.hdf5_format.source import NotUnderstoodError
+
+#: time that libhdf5 gets for a file: so much, and so much more for each of these bytes
+_SECONDS = 10
+_BYTES_PER_SECOND = 10_000_000
+_MEMORY = 2**32
+
+_Version = tuple[int, int, int, int]
+#: what is wrong with the versions of files that were proven, None if nothing is
+_verdicts: dict[_Version, str | None] = {}
+#: versions of files whose structure was checked and is right
+_checked: set[_Version] = set()
+
+
+def open_checked(path: str | Path) -> nodes.File:
+    """Open a file of any kind; libhdf5 only sees it if it needs to and is proven not to mind.
+
+    Raises:
+        CorruptDatasetError: it is damaged.
+        FileNotFoundError: there is no such file.
+    """
+    path = Path(path)
+    try:
+        return _UnderstoodFile(path)
+    except NotUnderstoodError:
+        return H5pyFile(path)
+
+
+def check_structure(path: str | Path) -> None:
+    """Check all structure of a file, before it is opened for writing.
+
+    Raises:
+        CorruptDatasetError: it is damaged.
+    """
+    path = Path(path)
+    version = _version(path)
+    if version in _checked:
+        return
+    try:
+        with File(path) as file:
+            walk(file)
+    except NotUnderstoodError:
+        prove(path)
+    if _version(path) == version:
+        _checked.add(version)
+
+
+def trust(path: Path) -> None:
+    """Remember that the structure of a file is right: libhdf5 wrote it in this process."""
+    _checked.add(_version(path))
+
+
+def prove(path: Path) -> None:
+    """Let another process read a whole file with libhdf5, unless one has.
+
+    Raises:
+        CorruptDatasetError: it cannot, or does not survive it.
+    """
+    version = _version(path)
+    if version not in _verdicts:
+        _verdicts[version] = _prove(path, version[2])
+    problem = _verdicts[version]
+    if problem is not None:
+        raise CorruptDatasetError(problem)
+
+
+def _prove(path: Path, size: int) -> str | None:
+    seconds = _SECONDS + size // _BYTES_PER_SECOND
+    limits = (seconds, _MEMORY + 4 * size, size)
+    # -P: no module beside the script, or in the current folder, is imported by mistake
+    command = [sys.executable, "-P", probe.__file__, os.path.abspath(path), *map(str, limits)]
+    try:
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            # it is limited in CPU time; a clock only ends one that waits for ever
+            timeout=6 * seconds,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "reading it does not end"
+    if result.returncode == 0:
+        return None
+    said = result.stdout.decode("utf-8", "replace")
+    return said or f"it is damaged so that libhdf5 crashes (exit code {result.returncode})"
+
+
+def _version(path: Path) -> _Version:
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+class _UnderstoodFile(File):
+    """A file that is read here, but for those of its objects that only h5py understands."""
+
+    def __init__(self, path: Path) -> None:
+        self._proven: H5pyFile | None = None
+        super().__init__(path, self._from_h5py)
+
+    def _from_h5py(self, name: str) -> Any:
+        if self._proven is None:
+            self._proven = H5pyFile(self.source.path)
+        return adapt(self._proven.file[name])
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        if self._proven is not None:
+            self._proven.close()
+
+
+class H5pyGroup(nodes.Group):
+    """A group that h5py reads."""
+
+    def __init__(self, group: h5py.Group) -> None:
+        self._group = group
+        self.name = group.name
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes."""
+        return dict(self._group.attrs)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of all members."""
+        return iter(self._group)
+
+    def __len__(self) -> int:
+        """Number of members."""
+        return len(self._group)
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is a member of this name, even if its link leads nowhere."""
+        return isinstance(name, str) and self._group.get(name, getlink=True) is not None
+
+    def __getitem__(self, name: str) -> nodes.Group | nodes.Dataset:
+        """Return a member that lies in this file."""
+        if self.link_kind(name) != "hard":
+            raise CorruptDatasetError(f"{self.name}/{name} is a link to another place")
+        return adapt(self._group[name])
+
+    def link_kind(self, name: str) -> str:
+        """Return the kind of link that a member is."""
+        link = self._group.get(name, getlink=True)
+        if link is None:
+            raise KeyError(name)
+        kinds = {h5py.SoftLink: "soft", h5py.ExternalLink: "external"}
+        return kinds.get(type(link), "hard")
+
+
+class H5pyFile(H5pyGroup, nodes.File):
+    """A file that h5py reads, after it was proven."""
+
+    def __init__(self, path: Path) -> None:
+        version = _version(path)
+        prove(path)
+        self.file = h5py.File(path, "r")
+        if _version(path) != version:
+            self.file.close()
+            raise CorruptDatasetError("the file was changed while it was opened")
+        super().__init__(self.file)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class H5pyDataset(nodes.Dataset):
+    """A dataset that h5py reads."""
+
+    def __init__(self, dataset: h5py.Dataset) -> None:
+        self._dataset = dataset
+        self.name = dataset.name
+        self.shape, self.dtype = dataset.shape, dataset.dtype
+        self.chunks, self.maxshape = dataset.chunks, dataset.maxshape
+        properties = dataset.id.get_create_plist()
+        self.is_elsewhere = bool(
+            properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count()
+        )
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes."""
+        return dict(self._dataset.attrs)
+
+    def read(self) -> Any:
+        """Return all values."""
+        if self.is_elsewhere:
+            raise CorruptDatasetError(f"{self.name}: its values are in another file")
+        for shape in (self.shape or (), self.chunks or ()):
+            size = math.prod(shape) * self.dtype.itemsize
+            if size > FREE_BYTES and size > MOST_PACKED * self._dataset.file.id.get_filesize():
+                raise CorruptDatasetError(
+                    f"{self.name} declares {size} bytes of shape {shape}, far more than its file "
+                    "can hold"
+                )
+        if self.shape is not None and h5py.check_string_dtype(self.dtype) is not None:
+            return self._dataset.asstr()[()]
+        return self._dataset[()]
+
+
+def adapt(node: Any) -> Any:
+    """Give an object of h5py the interface of this package; others are returned as they are."""
+    if isinstance(node, nodes.Node):
+        return node
+    if isinstance(node, h5py.Group):
+        return H5pyGroup(node)
+    return H5pyDataset(node) if isinstance(node, h5py.Dataset) else node

@@ -1,0 +1,110 @@
+"""What can be read from an HDF5 file, whoever reads it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+
+
+class Node(ABC):
+    """A group or a dataset.
+
+    Attributes:
+        name: its path in the file, such as ``/episode_0/rewards``.
+    """
+
+    name: str
+
+    @property
+    @abstractmethod
+    def attrs(self) -> dict[str, Any]:
+        """The attributes, with values as h5py returns them."""
+
+
+class Group(Node):
+    """A group: a mapping of names to groups and datasets."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of all members."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of members."""
+
+    @abstractmethod
+    def __contains__(self, name: object) -> bool:
+        """Tell whether there is a member of this name."""
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Group | Dataset:
+        """Return a member.
+
+        Raises:
+            KeyError: there is none of this name.
+            CorruptDatasetError: it is damaged, or a link to another place.
+        """
+
+    @abstractmethod
+    def link_kind(self, name: str) -> str:
+        """Return ``hard``, ``soft`` or ``external``; only hard links are followed.
+
+        Raises:
+            KeyError: there is no member of this name.
+        """
+
+
+class File(Group):
+    """A file and its root group; a context manager."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file; arrays that were read are copies and stay."""
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+
+class Dataset(Node):
+    """An array.
+
+    Attributes:
+        shape: None if it has no values at all, and then :meth:`read` returns ``h5py.Empty``.
+        dtype: as h5py reports it.
+        chunks: shape of a chunk, None if there are none.
+        maxshape: None where it can grow without end.
+        is_elsewhere: its values are those of other files or datasets.
+    """
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...] | None
+    maxshape: tuple[int | None, ...] | None
+    is_elsewhere: bool
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape or ())
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        if not self.shape:
+            raise TypeError(f"{self.name} is not an array")
+        return self.shape[0]
+
+    @abstractmethod
+    def read(self) -> Any:
+        """Return all values, as new arrays; text as an array of strings.
+
+        Raises:
+            CorruptDatasetError: they are damaged or elsewhere.
+        """

@@ -1,0 +1,465 @@
+"""HDF5 is read without libhdf5: the same values as h5py's, and no damage can crash the reader."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.storage import MinariStorage
+from minari_pipe.storage.hdf5 import EpisodeFile
+from minari_pipe.storage.hdf5_format import checked, nodes, reader
+from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked
+from minari_pipe.storage.hdf5_format.source import NotUnderstoodError, lookup3
+from tests.conftest import FULL, SHARED
+from tests.generated import any_space, assert_same, episode, examples
+
+OBSERVATIONS = spaces.Dict(
+    a=spaces.Box(-1, 1, (2,)), t=spaces.Tuple([spaces.Text(8), spaces.Discrete(3)])
+)
+ACTIONS = spaces.Box(-1, 1, (2,), np.float32)
+LINKS = {h5py.HardLink: "hard", h5py.SoftLink: "soft", h5py.ExternalLink: "external"}
+#: a damaged file is refused or read within this time, in seconds of the processor
+TIME = 5
+
+
+def assert_equal_files(path: Path) -> None:
+    """Assert that our reader understands all of a file, and returns what h5py does."""
+    with h5py.File(path, "r") as expected, reader.open_file(path) as found:
+        reader.walk(found)
+        assert_equal(expected, found)
+
+
+def assert_equal(expected: Any, found: nodes.Group | nodes.Dataset) -> None:
+    assert expected.name == found.name
+    attributes = dict(expected.attrs)
+    assert attributes.keys() == found.attrs.keys()
+    for name, value in attributes.items():
+        assert_value(value, found.attrs[name], f"{found.name}@{name}")
+    if isinstance(found, nodes.Dataset):
+        for fact in ("shape", "dtype", "chunks", "maxshape"):
+            assert getattr(expected, fact) == getattr(found, fact), (found.name, fact)
+        text = h5py.check_string_dtype(expected.dtype) and expected.shape is not None
+        assert_value(expected.asstr()[()] if text else expected[()], found.read(), found.name)
+        return
+    assert set(expected) == set(found) and len(expected) == len(found)
+    for name in expected:
+        kind = LINKS[type(expected.get(name, getlink=True))]
+        assert found.link_kind(name) == kind
+        assert name in found
+        if kind == "hard":
+            assert_equal(expected[name], found[name])
+
+
+def assert_value(expected: Any, found: Any, where: str) -> None:
+    if isinstance(expected, h5py.Empty):
+        assert isinstance(found, h5py.Empty) and expected.dtype == found.dtype, where
+    elif h5py.check_vlen_dtype(getattr(expected, "dtype", np.dtype(int))) is not None:
+        assert expected.shape == found.shape
+        for left, right in zip(expected.flat, found.flat):
+            assert_same(left, right, where)
+    else:
+        assert_same(expected, found, where)
+
+
+def everything(path: Path, **options: Any) -> None:
+    """Write a file with every feature that is understood."""
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w", **options) as file:
+        for name, value in {
+            "empty": h5py.Empty("f4"),
+            "no_text": h5py.Empty(h5py.string_dtype()),
+            "complex": 1 + 2j,
+            "complex64": np.complex64(3j),
+            "text": "hä",
+            "flag": True,
+            "texts": np.array(["a", "bb", ""], object),
+            "bytes": np.bytes_(b"abc"),
+            "halves": np.arange(3, dtype="f2"),
+        }.items():
+            file.attrs[name] = value
+        ordered = file.create_group("ordered", track_order=True)
+        for index in range(30):  # more than a header holds: they are in a fractal heap
+            ordered.attrs[f"a{index}"] = index
+        for index in range(30):
+            ordered.create_group(f"g{index}")
+        file.create_dataset(
+            "packed",
+            data=np.arange(10_000, dtype="i4").reshape(100, 100),
+            compression="gzip",
+            shuffle=True,
+            chunks=(7, 13),
+        )
+        file["big_endian"] = np.arange(5, dtype=">f8")
+        file["scalar"] = 3.5
+        file["text"] = "hällo"
+        file["empty"] = h5py.Empty("i8")
+        file["fixed"] = np.array([b"ab", b"c"], "S4")
+        file["none"] = np.zeros((0, 3))
+        file.create_dataset("filled", (100, 3), "f4", chunks=(9, 2), fillvalue=7.5)[50:60] = 1
+        file.create_dataset("never", (10, 3), "i2", fillvalue=3)
+        sequences = file.create_dataset("sequences", (5,), h5py.vlen_dtype(np.uint8))
+        sequences[1] = np.arange(9, dtype=np.uint8)
+        texts = file.create_dataset("texts", (50,), h5py.string_dtype(), chunks=(8,))
+        texts[3:20] = "xäy" * 300
+        file["soft"] = h5py.SoftLink("/ordered")
+        file["external"] = h5py.ExternalLink("a.h5", "/x")
+        grown = file.create_dataset("grown", (300, 40), "f8", chunks=(3, 3), maxshape=(None, None))
+        grown[:] = rng.random((300, 40))
+        grown.resize((400, 20))
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_layout(h5py.h5d.COMPACT)
+        shape = h5py.h5s.create_simple((4,))
+        own = h5py.h5d.create(file.id, b"compact", h5py.h5t.NATIVE_INT32, shape, properties)
+        h5py.Dataset(own)[:] = [1, 2, 3, 4]
+        properties = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+        properties.set_attr_creation_order(h5py.h5p.CRT_ORDER_TRACKED)
+        large = h5py.Group(h5py.h5g.create(file.id, b"large", gcpl=properties))
+        large.attrs["huge"] = np.arange(100_000.0)
+        large.attrs["some"] = np.arange(700.0)
+        large.attrs["text"] = "y" * 200_000
+
+
+# --- the same as h5py
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"track_order": True}, {"userblock_size": 512}, {"userblock_size": 4096}],
+    ids=["default", "in order of creation", "after 512 bytes", "after 4096 bytes"],
+)
+def test_every_feature_is_read_as_h5py_does(tmp_path: Path, options: dict[str, Any]) -> None:
+    everything(tmp_path / "x.hdf5", **options)
+    assert_equal_files(tmp_path / "x.hdf5")
+
+
+@examples(8)
+@given(any_space, any_space, st.integers(0, 2**32))
+def test_files_of_ours_are_read_as_h5py_does(
+    tmp_path_factory: pytest.TempPathFactory, observations: Any, actions: Any, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    path = tmp_path_factory.mktemp("data") / "main_data.hdf5"
+    with EpisodeFile.create(path) as file:
+        file.add([episode(observations, actions, rng) for _ in range(3)], observations, actions)
+    assert_equal_files(path)
+
+
+def minari_storage(path: Path) -> Any:
+    from minari.dataset.minari_storage import MinariStorage as Minari
+
+    space = spaces.Box(-1, 1, (3,), np.float64)
+    return Minari.new(path, space, spaces.Discrete(3), data_format="hdf5")
+
+
+def minari_episodes(count: int, steps: int, **extra: Any) -> list[Any]:
+    from minari.data_collector import EpisodeBuffer
+
+    rng = np.random.default_rng(0)
+    return [
+        EpisodeBuffer(
+            seed=index,
+            observations=list(rng.uniform(-1, 1, (steps + 1, 3))),
+            actions=list(rng.integers(3, size=steps)),
+            rewards=list(rng.random(steps)),
+            terminations=[False] * steps,
+            truncations=[False] * (steps - 1) + [True],
+            infos={"note": ["ä"] * (steps + 1), "deep": {"x": list(rng.random(steps + 1))}},
+            **extra,
+        )
+        for index in range(count)
+    ]
+
+
+def test_files_of_minari_are_read_as_h5py_does(tmp_path: Path) -> None:
+    """With attributes added, and an episode that goes on."""
+    storage = minari_storage(tmp_path / "data")
+    storage.update_episodes(minari_episodes(4, 5, options={"deep": {"x": 1.5}}))
+    storage.update_episode_metadata([{f"k{i}": "x" * i for i in range(30)}], [1])
+    (more,) = minari_episodes(1, 4)
+    more = replace(
+        more,
+        id=2,
+        seed=None,
+        observations=more.observations[1:],
+        infos={"note": ["ö"] * 4, "deep": {"x": [0.5] * 4}},
+    )
+    storage.update_episodes([more])
+    assert_equal_files(tmp_path / "data" / "main_data.hdf5")
+
+
+def test_many_chunks_of_minari_are_read_as_h5py_does(tmp_path: Path) -> None:
+    storage = minari_storage(tmp_path / "data")
+    storage.update_episodes(minari_episodes(1, 40_000))
+    path = tmp_path / "data" / "main_data.hdf5"
+    with h5py.File(path) as file:
+        assert file["episode_0/observations"].id.get_num_chunks() > 10
+    assert_equal_files(path)
+
+
+@pytest.mark.parametrize("order", [False, True], ids=["by name", "in order of creation"])
+def test_thousands_of_episodes_are_read_as_h5py_does(tmp_path: Path, order: bool) -> None:
+    """Their names need a tree of several levels, or a fractal heap of indirect blocks."""
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w", track_order=order) as file:
+        for index in range(3000):
+            group = file.create_group(f"episode_{index}")
+            group.attrs["id"] = index
+    assert_equal_files(path)
+    with reader.open_file(path) as file:
+        assert len(file) == 3000
+
+
+@pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "0.4.2", "0.4.3", "0.5.0", "0.5.3", "0.5.4"])
+def test_files_of_all_releases_are_read_as_h5py_does(version: str) -> None:
+    folder = SHARED / "legacy" / version
+    if not folder.is_dir():
+        pytest.skip(f"the files of {version} are not at {folder}")
+    paths = sorted(folder.rglob("*.hdf5"))
+    assert paths
+    for path in paths:
+        assert_equal_files(path)
+
+
+def test_a_file_without_a_byte_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "x.hdf5").touch()
+    with open_checked(tmp_path / "x.hdf5") as file:
+        assert list(file) == [] and file.attrs == {}
+    check_structure(tmp_path / "x.hdf5")
+
+
+def test_the_checksum_is_that_of_bob_jenkins() -> None:
+    """The values are those in the comments of his lookup3.c."""
+    assert lookup3(b"") == 0xDEADBEEF
+    assert lookup3(b"Four score and seven years ago") == 0x17770551
+
+
+# --- what is left to h5py
+
+
+def test_other_features_are_left_to_h5py(tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    everything(path, libver="latest")
+    with reader.open_file(path) as file, pytest.raises(NotUnderstoodError):
+        reader.walk(file)
+    with h5py.File(path) as expected, open_checked(path) as found:
+        assert_equal(expected, found)
+        assert isinstance(found["packed"], checked.H5pyDataset)
+        assert isinstance(found["scalar"], reader.Dataset)
+    check_structure(path)
+
+
+def test_values_of_other_files_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        layout = h5py.VirtualLayout((3,), "f8")
+        layout[:] = h5py.VirtualSource("other.hdf5", "x", (3,))
+        file.create_virtual_dataset("virtual", layout)
+        file.create_dataset("external", (3,), "f8", external=[("/etc/passwd", 0, 24)])
+    with reader.open_file(path) as file:
+        for name in ("virtual", "external"):
+            dataset = file[name]
+            assert isinstance(dataset, nodes.Dataset) and dataset.is_elsewhere
+            with pytest.raises(CorruptDatasetError, match=f"/{name}: .* in another file"):
+                dataset.read()
+
+
+PROBES = {
+    "it crashes": "import os; os.abort()",
+    "it hangs": "while True: pass",
+    "it refuses": "import sys; sys.exit('no')",
+}
+
+
+@pytest.mark.parametrize("probe", PROBES.values(), ids=PROBES.keys())
+def test_libhdf5_sees_no_file_that_another_process_could_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: str
+) -> None:
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("x", data=np.arange(9), chunks=(2,))
+    (tmp_path / "probe.py").write_text(probe)
+    monkeypatch.setattr(checked.probe, "__file__", str(tmp_path / "probe.py"))
+    monkeypatch.setattr(checked, "_SECONDS", 0.2)
+    with open_checked(path) as file:
+        for _ in range(2):  # the second time from memory
+            with pytest.raises(CorruptDatasetError):
+                file["x"]
+    with pytest.raises(CorruptDatasetError):
+        check_structure(path)
+    shutil.copy(path, tmp_path / "y.hdf5")  # another file is another matter
+    monkeypatch.undo()
+    with open_checked(tmp_path / "y.hdf5") as file:
+        assert file["x"].read().tolist() == list(range(9))
+
+
+# --- damage
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file of six episodes with text, options and infos."""
+    folder = tmp_path_factory.mktemp("small") / "data"
+    rng = np.random.default_rng(0)
+    storage = MinariStorage.new(folder, OBSERVATIONS, ACTIONS)
+    storage.update_episodes([episode(OBSERVATIONS, ACTIONS, rng) for _ in range(6)])
+    return (folder / "main_data.hdf5").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file with headers of version 2 and fractal heaps, gzip and texts."""
+    path = tmp_path_factory.mktemp("newer") / "x.hdf5"
+    everything(path, track_order=True)
+    with h5py.File(path, "a") as file:
+        del file["large"], file["grown"]
+    return path.read_bytes()
+
+
+def read_all(path: Path) -> dict[str, Any]:
+    """Read all of a file, or raise an error of the tree."""
+    values: dict[str, Any] = {}
+    with reader.open_file(path) as file:
+        reader.walk(file)
+        pending: list[Any] = [file]
+        while pending and len(values) < 10_000:
+            node = pending.pop()
+            values[node.name] = (node.attrs, node.read() if isinstance(node, nodes.Dataset) else 0)
+            if isinstance(node, nodes.Group):
+                pending += [node[name] for name in node if node.link_kind(name) == "hard"]
+    return values
+
+
+def try_to_read(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    start = time.process_time()
+    try:
+        read_all(path)
+        result = "read"
+    except CorruptDatasetError:
+        result = "damaged"
+    except NotUnderstoodError:
+        result = "not understood"
+    assert time.process_time() - start < TIME
+    return result
+
+
+@pytest.mark.parametrize("kind", ["small", "newer"])
+def test_a_file_that_is_cut_anywhere_is_damaged(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    content = request.getfixturevalue(kind)
+    step = 97 if FULL else 1999
+    for end in [*range(1, 200), *range(200, len(content), step), len(content) - 1]:
+        assert try_to_read(tmp_path / "x.hdf5", content[:end]) == "damaged", end
+
+
+@pytest.mark.parametrize("kind", ["small", "newer"])
+def test_a_file_with_other_bytes_anywhere_is_damaged_or_read(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    content = request.getfixturevalue(kind)
+    results = set()
+    for case in range(3000 if FULL else 300):
+        rng = random.Random(case)
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 1, 2, 8, 100])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        results.add(try_to_read(tmp_path / "x.hdf5", bytes(damaged)))
+    assert results >= {"read", "damaged"}
+
+
+def test_every_byte_of_a_header_may_be_anything(tmp_path: Path) -> None:
+    """One byte after the other, in a file that is all structure."""
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        group = file.create_group("g")
+        group.attrs["a"] = "text"
+        group.create_dataset("x", data=np.arange(6).reshape(3, 2), chunks=(2, 2))
+    content = path.read_bytes()
+    used = [at for at, byte in enumerate(content) if byte]
+    for at in used if FULL else used[::3]:
+        for byte in (0, 1, 0x7F, 0xFF):
+            damaged = bytearray(content)
+            damaged[at] = byte
+            try_to_read(path, bytes(damaged))
+
+
+def test_a_pointer_that_leads_in_a_circle_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        for index in range(2000):
+            file.create_group(f"episode_{index}")
+    content = bytearray(path.read_bytes())
+    for at in range(0, len(content), 8):
+        if content[at : at + 4] == b"TREE" and content[at + 5]:  # its first child is itself
+            content[at + 32 : at + 40] = at.to_bytes(8, "little")
+    path.write_bytes(content)
+    for use in (read_all, check_structure):
+        with pytest.raises(CorruptDatasetError, match="/: "):
+            use(path)
+
+
+def test_a_group_below_itself_is_walked_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_group("g")["again"] = file["/"]
+    check_structure(path)
+
+
+@pytest.mark.parametrize("packed", [None, "gzip"])
+def test_more_values_than_the_file_can_hold_are_refused(tmp_path: Path, packed: Any) -> None:
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (2**40,), "f8", chunks=(1000,), compression=packed)
+    with (
+        reader.open_file(path) as file,
+        pytest.raises(CorruptDatasetError, match="/x: it declares"),
+    ):
+        file["x"].read()
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_damaged(tmp_path: Path, small: bytes) -> None:
+    """Touching lost pages of a mapped file would be a signal."""
+    path = tmp_path / "x.hdf5"
+    path.write_bytes(small)
+    with reader.open_file(path) as file:
+        rewards = file["episode_0"]["rewards"]
+        with open(path, "r+b") as other:
+            other.truncate(100)
+        with pytest.raises(CorruptDatasetError, match="cut while it was read"):
+            rewards.read()
+        with pytest.raises(CorruptDatasetError, match="cut while it was read"):
+            file["episode_0"]
+
+
+def test_arrays_outlive_their_file_and_can_be_changed(tmp_path: Path, small: bytes) -> None:
+    path = tmp_path / "x.hdf5"
+    path.write_bytes(small)
+    with reader.open_file(path) as file:
+        rewards = file["episode_0"]["rewards"].read()
+    rewards += 1
+    with pytest.raises(CorruptDatasetError, match="closed"):
+        file["episode_1"]
+
+
+def test_nothing_is_appended_to_a_damaged_file(tmp_path: Path, small: bytes) -> None:
+    """libhdf5, which writes, would crash on some."""
+    path = tmp_path / "main_data.hdf5"
+    at = small.rindex(b"TREE")
+    path.write_bytes(small[:at] + b"tree" + small[at + 4 :])
+    before = path.read_bytes()
+    with pytest.raises(CorruptDatasetError), EpisodeFile.extend(path):
+        pass
+    assert path.read_bytes() == before
