@@ -20,7 +20,7 @@ from minari_pipe.storage.attributes import (
     from_exact_form,
     unflatten_attributes,
 )
-from tests.generated import assert_same, examples
+from minari_pipe.testing import assert_same, examples
 
 numbers = st.one_of(
     st.none(),

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.columns import episode_columns
+from minari_pipe.testing import ARRAYS, assert_same, episode, examples
+from minari_pipe.testing import spaces as any_space
 from minari_pipe.tree import map_leaves
-from tests.generated import ARRAYS, any_space, assert_same, episode, examples
 
 ARM = spaces.Dict(arm=spaces.Box(-1, 1, (2,)), grip=spaces.Tuple([spaces.Discrete(3)]))
 INTEGER = spaces.Discrete(9)
@@ -30,7 +31,7 @@ def columns(buffer, observation_space=INTEGER, action_space=ARM, **kwargs):
 
 
 @examples(30)
-@given(any_space, any_space, st.integers(0, 2**32))
+@given(any_space(), any_space(), st.integers(0, 2**32))
 def test_arrays_pass_unchanged_with_and_without_spaces(observation_space, action_space, seed):
     buffer = episode(observation_space, action_space, np.random.default_rng(seed))
     for spaces_ in ((observation_space, action_space), (None, None)):
@@ -40,7 +41,7 @@ def test_arrays_pass_unchanged_with_and_without_spaces(observation_space, action
 
 
 @examples(30)
-@given(any_space, any_space, st.integers(0, 2**32))
+@given(any_space(), any_space(), st.integers(0, 2**32))
 def test_lists_of_rows_become_the_same_columns(observation_space, action_space, seed):
     buffer = episode(observation_space, action_space, np.random.default_rng(seed))
 

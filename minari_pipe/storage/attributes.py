@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,30 @@ from minari_pipe.errors import InvalidEpisodeError
 EXACT = "minari_pipe_exact"
 #: bytes that HDF5 writes as the length of a name hold no more; longer names come back damaged
 _MAX_NAME_BYTES = 65_534
+
+
+def whole_seed(seed: Any) -> int | None:
+    """Return the seed of a reset as it is stored.
+
+    Raises:
+        InvalidEpisodeError: it is no whole number, or negative.
+
+    Example:
+        >>> whole_seed(np.uint64(2**63))
+        9223372036854775808
+    """
+    if seed is None:
+        return None
+    try:
+        whole = operator.index(seed)
+    except TypeError:
+        whole = -1
+    if whole < 0:
+        raise InvalidEpisodeError(
+            f"a seed must be None or a whole number from 0 on, got {type(seed).__name__} "
+            f"{seed!r:.60}"
+        )
+    return whole
 
 
 def check_options(options: Any) -> None:

@@ -10,9 +10,10 @@ import importlib
 import json
 import os
 import shutil
+import sys
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -33,20 +34,34 @@ from minari_pipe.errors import (
     InvalidMetadataError,
     UnknownFormatError,
 )
-from minari_pipe.metadata import FIXED_KEYS, dump_metadata, validate_metadata
+from minari_pipe.metadata import FIXED_KEYS, dump_metadata, metadata_faults, validate_metadata
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.files import current, transaction
+from minari_pipe.storage.jpeg import check_jpeg_spaces
 from minari_pipe.storage.writer import EpisodeWriter, buffer_of
 
 METADATA_FILE_NAME = "metadata.json"
+"""Name of the file that holds the metadata of a dataset, in its data directory."""
+
 PathLike = str | os.PathLike[str]
 
 #: formats that write, by ``data_format``
 _FORMATS = {
     "hdf5": "minari_pipe.storage.hdf5:HDF5Storage",
+    "arrow": "minari_pipe.storage.arrow:ArrowStorage",
+    "parquet": "minari_pipe.storage.arrow:ParquetStorage",
+}
+#: formats that write too, but only for this process
+_UNLISTED = {
+    "memory": "minari_pipe.storage.memory:MemoryStorage",
 }
 #: storages without ``metadata.json``: each class recognises its data by the path
-_OTHERS: tuple[str, ...] = ()
+_OTHERS: tuple[str, ...] = (
+    _UNLISTED["memory"],
+    "minari_pipe.storage.legacy.attributes:AttributesStorage",
+    "minari_pipe.storage.legacy.flat:FlatStorage",
+    "minari_pipe.storage.legacy.d4rl:D4RLStorage",
+)
 _ENTRY_POINTS = "minari_pipe.storages"
 
 
@@ -54,6 +69,7 @@ def get_storage_keys() -> list[str]:
     """Return the names of the formats that ``data_format`` can take.
 
     Example:
+        >>> from minari_pipe import get_storage_keys
         >>> "hdf5" in get_storage_keys()
         True
     """
@@ -63,11 +79,19 @@ def get_storage_keys() -> list[str]:
 def get_minari_storage(storage_type: str) -> type[MinariStorage]:
     """Return the storage class of a format.
 
+    Args:
+        storage_type: one of :func:`get_storage_keys`, or ``"memory"``, which is not listed there:
+            its datasets end with the process.
+
     Raises:
         UnknownFormatError: no storage has this name.
         MissingDependencyError: the package that the format needs is not installed.
+
+    Example:
+        >>> get_minari_storage("hdf5").__name__
+        'HDF5Storage'
     """
-    address = _FORMATS.get(storage_type)
+    address = (_FORMATS | _UNLISTED).get(storage_type)
     if address is not None:
         return _load(address)
     for entry in entry_points(group=_ENTRY_POINTS):
@@ -83,9 +107,12 @@ def _load(address: str) -> type[MinariStorage]:
     return getattr(importlib.import_module(module), name)
 
 
-def _other_format(data_path: Path) -> type[MinariStorage] | None:
+def other_format(data_path: Path) -> type[MinariStorage] | None:
     """Return the storage that knows this data, if it is not of the standard's present layout."""
-    return next((c for c in map(_load, _OTHERS) if c.recognises(data_path)), None)
+    known = _OTHERS
+    if _is_empty(data_path):  # no older layout; what lives in memory is in a module that is loaded
+        known = tuple(address for address in _OTHERS if address.partition(":")[0] in sys.modules)
+    return next((c for c in map(_load, known) if c.recognises(data_path)), None)
 
 
 class MinariStorage(ABC):
@@ -93,6 +120,55 @@ class MinariStorage(ABC):
 
     The metadata on disk is always that of the episodes on disk: an append is visible wholly or
     not at all, also to a process that reads meanwhile. One process writes at a time, others wait.
+
+    Example:
+        >>> from gymnasium.spaces import Discrete
+        >>> from minari_pipe import EpisodeBuffer, MinariStorage
+        >>> storage = MinariStorage.new("some/data", Discrete(9), Discrete(2), data_format="memory")
+        >>> storage.update_episodes([
+        ...     EpisodeBuffer(
+        ...         seed=7,
+        ...         observations=[0, 1, 2],
+        ...         actions=[1, 1],
+        ...         rewards=[0.0, 1.0],
+        ...         terminations=[False, True],
+        ...         truncations=[False, False],
+        ...     )
+        ... ])
+        >>> (episode,) = storage.get_episodes([0])
+        >>> episode["observations"], episode["seed"]
+        (array([0, 1, 2]), 7)
+        >>> next(storage.get_episode_metadata([0]))["rewards_sum"]
+        1.0
+        >>> storage.total_episodes, storage.total_steps, storage.observation_space
+        (1, 2, Discrete(9))
+
+        Attributes of the dataset and of its episodes:
+
+        >>> storage.update_metadata({"author": {"Ada"}})
+        >>> storage.metadata["author"], storage.metadata["action_space"]
+        ({'Ada'}, Discrete(2))
+        >>> storage.read_raw_metadata(storage.data_path)["author"]
+        ['Ada']
+        >>> storage.update_episode_metadata([{"weather": "rain"}])
+        >>> next(storage.get_episode_metadata([0]))["weather"]
+        'rain'
+
+        Everything of some episodes, to append it elsewhere:
+
+        >>> other = MinariStorage.new(
+        ...     "other/data", storage.observation_space, storage.action_space, data_format="hdf5"
+        ... )
+        >>> other.update_from_storage(storage, [0])
+        >>> other.update_episodes(storage.get_buffers([0]))
+        >>> [buffer.seed for buffer in MinariStorage.read("other/data").get_buffers()]
+        [7, 7]
+        >>> list(other.apply(lambda episode: float(episode["rewards"].sum())))
+        [1.0, 1.0]
+        >>> other.check_spaces(Discrete(3), Discrete(2)), other.jpeg_encoding
+        (None, False)
+        >>> other.get_size() < 1.0  # MB
+        True
     """
 
     FORMAT: str
@@ -104,6 +180,14 @@ class MinariStorage(ABC):
         action_space: gym.Space,
         jpeg_encoding: bool = False,
     ) -> None:
+        """Open data that is there; users call :meth:`read` or :meth:`new`.
+
+        Args:
+            data_path: directory of the data.
+            observation_space: space of the observations.
+            action_space: space of the actions.
+            jpeg_encoding: whether images are stored as JPEG.
+        """
         self._data_path = Path(data_path)
         self._observation_space = observation_space
         self._action_space = action_space
@@ -111,12 +195,19 @@ class MinariStorage(ABC):
 
     @classmethod
     def recognises(cls, data_path: Path) -> bool:
-        """Whether this is data of this class; asked of the formats without ``metadata.json``."""
+        """Whether this is data of this class; asked of the formats without ``metadata.json``.
+
+        Args:
+            data_path: a directory or a file.
+        """
         return False
 
     @classmethod
     def read_raw_metadata(cls, data_path: PathLike) -> dict[str, Any]:
         """Return the content of ``metadata.json`` as it is, or what an older layout has of it.
+
+        Args:
+            data_path: directory of the data, or the file of a layout that is one file.
 
         Raises:
             DatasetNotFoundError: the directory or the file does not exist.
@@ -127,9 +218,13 @@ class MinariStorage(ABC):
         try:
             text = current(path, lambda path: path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            other = _other_format(data_path)
+            other = other_format(data_path)
             if other is not None:
                 return other.read_raw_metadata(data_path)
+            if data_path.is_file():
+                raise CorruptDatasetError(
+                    f"{data_path} is a file of no layout that is known here"
+                ) from None
             if not data_path.is_dir():
                 raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
             raise DatasetNotFoundError(f"No data found in data path {data_path}") from None
@@ -142,16 +237,27 @@ class MinariStorage(ABC):
         if not isinstance(metadata, dict):
             raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
         for key in ("total_episodes", "total_steps"):
-            value = metadata.get(key)
+            value = metadata.get(key, 0)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise CorruptDatasetError(
                     f"{path} must have {key}, a number that is not negative; it has {value!r}"
                 )
+        episodes, steps = metadata.get("total_episodes", 0), metadata.get("total_steps", 0)
+        if {"total_episodes", "total_steps"} <= metadata.keys() and bool(episodes) != bool(steps):
+            raise CorruptDatasetError(
+                f"{path} has {episodes} total_episodes and {steps} total_steps; every episode has "
+                "a step at least"
+            )
         return metadata
 
     @staticmethod
-    def read(data_path: PathLike) -> MinariStorage:
+    def read(data_path: PathLike, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
         """Open the storage in a data directory, whatever its format.
+
+        Args:
+            data_path: the directory, or the file of a layout that is one file.
+            trusted_modules: modules whose code the environment of the data may name; it is made
+                only where the data has no spaces.
 
         Raises:
             DatasetNotFoundError: there is no data.
@@ -159,9 +265,9 @@ class MinariStorage(ABC):
             UnknownFormatError: its ``data_format`` is unknown.
         """
         if not has_metadata_file(Path(data_path)):
-            other = _other_format(Path(data_path))
+            other = other_format(Path(data_path))
             if other is not None:
-                return other.open(Path(data_path))
+                return other.open(Path(data_path), trusted_modules=trusted_modules)
         metadata = MinariStorage.read_raw_metadata(data_path)
         path = Path(data_path) / METADATA_FILE_NAME
         spaces: dict[str, gym.Space] = {}
@@ -173,7 +279,7 @@ class MinariStorage(ABC):
                 raise CorruptDatasetError(
                     f"{path} has neither both spaces nor an env_spec; they cannot be guessed"
                 )
-            env = recover(metadata["env_spec"])
+            env = recover(metadata["env_spec"], trusted_modules=trusted_modules)
             spaces.setdefault("observation_space", env.observation_space)
             spaces.setdefault("action_space", env.action_space)
             env.close()
@@ -185,8 +291,7 @@ class MinariStorage(ABC):
             Path(data_path),
             spaces["observation_space"],
             spaces["action_space"],
-            # Minari up to 0.5.3 had no such key and always encoded
-            jpeg_encoding=bool(metadata.get("jpeg_encoding", True)),
+            jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
         )
 
     @staticmethod
@@ -222,7 +327,7 @@ class MinariStorage(ABC):
             )
         storage_class = get_minari_storage(data_format)
         data_path = Path(data_path)
-        if (data_path / METADATA_FILE_NAME).exists():
+        if (data_path / METADATA_FILE_NAME).exists() or other_format(data_path) is not None:
             raise DatasetExistsError(
                 f"A dataset is already available at {data_path}. Delete it or specify another path"
             )
@@ -260,11 +365,19 @@ class MinariStorage(ABC):
     ) -> None:
         """Check that this format can store values of these spaces.
 
+        Args:
+            observation_space: space of the observations.
+            action_space: space of the actions.
+            jpeg_encoding: whether images are to be JPEG.
+
         Raises:
             UnsupportedSpaceError: it cannot.
+            MissingDependencyError: images are to be JPEG and Pillow is not installed.
         """
         serialize_space(observation_space)
         serialize_space(action_space)
+        if jpeg_encoding:
+            check_jpeg_spaces(observation_space, action_space)
 
     @classmethod
     @abstractmethod
@@ -273,23 +386,67 @@ class MinariStorage(ABC):
         data_path: Path,
         observation_space: gym.Space,
         action_space: gym.Space,
-        jpeg_encoding: bool,
-        metadata: dict[str, Any],
+        jpeg_encoding: bool = False,
+        metadata: dict[str, Any] | None = None,
     ) -> MinariStorage:
         """Begin an empty storage with this metadata; if that fails, nothing is left behind."""
 
     @classmethod
-    def open(cls, data_path: Path) -> MinariStorage:
-        """Open data of this class; see :meth:`recognises`."""
+    def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
+        """Open data of this class; see :meth:`recognises`.
+
+        Args:
+            data_path: a directory or a file that this class recognises.
+            trusted_modules: see :meth:`read`.
+
+        Raises:
+            NotImplementedError: the class recognises no data.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the attributes of episodes: ``id, total_steps, seed, options, rewards_*, ...``."""
+        """Yield the attributes of episodes: ``id, total_steps, seed, options, rewards_*, ...``.
+
+        Args:
+            episode_indices: their numbers, in the order in which they are yielded.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: the attributes are damaged.
+        """
 
     @abstractmethod
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield episodes as dicts with the fields of :class:`~minari_pipe.episode.EpisodeData`."""
+        """Yield episodes as dicts with the fields of :class:`~minari_pipe.episode.EpisodeData`.
+
+        Args:
+            episode_indices: their numbers, in the order in which they are yielded.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: an episode is damaged.
+        """
+
+    def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield episodes like :meth:`get_episodes`, for those who look for what is wrong in them.
+
+        A format whose columns can be of any length yields them as they are, and raises
+        ``IndexError`` after the last episode of its files, however many the metadata count.
+
+        Args:
+            episode_indices: the episodes.
+
+        Example:
+            >>> from gymnasium.spaces import Discrete
+            >>> from minari_pipe import MinariStorage
+            >>> storage = MinariStorage.new("any", Discrete(3), Discrete(2), data_format="memory")
+            >>> list(storage.get_unchecked_episodes([]))
+            []
+            >>> from minari_pipe.storage.memory import MemoryStorage
+            >>> MemoryStorage.forget("any")
+        """
+        return self.get_episodes(episode_indices)
 
     @abstractmethod
     def _change(self) -> AbstractContextManager[Change]:
@@ -304,6 +461,9 @@ class MinariStorage(ABC):
         A buffer whose ``id`` is that of a stored episode continues that episode: it has no row
         for a reset, so as many observations as actions.
 
+        Args:
+            episodes: taken one after the other, so a generator need not hold all of them.
+
         Raises:
             InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
         """
@@ -312,7 +472,12 @@ class MinariStorage(ABC):
         )
         with self._change() as change:
             writer = change.writer
-            steps = writer.add(episodes, self.observation_space, self.action_space)
+            steps = writer.add(
+                episodes,
+                self.observation_space,
+                self.action_space,
+                jpeg_encoding=self.jpeg_encoding,
+            )
             change.metadata["total_episodes"] = len(writer)
             change.metadata["total_steps"] += steps
 
@@ -344,13 +509,20 @@ class MinariStorage(ABC):
         metadata["observation_space"] = self.observation_space
         metadata["action_space"] = self.action_space
         for key in ("author", "author_email"):
-            if key in metadata:
-                value = metadata[key]
-                metadata[key] = {value} if isinstance(value, str) else set(value)
+            value = metadata.pop(key, None)
+            if value is None:
+                continue
+            names = [value] if isinstance(value, str) else value
+            for _, what in metadata_faults({key: names}):
+                raise CorruptDatasetError(f"{self.data_path}: metadata {key!r} {what}")
+            metadata[key] = set(names)
         return metadata
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:
         """Add values to the metadata or change them.
+
+        Args:
+            metadata: keys of the standard, or any others with what JSON can hold.
 
         Raises:
             InvalidMetadataError: a value has a wrong type, or a key may not change any more.
@@ -367,7 +539,12 @@ class MinariStorage(ABC):
     def apply(
         self, function: Callable[[dict], Any], episode_indices: Iterable[int] | None = None
     ) -> Iterator[Any]:
-        """Yield ``function(episode)`` for every episode, which is a dict; None means all."""
+        """Yield ``function(episode)`` for every episode.
+
+        Args:
+            function: takes what :meth:`get_episodes` yields.
+            episode_indices: the episodes; None means all.
+        """
         if episode_indices is None:
             episode_indices = range(self.total_episodes)
         return map(function, self.get_episodes(episode_indices))
@@ -375,15 +552,22 @@ class MinariStorage(ABC):
     def get_buffers(self, episode_indices: Iterable[int] | None = None) -> Iterator[EpisodeBuffer]:
         """Yield episodes with everything that is stored with them, ready to be appended elsewhere.
 
+        Images that are stored as JPEG stay JPEG, as :class:`~minari_pipe.storage.jpeg.Frames`,
+        so that a copy loses nothing more; a storage of either encoding takes them.
+
         Args:
             episode_indices: the episodes; None means all.
         """
         if episode_indices is None:
             episode_indices = range(self.total_episodes)
         indices = [int(index) for index in episode_indices]
-        pairs = zip(self.get_episodes(indices), self.get_episode_metadata(indices), strict=True)
-        for episode, attributes in pairs:
+        stored = self._get_stored_episodes(indices)
+        for episode, attributes in zip(stored, self.get_episode_metadata(indices), strict=True):
             yield buffer_of(episode, attributes)
+
+    def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield what :meth:`get_episodes` does, with the JPEG files of images for their arrays."""
+        return self.get_episodes(episode_indices)
 
     def update_from_storage(
         self, storage: MinariStorage, episode_indices: Iterable[int] | None = None
@@ -393,6 +577,9 @@ class MinariStorage(ABC):
         Args:
             storage: where the episodes come from; its authors are added to this one's.
             episode_indices: which of them; None means all.
+
+        Raises:
+            InvalidEpisodeError: the episodes are not of this storage's spaces.
         """
         theirs, ours = storage.metadata, self.metadata
         self.update_episodes(storage.get_buffers(episode_indices))
@@ -420,12 +607,18 @@ class MinariStorage(ABC):
     @property
     def total_episodes(self) -> int:
         """Number of episodes."""
-        return self.read_raw_metadata(self.data_path)["total_episodes"]
+        return self._total("total_episodes")
 
     @property
     def total_steps(self) -> int:
         """Number of steps of all episodes."""
-        return self.read_raw_metadata(self.data_path)["total_steps"]
+        return self._total("total_steps")
+
+    def _total(self, key: str) -> int:
+        metadata = self.read_raw_metadata(self.data_path)
+        if key not in metadata:
+            raise CorruptDatasetError(f"{self.data_path / METADATA_FILE_NAME} has no {key}")
+        return metadata[key]
 
     @property
     def observation_space(self) -> gym.Space:
@@ -466,16 +659,17 @@ class DirectoryStorage(MinariStorage):
         data_path: Path,
         observation_space: gym.Space,
         action_space: gym.Space,
-        jpeg_encoding: bool,
-        metadata: dict[str, Any],
+        jpeg_encoding: bool = False,
+        metadata: dict[str, Any] | None = None,
     ) -> DirectoryStorage:
         made = not data_path.exists()
         data_path.mkdir(parents=True, exist_ok=True)
         try:
             cls._create_files(data_path)
-            with transaction(data_path) as stage:
-                text = dump_metadata(metadata)
-                (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
+            if metadata is not None:  # else the caller, such as a test of Minari's, wrote it
+                with transaction(data_path) as stage:
+                    text = dump_metadata(metadata)
+                    (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
         except BaseException:
             if made:
                 shutil.rmtree(data_path, ignore_errors=True)
@@ -500,7 +694,8 @@ class DirectoryStorage(MinariStorage):
     @contextmanager
     def _change(self) -> Iterator[Change]:
         with transaction(self.data_path) as stage:
-            metadata = self.read_raw_metadata(self.data_path)
+            metadata: dict[str, Any] = {"total_episodes": 0, "total_steps": 0}
+            metadata |= self.read_raw_metadata(self.data_path)
             count = metadata["total_episodes"]
             with ExitStack() as stack:
                 change = Change(metadata, lambda: stack.enter_context(self._writer(stage, count)))
@@ -511,15 +706,26 @@ class DirectoryStorage(MinariStorage):
             (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
 
 
+def _encoded_always(metadata: Mapping[str, Any]) -> bool:
+    """Whether the release that wrote this encoded images; the key was new in Minari 0.5.4."""
+    return metadata.get("minari_version") not in ("0.5.0", "0.5.1", "0.5.2")
+
+
 def directory_size(data_path: Path, stage: Path | None = None) -> float:
     """Return the size of a directory's files in MB, rounded to 0.1; those of ``stage`` replace."""
     sizes: dict[str, int] = {}
-    for folder in (data_path,) if stage is None else (data_path, stage):
-        for path in folder.rglob("*"):
-            name = path.relative_to(folder).as_posix()
-            if not any(part.startswith(".") for part in name.split("/")) and path.is_file():
-                sizes[name] = path.stat().st_size
+    for top in (data_path,) if stage is None else (data_path, stage):
+        for folder, below, names in os.walk(top):
+            below[:] = [name for name in below if not name.startswith(".")]
+            for name in names:
+                path = os.path.join(folder, name)
+                if not name.startswith(".") and os.path.isfile(path):
+                    sizes[os.path.relpath(path, top)] = os.path.getsize(path)
     return round(sum(sizes.values()) / 1e6, 1)
+
+
+def _is_empty(path: Path) -> bool:
+    return not path.exists() or (path.is_dir() and next(path.iterdir(), None) is None)
 
 
 def has_metadata_file(data_path: Path) -> bool:

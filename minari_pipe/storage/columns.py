@@ -12,8 +12,9 @@ from gymnasium import spaces
 
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError, UnsupportedSpaceError
-from minari_pipe.spaces import ARRAY_SPACES
+from minari_pipe.spaces import ARRAY_SPACES, is_image_space
 from minari_pipe.storage.attributes import clashing_name, is_storable_text
+from minari_pipe.storage.jpeg import Frames
 from minari_pipe.tree import Path, as_array, fits_exactly, leaves, stack
 
 Columns = dict[str, Any]
@@ -46,7 +47,8 @@ def episode_columns(
     Returns:
         ``observations``, ``actions``, ``rewards`` (float64), ``terminations``, ``truncations``
         (bool), ``infos``, and ``extras`` if there are any: groups of extra step data by name; a
-        leaf is an array ``(rows, ...)`` or a list of strings.
+        leaf is an array ``(rows, ...)``, a list of strings, or of images
+        :class:`~minari_pipe.storage.jpeg.Frames`, if the buffer has these.
 
     Raises:
         InvalidEpisodeError: rows, shapes or keys do not fit, or a value cannot be stored.
@@ -63,10 +65,11 @@ def episode_columns(
             "rewards": rewards,
             "terminations": _numbers(buffer.terminations, "terminations", np.bool_),
             "truncations": _numbers(buffer.truncations, "truncations", np.bool_),
-            "infos": _info_column(buffer.infos or {}, ("infos",)),
+            "infos": _without_empty(_info_column(buffer.infos or {}, ("infos",))),
         }
-        if buffer.extras:
-            columns["extras"] = _extra_columns(buffer.extras)
+        extras = _without_empty(_extra_columns(buffer.extras))
+        if extras:
+            columns["extras"] = extras
         _refuse_clashes(columns)
         for name, column in columns.items():
             extra = 1 if name in ("observations", "infos") and not continues else 0
@@ -77,7 +80,7 @@ def episode_columns(
                     unit = "rows" if extra else "steps"
                     expected = f" (expected {steps + 1}: the reset's and one a step)" * extra
                     raise InvalidEpisodeError(
-                        f"{_subscripts(path)} has {len(leaf)} {unit}, rewards has {steps}{expected}"
+                        f"{subscripts(path)} has {len(leaf)} {unit}, rewards has {steps}{expected}"
                     )
     except InvalidEpisodeError as error:
         raise InvalidEpisodeError(f"{where}{error}") from None
@@ -106,7 +109,7 @@ def _ends(space: gym.Space, path: Path) -> Iterator[Path]:
         for key in parts:
             if not _is_link_name(key):
                 raise UnsupportedSpaceError(
-                    f"the space of {_subscripts(path)} has the key {key!r}; {_LINK_NAMES}"
+                    f"the space of {subscripts(path)} has the key {key!r}; {_LINK_NAMES}"
                 )
     elif isinstance(space, spaces.Tuple):
         parts = dict(enumerate(space.spaces))
@@ -132,7 +135,13 @@ def _clash(name: str) -> str:
     )
 
 
-def _subscripts(path: Path) -> str:
+def subscripts(path: Path) -> str:
+    """Write a path as an expression: what messages about episodes call a leaf.
+
+    Example:
+        >>> subscripts(("actions", "arm", 0))
+        "actions['arm'][0]"
+    """
     return str(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
 
 
@@ -157,6 +166,10 @@ def _numbers(values: Any, name: str, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
+    if isinstance(value, Frames):
+        if space is not None and not is_image_space(space):
+            raise InvalidEpisodeError(f"{subscripts(path)} is JPEG, the space says {space}")
+        return value
     composite = space is None or isinstance(space, spaces.Dict | spaces.Tuple)
     if composite and isinstance(value, list) and value and isinstance(value[0], Mapping | tuple):
         value = stack(value)  # rows of trees become a tree of rows
@@ -164,14 +177,14 @@ def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
             found = list(value) if isinstance(value, Mapping) else type(value).__name__
             raise InvalidEpisodeError(
-                f"{_subscripts(path)} must have the keys {list(space.spaces)}, got {found}"
+                f"{subscripts(path)} must have the keys {list(space.spaces)}, got {found}"
             )
         return {key: _column(value[key], part, (*path, key)) for key, part in space.items()}
     if isinstance(space, spaces.Tuple):
         if not isinstance(value, tuple) or len(value) != len(space.spaces):
             length = len(value) if isinstance(value, tuple) else type(value).__name__
             raise InvalidEpisodeError(
-                f"{_subscripts(path)} must be a tuple of {len(space.spaces)}, got {length}"
+                f"{subscripts(path)} must be a tuple of {len(space.spaces)}, got {length}"
             )
         return tuple(
             _column(entry, part, (*path, index))
@@ -185,22 +198,24 @@ def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
         return tuple(_column(part, None, (*path, index)) for index, part in enumerate(value))
     if isinstance(value, Mapping | tuple) or value is None:
         raise InvalidEpisodeError(
-            f"{_subscripts(path)} must be an array or a list of rows, got {type(value).__name__}"
+            f"{subscripts(path)} must be an array or a list of rows, got {type(value).__name__}"
         )
     array = _rows(value, path)
-    if isinstance(space, spaces.Text) or (space is None and array.dtype.kind == "O"):
+    if isinstance(space, spaces.Text) or (
+        not isinstance(space, ARRAY_SPACES) and array.dtype.kind == "O"
+    ):
         if array.dtype.kind != "O" or array.ndim != 1:
-            raise InvalidEpisodeError(f"{_subscripts(path)} must be a list of strings")
+            raise InvalidEpisodeError(f"{subscripts(path)} must be a list of strings")
         return array.tolist()
     if not isinstance(space, ARRAY_SPACES):
         return array
     if array.shape[1:] != space.shape:
         raise InvalidEpisodeError(
-            f"{_subscripts(path)} has rows of shape {array.shape[1:]}, the space says {space.shape}"
+            f"{subscripts(path)} has rows of shape {array.shape[1:]}, the space says {space.shape}"
         )
     if array.dtype != space.dtype:
         if array.dtype.kind == "O":
-            raise InvalidEpisodeError(f"{_subscripts(path)} is text, the space says {space}")
+            raise InvalidEpisodeError(f"{subscripts(path)} is text, the space says {space}")
         # only Python numbers have no dtype of their own; an array's dtype is what was recorded
         if _is_python_number(value) and fits_exactly(array, space.dtype):
             return array.astype(space.dtype)
@@ -219,19 +234,19 @@ def _rows(value: Any, path: Path) -> npt.NDArray[Any]:
     except ValueError:
         shapes = sorted({np.shape(row) for row in value})
         raise InvalidEpisodeError(
-            f"{_subscripts(path)} has rows of different shapes: {shapes[:4]}"
+            f"{subscripts(path)} has rows of different shapes: {shapes[:4]}"
         ) from None
     if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
         # NumPy turns the numbers of a mixed list into text
         array = np.asarray(value, dtype=object)
     array = as_array(array, path)
     if array.ndim == 0:
-        raise InvalidEpisodeError(f"{_subscripts(path)} must be rows, got a single value")
+        raise InvalidEpisodeError(f"{subscripts(path)} must be rows, got a single value")
     if array.dtype.kind == "O":
         for text in array.flat:
             if not is_storable_text(text):
                 raise InvalidEpisodeError(
-                    f"{_subscripts(path)} has the text {text!r}, which HDF5 cannot store: no NUL "
+                    f"{subscripts(path)} has the text {text!r}, which HDF5 cannot store: no NUL "
                     "and no lone surrogates are allowed"
                 )
     return array
@@ -253,6 +268,14 @@ def _info_column(value: Any, path: Path) -> Any:
     return _rows(value, path)
 
 
+def _without_empty(column: Any) -> Any:
+    """Leave out dicts without a leaf, which hold no rows and which not every format can keep."""
+    if not isinstance(column, Mapping):
+        return column
+    parts = {key: _without_empty(part) for key, part in column.items()}
+    return {key: part for key, part in parts.items() if not isinstance(part, Mapping) or part}
+
+
 def _extra_columns(extras: Mapping[str, Any]) -> Columns:
     for name in extras:
         _check_key(name, ("extras",))
@@ -265,7 +288,7 @@ def _extra_columns(extras: Mapping[str, Any]) -> Columns:
     for path, _ in leaves(columns):
         if any("/" in str(key) for key in path):
             raise InvalidEpisodeError(
-                f"{_subscripts(('extras', *path))} has a key with a slash; rename it"
+                f"{subscripts(('extras', *path))} has a key with a slash; rename it"
             )
     return columns
 
@@ -278,7 +301,7 @@ _LINK_NAMES = (
 
 def _check_key(key: Any, path: Path) -> None:
     if not _is_link_name(key):
-        raise InvalidEpisodeError(f"{_subscripts(path)} has the key {key!r}; {_LINK_NAMES}")
+        raise InvalidEpisodeError(f"{subscripts(path)} has the key {key!r}; {_LINK_NAMES}")
 
 
 def _is_link_name(key: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,6 +14,11 @@ try:
     import fcntl
 except ImportError:  # Windows: renames stay atomic, two writers at once are not held apart
     fcntl = None  # type: ignore[assignment]
+
+try:
+    import resource
+except ImportError:  # Windows: there is no limit on the size of files
+    resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -51,6 +57,30 @@ def exclusive(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def require_space(path: Path, handle: int, size: int) -> None:
+    """Refuse to let a file grow for which the disk, or the limit of the system, has no room.
+
+    For libhdf5, which crashes if a write fails.
+
+    Args:
+        path: the file, or one in its folder.
+        handle: the file, open; what it has on the disk already needs no more room.
+        size: what it is going to have, in bytes.
+
+    Raises:
+        OSError: there is no room.
+    """
+    free = shutil.disk_usage(path.parent).free
+    if hasattr(os.fstat(handle), "st_blocks"):
+        free += os.fstat(handle).st_blocks * 512
+    if size > free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    if resource is not None:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY and size > limit:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
 @contextmanager
@@ -97,11 +127,19 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
 def _roll_forward(directory: Path) -> None:
     """Move the files of a commit to their places, those at the top last."""
     commit = directory / _COMMIT
-    if not commit.is_dir():
-        return
-    files = [path for path in commit.rglob("*") if path.is_file()]
-    for path in sorted(files, key=lambda path: (-len(path.parts), path)):
-        place = directory / path.relative_to(commit)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(path, place)
-    shutil.rmtree(commit)
+    if commit.is_dir():
+        _move(str(commit), str(directory))
+        shutil.rmtree(commit)
+
+
+def _move(source: str, target: str) -> None:
+    with os.scandir(source) as found:
+        entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
+    for entry in entries:
+        place = os.path.join(target, entry.name)
+        if not entry.is_dir():
+            os.replace(entry.path, place)
+        elif os.path.lexists(place):
+            _move(entry.path, place)
+        else:  # a new folder moves at once, which is what a format of many small ones needs
+            os.rename(entry.path, place)

@@ -1,4 +1,4 @@
-"""The HDF5 format, byte layout of Minari 0.5; nothing in it is lossy.
+"""The HDF5 format, byte layout of Minari 0.5; only images under ``jpeg_encoding`` are lossy.
 
 ::
 
@@ -11,11 +11,13 @@
        │  ├─ rewards            (T,) float64   Text space: variable-length UTF-8 strings
        │  ├─ terminations       (T,) bool
        │  ├─ truncations        (T,) bool
-       │  └─ infos              groups and datasets of T + 1 rows, empty if none
+       │  ├─ infos              groups and datasets of T + 1 rows, empty if none
+       │  └─ state              extra step data of any name: like infos, T + 1 or T rows
        └─ episode_1 ...
 
-Every dataset is one chunk and can grow, so that real Minari can append to an episode. No time, no
-path and no order of creation is stored: equal calls write equal bytes.
+Every dataset is one chunk and can grow, so that real Minari can append to an episode; only JPEG
+images are bytes ``(rows, size)`` of a fixed number of rows, or of variable length if the sizes
+differ. No time, no path and no order of creation is stored: equal calls write equal bytes.
 """
 
 from __future__ import annotations
@@ -42,18 +44,20 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     InvalidEpisodeError,
     MinariPipeError,
-    UnsupportedSpaceError,
 )
 from minari_pipe.metadata import dump_metadata
-from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
+from minari_pipe.storage.agreement import check_agreement
+from minari_pipe.storage.attributes import EXACT, flatten_attributes, unflatten_attributes
 from minari_pipe.storage.base import METADATA_FILE_NAME, DirectoryStorage, directory_size
 from minari_pipe.storage.columns import Columns, check_space_names
-from minari_pipe.storage.files import current, replacing, transaction
+from minari_pipe.storage.files import current, replacing, require_space, transaction
+from minari_pipe.storage.hdf5_format import nodes
+from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked, trust
 from minari_pipe.storage.hdf5_values import (
     extend_column,
     fit_a_small_header,
     info_paths,
+    is_group,
     member,
     new_group,
     read_column,
@@ -62,10 +66,15 @@ from minari_pipe.storage.hdf5_values import (
     write_attribute,
     write_column,
 )
+from minari_pipe.storage.jpeg import has_images
 from minari_pipe.storage.writer import EpisodeWriter, buffer_of
-from minari_pipe.tree import join_path
+from minari_pipe.tree import leaves
 
 MAIN_FILE_NAME = "main_data.hdf5"
+
+#: what HDF5 writes beside the values of a dataset, and holds back of all it has to write
+_OVERHEAD = 4096
+_RESERVE = 2**16
 
 _EPISODE = re.compile(r"episode_(\d+)")
 #: groups of an episode that the standard names; any other is extra step data
@@ -79,8 +88,8 @@ class EpisodeFile(EpisodeWriter):
     written appears under the file's name only at a clean exit, wholly or not at all.
     """
 
-    def __init__(self, file: h5py.File, path: Path) -> None:
-        self._file = file
+    def __init__(self, file: nodes.File | h5py.File, path: Path) -> None:
+        self._file: Any = file  # of h5py if it is written
         self._path = path
         self._count = sum(1 for name in file if _EPISODE.fullmatch(name))
         self._steps: int | None = None
@@ -105,7 +114,7 @@ class EpisodeFile(EpisodeWriter):
         path = Path(path)
         try:
             with _translated(path):
-                file = current(path, _open)
+                file = current(path, open_checked)
                 episodes = cls(file, path)
         except FileNotFoundError:
             raise DatasetNotFoundError(f"No data found in data path {path.parent}") from None
@@ -117,6 +126,8 @@ class EpisodeFile(EpisodeWriter):
     def extend(cls, path: str | Path) -> Iterator[EpisodeFile]:
         """Append to a copy of the file, which replaces it at a clean exit."""
         path = Path(path)
+        with _translated(path):
+            check_structure(path)
         with replacing(path) as beside:
             shutil.copyfile(path, beside)
             with cls.append_to(beside, path) as episodes:
@@ -125,12 +136,16 @@ class EpisodeFile(EpisodeWriter):
     @classmethod
     @contextmanager
     def append_to(cls, path: Path, name: Path | None = None) -> Iterator[EpisodeFile]:
-        """Append to the file itself, which nobody else reads yet; messages call it ``name``."""
+        """Append to the file itself, which nobody else reads yet; messages call it ``name``.
+
+        libhdf5, which writes, can crash on what is damaged: check the structure before.
+        """
         with _translated(name or path):
             file = h5py.File(path, "r+" if path.stat().st_size else "w")
             episodes = cls(file, name or path)
         with file:
             yield episodes
+        trust(path)  # the next to append need not check all that is there
 
     def __len__(self) -> int:
         """Number of episodes."""
@@ -153,6 +168,7 @@ class EpisodeFile(EpisodeWriter):
             attributes["infos_slashes"] = slashes
         groups = {**columns, **columns.get("extras", {})}
         groups.pop("extras", None)
+        self._require_space(columns)
         name = f"episode_{len(self)}"
         try:
             flat = _written(attributes)
@@ -168,6 +184,11 @@ class EpisodeFile(EpisodeWriter):
         if self._steps is not None:
             self._steps += attributes["total_steps"]
 
+    def _require_space(self, columns: Columns) -> None:
+        more = sum(_size(leaf) + _OVERHEAD for _, leaf in leaves(columns))
+        file = self._file.id
+        require_space(self._path, file.get_vfd_handle(), file.get_filesize() + more + _RESERVE)
+
     def _discard(self, name: str) -> None:
         if name in self._file:
             del self._file[name]
@@ -176,12 +197,13 @@ class EpisodeFile(EpisodeWriter):
         group = self._group(index)
         groups = {**columns, **columns.get("extras", {})}
         groups.pop("extras", None)
-        missing = {name for name in group if name not in groups and name not in _GROUPS}
-        if missing:
+        stored = {name for name in group if name not in _GROUPS}
+        if stored != groups.keys() - _GROUPS:
             raise InvalidEpisodeError(
-                f"episode {index}: the extras {sorted(missing)} are stored, the continuation has "
-                "none"
+                f"episode {index}: extras has the keys {sorted(groups.keys() - _GROUPS)}, stored "
+                f"are {sorted(stored)}"
             )
+        self._require_space(columns)
         with _translated(self._path):
             for key, column in groups.items():
                 extend_column(group, key, column, f"episode {index}: {key}")
@@ -215,14 +237,28 @@ class EpisodeFile(EpisodeWriter):
         self._steps = None
 
     def read(
-        self, index: int, observation_space: gym.Space, action_space: gym.Space
+        self,
+        index: int,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        frames: bool = False,
+        lenient: bool = False,
     ) -> EpisodeData:
         """Read an episode.
 
+        Args:
+            index: the episode.
+            observation_space: space of one observation.
+            action_space: space of one action.
+            frames: leave images of the spaces that are stored as JPEG in that form.
+            lenient: return columns that do not fit together too, for those who tell what is wrong.
+
         Raises:
             IndexError: there is no such episode.
-            CorruptDatasetError: it is damaged, or points outside of the file.
-            UnsupportedSpaceError: its images are JPEG.
+            CorruptDatasetError: it is damaged, its columns do not fit together or to the spaces,
+                or it points outside of the file.
+            MissingDependencyError: its images are JPEG and Pillow is not installed.
         """
         with _translated(self._path, f"episode {index}"):
             group = self._group(index)
@@ -237,22 +273,28 @@ class EpisodeFile(EpisodeWriter):
             extras = {
                 name: _read_extra(member(group, name)) for name in group if name not in _GROUPS
             }
-            seed = group.attrs.get("seed")  # the checks report one that is no number
-            return EpisodeData(
+            attributes = group.attrs
+            episode = EpisodeData(
                 id=index,
-                seed=int(seed) if isinstance(seed, np.integer) else None,
+                seed=_read_seed(attributes),
                 extras=extras,
-                observations=read_column(member(group, "observations"), observation_space),
-                actions=read_column(member(group, "actions"), action_space),
+                observations=read_column(
+                    member(group, "observations"), observation_space, frames=frames
+                ),
+                actions=read_column(member(group, "actions"), action_space, frames=frames),
                 infos=infos,
                 **flags,
             )
+            if not lenient:
+                total_steps = attributes.get("total_steps")
+                check_agreement(vars(episode), observation_space, action_space, total_steps)
+            return episode
 
     def read_buffer(
         self, index: int, observation_space: gym.Space, action_space: gym.Space
     ) -> EpisodeBuffer:
         """Read an episode with all its attributes, ready to be appended elsewhere."""
-        episode = self.read(index, observation_space, action_space)
+        episode = self.read(index, observation_space, action_space, frames=True)
         return buffer_of(vars(episode), self.episode_metadata(index))
 
     def episode_metadata(self, index: int) -> dict[str, Any]:
@@ -271,12 +313,12 @@ class EpisodeFile(EpisodeWriter):
                 attributes["seed"] = int(attributes["seed"])
             return attributes
 
-    def _group(self, index: int) -> h5py.Group:
+    def _group(self, index: int) -> Any:
         index = int(index)
         if not 0 <= index < len(self):
             raise IndexError(f"episode {index} is out of range: there are {len(self)} episodes")
         group = member(self._file, f"episode_{index}")
-        if not isinstance(group, h5py.Group):
+        if not is_group(group):
             raise CorruptDatasetError(f"episode_{index} is not a group")
         return group
 
@@ -304,17 +346,9 @@ class HDF5Storage(DirectoryStorage):
     def check_spaces(
         cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
     ) -> None:
-        """Check that these spaces can be stored; JPEG encoding cannot, so far."""
-        super().check_spaces(observation_space, action_space)
+        """Check that these spaces can be stored."""
+        super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
         check_space_names(observation_space, action_space)
-        both = (("observations", observation_space), ("actions", action_space))
-        for name, space in both if jpeg_encoding else ():
-            for path, leaf in space_leaves(space):
-                if is_image_space(leaf):
-                    raise UnsupportedSpaceError(
-                        f"JPEG encoding of {join_path((name, *path))} is not supported; with "
-                        "jpeg_encoding=False it is stored without loss"
-                    )
 
     @classmethod
     def _create_files(cls, data_path: Path) -> None:
@@ -325,18 +359,43 @@ class HDF5Storage(DirectoryStorage):
         """Yield the attributes of episodes."""
         with EpisodeFile.open(self._file_path) as file:
             for index in episode_indices:
+                self._check_index(index, file)
                 yield file.episode_metadata(index)
 
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield episodes as dicts."""
+        return self._episodes(episode_indices, frames=False)
+
+    def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield episodes as they are stored, whatever the lengths of their columns."""
+        spaces = (self.observation_space, self.action_space)
         with EpisodeFile.open(self._file_path) as file:
             for index in episode_indices:
-                episode = file.read(int(index), self.observation_space, self.action_space)
-                yield dict(vars(episode))
+                yield dict(vars(file.read(int(index), *spaces, lenient=True)))
+
+    def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        return self._episodes(episode_indices, frames=True)
+
+    def _episodes(self, indices: Iterable[int], *, frames: bool) -> Iterator[dict[str, Any]]:
+        spaces = (self.observation_space, self.action_space)
+        with EpisodeFile.open(self._file_path) as file:
+            for index in indices:
+                self._check_index(index, file)
+                yield dict(vars(file.read(int(index), *spaces, frames=frames)))
+
+    def _check_index(self, index: int, file: EpisodeFile) -> None:
+        """Tell an episode that the metadata count, but the file lacks, from one that is none."""
+        if index >= len(file) and index < self.total_episodes:
+            raise CorruptDatasetError(
+                f"{self._file_path}: episode {index} is missing: there are {len(file)} episodes, "
+                f"metadata.json says {self.total_episodes}"
+            )
 
     @contextmanager
     def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFile]:
         new = stage / MAIN_FILE_NAME
+        with _translated(self._file_path):
+            check_structure(self._file_path)
         shutil.copyfile(self._file_path, new)
         with EpisodeFile.append_to(new) as file:
             if len(file) < total_episodes:
@@ -360,6 +419,7 @@ class HDF5Storage(DirectoryStorage):
         Raises:
             DatasetExistsError: the storage has episodes.
         """
+        spaces = (self.observation_space, self.action_space)
         with transaction(self.data_path) as stage:
             metadata = self.read_raw_metadata(self.data_path)
             if metadata["total_episodes"]:
@@ -369,16 +429,23 @@ class HDF5Storage(DirectoryStorage):
             with EpisodeFile.open(path) as file:
                 metadata["total_episodes"] = len(file)
                 metadata["total_steps"] = file.total_steps
-            shutil.copyfile(path, stage / MAIN_FILE_NAME)
+                if self.jpeg_encoding and has_images(*spaces):
+                    with EpisodeFile.create(stage / MAIN_FILE_NAME) as own:
+                        for index in range(len(file)):
+                            buffer = file.read_buffer(index, *spaces)
+                            own.append(buffer, *spaces, jpeg_encoding=True)
+                else:
+                    shutil.copyfile(path, stage / MAIN_FILE_NAME)
             metadata["dataset_size"] = directory_size(self.data_path, stage)
             text = dump_metadata(metadata)
             (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
 
 
-def _open(path: Path) -> h5py.File:
-    if path.stat().st_size == 0:  # Minari's file before the first episode
-        return h5py.File("empty.hdf5", "w", driver="core", backing_store=False)
-    return h5py.File(path, "r")
+def _size(leaf: Any) -> int:
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O":
+        return int(leaf.nbytes)
+    texts = leaf.flat if isinstance(leaf, np.ndarray) else leaf
+    return sum(4 * len(text) for text in texts)  # UTF-8 takes up to four bytes a letter
 
 
 @contextmanager
@@ -397,8 +464,17 @@ def _translated(path: Path, what: str = "file") -> Iterator[None]:
         raise CorruptDatasetError(message) from error
 
 
+def _read_seed(attributes: Mapping[str, Any]) -> int | None:
+    seed = attributes.get("seed")
+    if not isinstance(seed, np.integer) and EXACT in attributes:  # it may have more than 64 bits
+        stored = {key: attributes[key] for key in ("seed", EXACT) if key in attributes}
+        seed = unflatten_attributes(stored).get("seed")
+    # the checks report one that is no number
+    return int(seed) if isinstance(seed, int | np.integer) else None
+
+
 def _read_extra(found: Any) -> Any:
-    return read_infos(found, []) if isinstance(found, h5py.Group) else read_leaf(found, None)
+    return read_infos(found, []) if is_group(found) else read_leaf(found, None)
 
 
 def _written(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ files, and gives up on structures that were built to keep a reader busy.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,9 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, UnsupportedSpaceError
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.spaces import is_image_space
+from minari_pipe.storage.hdf5_format import nodes
+from minari_pipe.storage.hdf5_format.checked import adapt
+from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
 
 _TEXT_DTYPE = h5py.string_dtype("utf-8")
+_VLEN_BYTES = h5py.vlen_dtype(np.uint8)
 #: HDF5 refuses chunks of 4 GiB; one chunk of at most this many bytes per dataset otherwise
 _CHUNK_BYTES = 2**30
 #: a version-1 object header holds attributes up to 64 KiB, a version-2 header any
@@ -26,8 +30,6 @@ _LARGE_ATTRIBUTE = 60_000
 #: more members than any episode has; stops files built to keep a reader busy for ever
 _MAX_MEMBERS = 10_000
 _MAX_DEPTH = 64
-#: arrays up to this size are read without asking how they fit into the file
-_FREE_BYTES = 2**26
 
 
 def new_group(parent: h5py.Group, name: str, flat: Mapping[str, Any]) -> h5py.Group:
@@ -64,6 +66,9 @@ def write_column(group: h5py.Group, name: str, column: Any) -> None:
         for key in sorted(column):
             write_column(below, key, column[key])
         return
+    if isinstance(column, Frames):
+        _write_frames(group, name, column)
+        return
     array, dtype = _as_stored(column)
     group.create_dataset(
         name,
@@ -75,39 +80,81 @@ def write_column(group: h5py.Group, name: str, column: Any) -> None:
     )
 
 
+def _write_frames(group: h5py.Group, name: str, frames: Frames) -> None:
+    """Write JPEG files as Minari does; unlike all other datasets these cannot grow.
+
+    That tells them from numbers which happen to begin like a JPEG file.
+    """
+    rows = [np.frombuffer(frame, np.uint8) for frame in frames]
+    if len(set(map(len, rows))) == 1:
+        array, dtype = np.stack(rows), np.dtype(np.uint8)
+    else:
+        array, dtype = np.empty(len(rows), object), _VLEN_BYTES
+        array[:] = rows
+    chunks = _chunk_shape(array.shape, array.itemsize)
+    group.create_dataset(name, data=array, dtype=dtype, chunks=chunks)
+
+
 def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None:
     """Append rows to a stored tree of columns.
 
     Raises:
         InvalidEpisodeError: keys, shapes or dtypes are not those that are stored.
     """
-    if isinstance(column, tuple):
-        column = {f"_index_{index}": part for index, part in enumerate(column)}
-    if isinstance(column, Mapping):
-        below = group.require_group(name)
-        if set(below) != set(column):
-            raise InvalidEpisodeError(
-                f"{where} has the keys {sorted(column)}, stored are {sorted(below)}"
-            )
-        for key, part in column.items():
-            extend_column(below, key, part, f"{where}.{key}")
+    stored = member(group, name) if name in group else group.create_group(name)
+    if isinstance(column, Mapping | tuple):
+        members = _in_groups(column, {})
+        if not isinstance(stored, h5py.Group) or set(stored) != set(members):
+            below = sorted(stored) if isinstance(stored, h5py.Group) else "rows"
+            raise InvalidEpisodeError(f"{where} has the keys {sorted(members)}, stored are {below}")
+        for key, part in members.items():
+            extend_column(stored, key, part, f"{where}.{key}")
         return
-    dataset = member(group, name)
-    array, _ = _as_stored(column)
-    rows = len(dataset)
-    if array.dtype.kind != "O" and dataset.dtype != array.dtype:
-        raise InvalidEpisodeError(f"{where} is {array.dtype}, stored is {dataset.dtype}")
-    if dataset.shape[1:] != array.shape[1:]:
+    if not isinstance(stored, h5py.Dataset):
+        raise InvalidEpisodeError(f"{where} has rows, stored are the keys {sorted(stored)}")
+    dataset = stored
+    frames = _read_frames(adapt(dataset), None)
+    if frames is not None and isinstance(column, Frames):
+        del group[name]
+        write_column(group, name, Frames([*frames, *column]))
+        return
+    array, _ = _as_stored(decode(column, where) if isinstance(column, Frames) else column)
+    # images that a release of Minari encoded unasked go on without more loss
+    like = dataset if frames is None else decode(frames, where)
+    if array.dtype.kind == "O":
+        fits = h5py.check_string_dtype(dataset.dtype) is not None
+    else:
+        fits = array.dtype == like.dtype
+    if not fits:
+        raise InvalidEpisodeError(f"{where} is {array.dtype}, stored is {like.dtype}")
+    if like.shape[1:] != array.shape[1:]:
         raise InvalidEpisodeError(
-            f"{where} has rows of shape {array.shape[1:]}, stored are {dataset.shape[1:]}"
+            f"{where} has rows of shape {array.shape[1:]}, stored are {like.shape[1:]}"
         )
-    if dataset.maxshape[0] is None:
+    if frames is None and dataset.maxshape[0] is None:
+        rows = len(dataset)
         dataset.resize(rows + len(array), axis=0)
         dataset[rows:] = array
         return
-    stored = read_leaf(dataset, None)
+    before = read_leaf(dataset, None)
     del group[name]
-    write_column(group, name, np.concatenate([stored, array]))
+    write_column(group, name, np.concatenate([before, array]))
+
+
+def _in_groups(column: Any, members: dict[str, Any]) -> dict[str, Any]:
+    """Add the members of a column's group; a key ``a/b`` is a member ``b`` of a group ``a``."""
+    if isinstance(column, tuple):
+        column = {f"_index_{index}": part for index, part in enumerate(column)}
+    for key, part in column.items():
+        *parents, last = key.split("/")
+        place = members
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        if isinstance(part, Mapping | tuple):
+            _in_groups(part, place.setdefault(last, {}))
+        else:
+            place[last] = part
+    return members
 
 
 def _as_stored(column: Any) -> tuple[npt.NDArray[Any], Any]:
@@ -134,12 +181,18 @@ def info_paths(infos: Any, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
             yield [*path, key]
 
 
-def member(group: h5py.Group, name: str) -> Any:
-    """Return a member that lies in this file; links that lead elsewhere are refused."""
+def member(group: Any, name: str) -> Any:
+    """Return a member that lies in this file; links that lead elsewhere are refused.
+
+    Reading passes groups of ``hdf5_format``, writing those of h5py.
+    """
     for part in name.split("/"):
-        if not isinstance(group, h5py.Group):
+        there = adapt(group)
+        if not isinstance(there, nodes.Group):
             raise CorruptDatasetError(f"{group.name} is not a group")
-        if group.id.links.get_info(part.encode()).type != h5py.h5l.TYPE_HARD:
+        if part not in there:
+            raise CorruptDatasetError(f"{group.name} has no member {part!r}")
+        if there.link_kind(part) != "hard":
             raise CorruptDatasetError(
                 f"{group.name}/{part} is a link to another place; only data in the file itself "
                 "is read"
@@ -148,66 +201,89 @@ def member(group: h5py.Group, name: str) -> Any:
     return group
 
 
-def read_column(stored: Any, space: gym.Space) -> Any:
-    """Read a tree of columns of the structure of a space."""
+def is_group(found: Any) -> bool:
+    """Tell whether something in a file is a group, whoever reads the file."""
+    return isinstance(adapt(found), nodes.Group)
+
+
+def read_column(stored: Any, space: gym.Space, *, frames: bool = False) -> Any:
+    """Read a tree of columns of the structure of a space; ``frames`` leaves images JPEG files."""
     if isinstance(space, spaces.Dict):
-        return {key: read_column(member(stored, key), part) for key, part in space.spaces.items()}
+        return {
+            key: read_column(member(stored, key), part, frames=frames)
+            for key, part in space.spaces.items()
+        }
     if isinstance(space, spaces.Tuple):
         return tuple(
-            read_column(member(stored, f"_index_{index}"), part)
+            read_column(member(stored, f"_index_{index}"), part, frames=frames)
             for index, part in enumerate(space.spaces)
         )
-    return read_leaf(stored, space)
+    return read_leaf(stored, space, frames=frames and is_image_space(space))
 
 
-def read_leaf(dataset: Any, space: gym.Space | None) -> Any:
-    """Read one dataset; text as a list of strings where a space is given, else as an array."""
-    if not isinstance(dataset, h5py.Dataset):
+def read_leaf(dataset: Any, space: gym.Space | None, *, frames: bool = False) -> Any:
+    """Read one dataset; text as a list of strings where a space is given, else as an array.
+
+    Minari's releases differ in what they encode as JPEG, 0.5.3 also small images and infos, so
+    the values tell, not the space.
+    """
+    dataset = check_leaf(dataset)
+    dtype = dataset.dtype
+    if h5py.check_string_dtype(dtype) is not None:
+        text = dataset.read()
+        return text.tolist() if space is not None else text
+    images = dtype.kind == "O" or dtype == np.uint8
+    stored = _read_frames(dataset, space) if images else None
+    if stored is not None:
+        shape = None if space is None else space.shape
+        return stored if frames else decode(stored, dataset.name, shape)
+    if dtype.kind == "O":
+        raise CorruptDatasetError(f"{dataset.name} has the type {dtype}, not numbers")
+    return dataset.read()
+
+
+def _read_frames(dataset: nodes.Dataset, space: gym.Space | None) -> Frames | None:
+    """Return the rows if they are JPEG files.
+
+    Without a space numbers are told from them by what can grow: only JPEG files cannot.
+    """
+    dtype = dataset.dtype
+    if dtype.kind == "O":
+        may_be = h5py.check_vlen_dtype(dtype) == np.uint8
+    else:
+        shape = None if space is None else space.shape
+        may_be = (
+            dtype == np.uint8
+            and dataset.ndim == 2
+            and dataset.shape is not None
+            and dataset.maxshape is not None
+            and dataset.shape[1:] != shape
+            and (shape is not None or dataset.maxshape[0] is not None)
+        )
+    if not may_be or not len(dataset):
+        return None
+    frames = Frames(row.tobytes() for row in dataset.read())
+    return frames if is_jpeg(frames[0]) else None
+
+
+def check_leaf(dataset: Any) -> nodes.Dataset:
+    """Return a dataset, whoever reads the file; reading it opens no other file.
+
+    Raises:
+        CorruptDatasetError: it does, or this is no dataset.
+    """
+    dataset = adapt(dataset)
+    if not isinstance(dataset, nodes.Dataset):
         raise CorruptDatasetError(f"{dataset.name} is not a dataset")
-    properties = dataset.id.get_create_plist()
-    if properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count():
+    if dataset.is_elsewhere:
         raise CorruptDatasetError(
             f"{dataset.name} takes its values from another file; only data in the file itself "
             "is read"
         )
-    dtype = dataset.dtype
-    _refuse_bomb(dataset, dtype.itemsize)
-    if h5py.check_string_dtype(dtype) is not None:
-        text = dataset.asstr()[()]
-        return text.tolist() if space is not None else text
-    if dtype.kind == "O":
-        base = h5py.check_vlen_dtype(dtype)
-        if base == np.uint8 and len(dataset) and _is_jpeg(dataset[0]):
-            raise _jpeg_error(dataset.name)
-        raise CorruptDatasetError(f"{dataset.name} has the type {dtype}, not numbers")
-    values = dataset[()]
-    if (
-        values.dtype == np.uint8
-        and values.ndim == 2
-        and len(values)
-        and space is not None
-        and values.shape[1:] != space.shape
-        and _is_jpeg(values[0])
-    ):
-        raise _jpeg_error(dataset.name)
-    return values
+    return dataset
 
 
-def _refuse_bomb(dataset: h5py.Dataset, itemsize: int) -> None:
-    """Refuse what declares far more bytes than the file can hold, before they are allocated.
-
-    HDF5 fills what was never written with zeros, and gzip packs at most 1032 to 1.
-    """
-    for shape in (dataset.shape, dataset.chunks or ()):
-        size = math.prod(shape) * itemsize
-        if size > _FREE_BYTES and size > 1100 * dataset.file.id.get_filesize():
-            raise CorruptDatasetError(
-                f"{dataset.name} declares {size} bytes of shape {shape}, far more than its file "
-                "can hold"
-            )
-
-
-def read_infos(group: h5py.Group, slashes: list[list[str]]) -> dict[str, Any]:
+def read_infos(group: Any, slashes: list[list[str]]) -> dict[str, Any]:
     """Read infos; ``slashes`` has the paths with keys that contain a slash, a group in HDF5."""
     keys = {"/".join(path): path for path in slashes}
     infos: dict[str, Any] = {}
@@ -220,7 +296,7 @@ def read_infos(group: h5py.Group, slashes: list[list[str]]) -> dict[str, Any]:
     return infos
 
 
-def _datasets(group: h5py.Group) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _datasets(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Walk a group; hard links can form circles and trees of any size, so both are bounded."""
     pending: list[tuple[tuple[str, ...], Any]] = [((), group)]
     seen = 0
@@ -232,19 +308,8 @@ def _datasets(group: h5py.Group) -> Iterator[tuple[tuple[str, ...], Any]]:
                 f"{group.name} has more than {_MAX_MEMBERS} members or is nested more than "
                 f"{_MAX_DEPTH} deep"
             )
-        if isinstance(found, h5py.Group):
+        if is_group(found):
             names = reversed(list(found))
             pending.extend(((*path, name), member(found, name)) for name in names)
         else:
             yield path, found
-
-
-def _is_jpeg(row: npt.NDArray[np.uint8]) -> bool:
-    return row[:3].tobytes() == b"\xff\xd8\xff"
-
-
-def _jpeg_error(name: str) -> UnsupportedSpaceError:
-    return UnsupportedSpaceError(
-        f"{name} holds JPEG images, which this version cannot decode; a dataset created with "
-        "jpeg_encoding=False is stored without loss"
-    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -11,9 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from minari_pipe.errors import CorruptDatasetError, MissingDependencyError, UnsupportedSpaceError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    InvalidEpisodeError,
+    MissingDependencyError,
+    UnsupportedSpaceError,
+)
 from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.tree import join_path
+from minari_pipe.tree import join_path, map_leaves
 
 try:
     from PIL import Image
@@ -21,6 +27,10 @@ except ModuleNotFoundError:  # an optional package: only JPEG images need it
     Image = None  # type: ignore[assignment]
 
 _START = b"\xff\xd8\xff"
+#: a JPEG file has at least a bit for each block of 64 values; more is a decompression bomb
+_MOST_VALUES_PER_BYTE = 1100
+#: images up to this size are decoded without asking
+_FREE_BYTES = 2**24
 
 
 class Frames(list[bytes]):
@@ -28,7 +38,12 @@ class Frames(list[bytes]):
 
 
 def is_jpeg(row: bytes | npt.NDArray[np.uint8]) -> bool:
-    """Whether a row's bytes are a JPEG file; what Minari wrote cannot be told by the space."""
+    """Whether a row's bytes are a JPEG file; what Minari wrote cannot be told by the space.
+
+    Example:
+        >>> is_jpeg(b"\\xff\\xd8\\xff\\xe0 and so on")
+        True
+    """
     return bytes(row[:3]) == _START
 
 
@@ -53,8 +68,24 @@ def check_jpeg_spaces(observation_space: gym.Space, action_space: gym.Space) -> 
                 )
 
 
+def has_images(*of_spaces: gym.Space) -> bool:
+    """Whether JPEG encoding changes anything for values of these spaces."""
+    return any(is_image_space(leaf) for space in of_spaces for _, leaf in space_leaves(space))
+
+
 def encode_column(space: gym.Space, column: Any) -> Any:
-    """Replace the image leaves of a column by :class:`Frames`; others stay."""
+    """Replace the image leaves of a column by :class:`Frames`; others stay, Frames too.
+
+    Raises:
+        InvalidEpisodeError: an image leaf is not uint8.
+        MissingDependencyError: Pillow is not installed.
+
+    Example:
+        >>> pictures = np.zeros((2, 64, 64, 3), np.uint8)
+        >>> frames = encode_column(spaces.Box(0, 255, (64, 64, 3), np.uint8), pictures)
+        >>> is_jpeg(frames[0]), decode(frames, "two pictures").shape
+        (True, (2, 64, 64, 3))
+    """
     if isinstance(space, spaces.Dict):
         return {key: encode_column(part, column[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -62,30 +93,76 @@ def encode_column(space: gym.Space, column: Any) -> Any:
             encode_column(part, entry) for part, entry in zip(space.spaces, column, strict=True)
         )
     if is_image_space(space) and not isinstance(column, Frames):
+        _require_pillow()
+        if column.dtype != np.uint8:
+            raise InvalidEpisodeError(
+                f"an image to be stored as JPEG is {column.dtype}, expected uint8; with "
+                "jpeg_encoding=False it is stored without loss"
+            )
         return Frames(_encode(row) for row in column)
     return column
 
 
-def decode(rows: Iterable[bytes], where: str) -> npt.NDArray[np.uint8]:
+def decode_column(column: Any) -> Any:
+    """Replace all :class:`Frames` of a column by arrays; other leaves stay."""
+    if isinstance(column, np.ndarray):
+        return column
+
+    def decoded(leaf: Any) -> Any:
+        return decode(leaf, "an episode") if isinstance(leaf, Frames) else leaf
+
+    return map_leaves(decoded, column)
+
+
+def decode(
+    rows: Sequence[bytes], where: str, shape: tuple[int, ...] | None = None
+) -> npt.NDArray[np.uint8]:
     """Decode images of one size.
 
     Args:
         rows: at least one JPEG file.
         where: what they are, for messages.
+        shape: of one image in its space, if that is known: ``(height, width, 1)`` is the only
+            one that a JPEG file does not tell.
 
     Returns:
         Shape ``(rows, height, width)`` or ``(rows, height, width, 3)``, uint8.
 
     Raises:
-        CorruptDatasetError: one of them is no image, or has another size.
+        CorruptDatasetError: one of them is no image, or has another size, or claims a size that
+            its bytes cannot hold.
         MissingDependencyError: Pillow is not installed.
     """
     _require_pillow()
+    first = _open(rows[0], 0, where)
+    bands = len(first.getbands())
+    size = (first.height, first.width) if bands == 1 else (first.height, first.width, bands)
+    if math.prod(size) * len(rows) > max(_FREE_BYTES, _MOST_VALUES_PER_BYTE * sum(map(len, rows))):
+        raise CorruptDatasetError(
+            f"{where} claims {len(rows)} JPEG images of shape {size}, far more than its bytes hold"
+        )
+    decoded = np.empty((len(rows), *size), np.uint8)
+    for index, row in enumerate(rows):
+        image = _open(row, index, where)
+        if (image.size, image.mode) != (first.size, first.mode):
+            raise _damaged(index, where, f"it is {image.size}, row 0 is {first.size}")
+        try:
+            decoded[index] = np.asarray(image)
+        except Exception as error:  # Pillow raises whatever its decoders stumble over
+            raise _damaged(index, where, error) from error
+    return decoded.reshape(-1, *shape) if shape == (*size, 1) else decoded
+
+
+def _open(row: bytes, index: int, where: str) -> Any:
     try:
-        with np.errstate(all="ignore"):
-            return np.stack([np.asarray(Image.open(io.BytesIO(row))) for row in rows])
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise CorruptDatasetError(f"{where} holds a damaged JPEG image: {error}") from error
+        # only this format: Pillow would run Ghostscript on a row that is PostScript
+        return Image.open(io.BytesIO(row), formats=["JPEG"])
+    except Exception as error:
+        raise _damaged(index, where, error) from error
+
+
+def _damaged(index: int, where: str, why: object) -> CorruptDatasetError:
+    return CorruptDatasetError(f"{where} holds a damaged JPEG image in row {index}: {why}")
 
 
 def _encode(row: npt.NDArray[np.uint8]) -> bytes:

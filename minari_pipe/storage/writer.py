@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from minari_pipe.episode import EpisodeBuffer, reward_statistics
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
-from minari_pipe.storage.attributes import check_options
+from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.columns import Columns, episode_columns
+from minari_pipe.storage.jpeg import decode_column, encode_column
 
 #: attributes of an episode that are fields of its buffer, not its metadata
 BUFFER_FIELDS = ("id", "total_steps", "seed", "options")
@@ -44,7 +45,8 @@ class EpisodeWriter(ABC):
         """Write episode number ``len(self)``.
 
         Args:
-            columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns.
+            columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns; images
+                that are to be JPEG are :class:`~minari_pipe.storage.jpeg.Frames`.
             attributes: nested; numbers, strings, None, arrays, lists, tuples and dicts.
         """
 
@@ -65,8 +67,16 @@ class EpisodeWriter(ABC):
         buffers: Iterable[EpisodeBuffer],
         observation_space: gym.Space,
         action_space: gym.Space,
+        *,
+        jpeg_encoding: bool = False,
     ) -> int:
         """Append episodes, and continue those whose ``id`` is that of a stored one.
+
+        Args:
+            buffers: the episodes.
+            observation_space: space of one observation.
+            action_space: space of one action.
+            jpeg_encoding: hand images to the format as JPEG, else as arrays.
 
         Returns:
             The number of steps that were added.
@@ -83,9 +93,13 @@ class EpisodeWriter(ABC):
                     f"{len(self)}"
                 )
             if index == len(self):
-                steps += self.append(buffer, observation_space, action_space)
+                steps += self.append(
+                    buffer, observation_space, action_space, jpeg_encoding=jpeg_encoding
+                )
             else:
-                steps += self.continue_episode(index, buffer, observation_space, action_space)
+                steps += self.continue_episode(
+                    index, buffer, observation_space, action_space, jpeg_encoding=jpeg_encoding
+                )
         return steps
 
     def append(
@@ -93,6 +107,8 @@ class EpisodeWriter(ABC):
         buffer: EpisodeBuffer,
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
+        *,
+        jpeg_encoding: bool = False,
     ) -> int:
         """Append an episode; if it is refused, nothing has changed.
 
@@ -102,6 +118,7 @@ class EpisodeWriter(ABC):
             buffer: the episode; its ``id`` is ignored, its position is its id.
             observation_space: checked against the observations if given.
             action_space: checked against the actions if given.
+            jpeg_encoding: hand images to the format as JPEG, else as arrays; needs the spaces.
 
         Returns:
             The number of its steps.
@@ -111,10 +128,11 @@ class EpisodeWriter(ABC):
         """
         index = len(self)
         columns = episode_columns(buffer, observation_space, action_space, episode=index)
+        columns = _encoded(columns, observation_space, action_space, jpeg_encoding, index)
         steps = len(columns["rewards"])
         attributes: dict[str, Any] = {"id": index, "total_steps": steps}
-        if buffer.seed is not None:
-            attributes["seed"] = int(buffer.seed)
+        if (seed := _seed(buffer, index)) is not None:
+            attributes["seed"] = seed
         if buffer.options is not None:
             attributes["options"] = buffer.options
         attributes |= reward_statistics(columns["rewards"])
@@ -132,6 +150,8 @@ class EpisodeWriter(ABC):
         buffer: EpisodeBuffer,
         observation_space: gym.Space,
         action_space: gym.Space,
+        *,
+        jpeg_encoding: bool = False,
     ) -> int:
         """Append steps to a stored episode and bring its attributes up to date.
 
@@ -140,6 +160,7 @@ class EpisodeWriter(ABC):
             buffer: ``T`` further steps with ``T`` observations and infos.
             observation_space: space of one observation.
             action_space: space of one action.
+            jpeg_encoding: hand images to the format as JPEG, else as arrays.
 
         Returns:
             The number of steps that were added.
@@ -150,9 +171,11 @@ class EpisodeWriter(ABC):
         columns = episode_columns(
             buffer, observation_space, action_space, episode=index, continues=True
         )
+        columns = _encoded(columns, observation_space, action_space, jpeg_encoding, index)
         stored = self.episode_metadata(index)
-        for key in ("seed", "options"):
-            if getattr(buffer, key) is not None and stored.get(key) is not None:
+        given = {"seed": _seed(buffer, index), "options": buffer.options}
+        for key, value in given.items():
+            if value is not None and stored.get(key) is not None:
                 raise InvalidEpisodeError(
                     f"episode {index}: it has a {key} already, a continuation cannot bring another"
                 )
@@ -170,9 +193,7 @@ class EpisodeWriter(ABC):
         }
         if filled:
             attributes["infos_filled"] = filled
-        for key in ("seed", "options"):
-            if getattr(buffer, key) is not None:
-                attributes[key] = getattr(buffer, key)
+        attributes |= {key: value for key, value in given.items() if value is not None}
         self._set_attributes(index, attributes)
         return len(columns["rewards"])
 
@@ -180,15 +201,47 @@ class EpisodeWriter(ABC):
         """Add attributes to an episode, replacing those of the same names.
 
         Raises:
-            InvalidMetadataError: they would change its id or its number of steps.
+            InvalidMetadataError: they would change its id or its number of steps, or hold a seed
+                that is none.
         """
         stored = self.episode_metadata(index)
+        try:
+            whole_seed(metadata.get("seed"))
+        except InvalidEpisodeError as error:
+            raise InvalidMetadataError(f"episode {index}: {error}") from None
         for key in {"id", "total_steps"} & metadata.keys():
             if metadata[key] != stored.get(key):
                 raise InvalidMetadataError(
                     f"episode {index}: {key} follows from the data and cannot be set"
                 )
         self._set_attributes(index, {**stored, **metadata})
+
+
+def _encoded(
+    columns: Columns,
+    observation_space: gym.Space | None,
+    action_space: gym.Space | None,
+    jpeg_encoding: bool,
+    index: int,
+) -> Columns:
+    """Bring images into the form in which they are stored."""
+    both = {"observations": observation_space, "actions": action_space}
+    try:
+        for name, space in both.items():
+            if not jpeg_encoding:
+                columns[name] = decode_column(columns[name])
+            elif space is not None:
+                columns[name] = encode_column(space, columns[name])
+    except InvalidEpisodeError as error:
+        raise InvalidEpisodeError(f"episode {index}: {error}") from None
+    return columns
+
+
+def _seed(buffer: EpisodeBuffer, index: int) -> int | None:
+    try:
+        return whole_seed(buffer.seed)
+    except InvalidEpisodeError as error:
+        raise InvalidEpisodeError(f"episode {index}: {error}") from None
 
 
 def _own_metadata(metadata: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -1,0 +1,134 @@
+"""Whether what was read of an episode can be one: rows that fit together and to the spaces; pure.
+
+A file says of each column how long it is, so a damaged or hand-made one can say what no writer
+would. Older generations have rules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.spaces import ARRAY_SPACES
+from minari_pipe.storage.columns import subscripts
+from minari_pipe.storage.jpeg import Frames
+from minari_pipe.tree import Path, leaves
+
+#: columns of one number a step, and the kinds of dtypes that real Minari writes for them
+_SCALARS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
+
+
+def check_agreement(
+    episode: Mapping[str, Any],
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    total_steps: Any,
+) -> None:
+    """Check the columns of an episode against each other, the spaces and the number of steps.
+
+    The dtype of a number may be another than the space's: real Minari stores what it is given.
+
+    Args:
+        episode: ``observations``, ``actions``, ``rewards``, ``terminations``, ``truncations``,
+            ``infos`` and ``extras``: trees of columns as a format reads them.
+        observation_space: space of one observation.
+        action_space: space of one action.
+        total_steps: what the attribute of this name says.
+
+    Raises:
+        CorruptDatasetError: names the leaf and both numbers.
+
+    Example:
+        >>> columns = {
+        ...     "observations": np.zeros(3), "actions": np.zeros(2), "rewards": np.zeros(2),
+        ...     "terminations": np.zeros(1, bool), "truncations": np.zeros(2, bool), "infos": {},
+        ... }
+        >>> check_agreement(columns, spaces.Discrete(1), spaces.Discrete(1), 2)
+        Traceback (most recent call last):
+        minari_pipe.errors.CorruptDatasetError: terminations has 1 steps, rewards has 2
+    """
+    steps = _rows(episode["rewards"], ("rewards",))
+    for name, kinds in _SCALARS.items():
+        column = episode[name]
+        _expect(column, (name,), steps, "steps")
+        # real Minari keeps rewards of shape (T, 1) as they are
+        if column.shape[1:] not in ((), (1,)) or column.dtype.kind not in kinds:
+            raise CorruptDatasetError(
+                f"{name} is {column.dtype} in rows of shape {column.shape[1:]}, expected one "
+                f"{'number' if name == 'rewards' else 'true or false'} a step"
+            )
+    for path, space, leaf in _of_space(episode["actions"], action_space, ("actions",)):
+        _expect(leaf, path, steps, "steps")
+        _check_leaf(leaf, space, path)
+    for path, space, leaf in _of_space(
+        episode["observations"], observation_space, ("observations",)
+    ):
+        _expect(leaf, path, steps + 1, "rows")
+        _check_leaf(leaf, space, path)
+    for path, leaf in leaves(episode["infos"], ("infos",)):
+        _expect(leaf, path, steps + 1, "rows")
+    for path, leaf in leaves(episode.get("extras") or {}, ("extras",)):
+        if _rows(leaf, path) != steps:
+            _expect(leaf, path, steps + 1, "rows")
+    _check_total(total_steps, steps)
+
+
+def _check_total(total_steps: Any, steps: int) -> None:
+    total_steps = total_steps.item() if isinstance(total_steps, np.generic) else total_steps
+    is_count = isinstance(total_steps, int) and not isinstance(total_steps, bool)
+    # Minari 0.5.4 sets the attribute of an episode that it continues to the steps it added
+    if not is_count or not min(1, steps) <= total_steps <= steps:
+        said = (
+            "there is no attribute total_steps"
+            if total_steps is None
+            else (f"the attribute total_steps is {total_steps!r:.60}")
+        )
+        raise CorruptDatasetError(f"{said}, rewards has {steps} steps")
+
+
+def _of_space(tree: Any, space: gym.Space, path: Path) -> Iterator[tuple[Path, gym.Space, Any]]:
+    """Yield the leaves of a column that was read along its space, each with its space."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:
+            yield from _of_space(tree[key], part, (*path, key))
+    else:
+        yield path, space, tree
+
+
+def _check_leaf(leaf: Any, space: gym.Space, path: Path) -> None:
+    if isinstance(leaf, Frames):  # whose shapes are seen when they are decoded
+        return
+    if isinstance(space, spaces.Text):
+        if not isinstance(leaf, list) or not all(isinstance(text, str) for text in leaf):
+            raise CorruptDatasetError(f"{subscripts(path)} is no text, the space says {space}")
+    elif isinstance(space, ARRAY_SPACES):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+            raise CorruptDatasetError(f"{subscripts(path)} is no number, the space says {space}")
+        if leaf.shape[1:] != space.shape:
+            raise CorruptDatasetError(
+                f"{subscripts(path)} has rows of shape {leaf.shape[1:]}, the space says "
+                f"{space.shape}"
+            )
+
+
+def _expect(leaf: Any, path: Path, expected: int, unit: str) -> None:
+    rows = _rows(leaf, path)
+    if rows != expected:
+        steps = expected if unit == "steps" else expected - 1
+        more = "" if unit == "steps" else f" steps (expected {expected} rows)"
+        raise CorruptDatasetError(
+            f"{subscripts(path)} has {rows} {unit}, rewards has {steps}{more}"
+        )
+
+
+def _rows(leaf: Any, path: Path) -> int:
+    is_rows = isinstance(leaf, list) or (isinstance(leaf, np.ndarray) and leaf.ndim > 0)
+    if not is_rows:
+        raise CorruptDatasetError(f"{subscripts(path)} holds no rows")
+    return len(leaf)

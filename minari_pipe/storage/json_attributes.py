@@ -1,0 +1,83 @@
+"""Episode attributes as JSON that real Minari reads, and back, without loss.
+
+JSON cannot tell an array or a tuple from a list, and NumPy's numbers from Python's; where it
+alone would come back different, the key ``minari_pipe_exact`` holds the value's exact form too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.storage.attributes import EXACT, exact_form, from_exact_form
+
+
+def dump_attributes(attributes: Mapping[str, Any]) -> str:
+    """Write attributes as JSON that real Minari reads, with the exact form of what JSON changes.
+
+    Raises:
+        InvalidEpisodeError: a value is neither a number, a string, None, an array, nor a list,
+            tuple or dict of these.
+
+    Example:
+        >>> dump_attributes({"seed": 7, "options": {"goal": [1, 2]}})
+        '{"seed": 7, "options": {"goal": [1, 2]}}'
+    """
+    plain: dict[str, Any] = {}
+    exact: dict[str, Any] = {}
+    for key, value in attributes.items():
+        if type(key) is not str or key == EXACT:
+            raise InvalidEpisodeError(
+                f"names of attributes must be strings other than {EXACT!r}, got {key!r}"
+            )
+        if type(value) in (bool, int, float, str):  # most of them, and surely exact
+            plain[key] = value
+            continue
+        form = exact_form(value, key)
+        plain[key] = _plain(value)
+        # as text: Python has 1 == 1.0 == True and 0.0 == -0.0
+        if json.dumps(exact_form(plain[key], key)) != json.dumps(form):
+            exact[key] = form
+    if exact:
+        plain[EXACT] = exact
+    return json.dumps(plain)
+
+
+def load_attributes(text: str) -> dict[str, Any]:
+    """Read what :func:`dump_attributes` or real Minari wrote.
+
+    Example:
+        >>> load_attributes(dump_attributes({"limits": (0, 1)}))
+        {'limits': (0, 1)}
+    """
+    plain = json.loads(text)
+    if not isinstance(plain, dict):
+        raise ValueError(f"it holds no JSON object but {text[:60]!r}")
+    exact = plain.pop(EXACT, {})
+    for key, form in exact.items():
+        value = from_exact_form(form)
+        # real Minari changes an attribute without knowing of its exact form
+        if key in plain and _text(_plain(value)) == _text(plain[key]):
+            plain[key] = value
+    return plain
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return the nearest value that JSON has."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    return str(value)  # numbers that JSON has not, or a kind of string

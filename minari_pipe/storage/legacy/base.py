@@ -1,0 +1,272 @@
+"""What the older layouts share: they are read, not written, and say what they cannot know."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidDatasetIdError,
+    MinariPipeError,
+    UnsupportedVersionError,
+)
+from minari_pipe.storage.base import Change, MinariStorage
+from minari_pipe.storage.hdf5_format.checked import check_structure
+from minari_pipe.storage.hdf5_heaps import refuse_endless_heaps
+from minari_pipe.tree import join_path, leaves, map_leaves
+
+#: attribute of an episode whose layout kept no observation after the last step: the last row of
+#: its observations is the one before repeated, so its last transition leads nowhere
+FINAL_OBSERVATION_MISSING = "final_observation_missing"
+#: attribute of an episode that ends without a flag in the file: the last truncation was set
+TRUNCATION_INFERRED = "truncation_inferred"
+
+
+class LegacyStorage(MinariStorage):
+    """A dataset in an older layout, which is read in place.
+
+    ``unknown`` has a sentence for everything that today's layout holds and this data does not
+    tell; :func:`minari_pipe.migrate.migrate_dataset` records them.
+    """
+
+    unknown: tuple[str, ...] = ()
+
+    @classmethod
+    @abstractmethod
+    def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> LegacyStorage:
+        """Open data of this layout.
+
+        Args:
+            data_path: the file or the directory that holds it.
+            trusted_modules: modules whose code the environment of the data may name; layouts that
+                keep no spaces have them from the environment.
+
+        Raises:
+            CorruptDatasetError: it is damaged, or points outside of itself.
+        """
+
+    @classmethod
+    def _create(
+        cls,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool = False,
+        metadata: dict[str, Any] | None = None,
+    ) -> NoReturn:
+        raise UnsupportedVersionError(f"the layout {cls.FORMAT!r} is read but no longer written")
+
+    def _change(self) -> AbstractContextManager[Change]:
+        raise UnsupportedVersionError(
+            f"{self.data_path} has the layout {self.FORMAT!r}. An older layout is read in place "
+            f"but not written; run minari-pipe migrate {self.data_path} ID"
+        )
+
+    @property
+    def _file_path(self) -> Path:
+        return self.data_path
+
+    def get_size(self) -> float:
+        """Return the size of the data in MB, rounded to 0.1."""
+        if self.data_path.is_dir():
+            return super().get_size()
+        return round(self.data_path.stat().st_size / 1e6, 1)
+
+
+@contextmanager
+def reading(path: Path, what: str = "file") -> Iterator[None]:
+    """Name the file and the place in everything that HDF5 and NumPy raise on damaged data."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if isinstance(error, MinariPipeError):
+            raise
+        raise DatasetNotFoundError(f"No data found in data path {path}") from None
+    except CorruptDatasetError as error:
+        if str(path) in str(error):
+            raise
+        raise CorruptDatasetError(f"{path}: {what}: {error}") from None
+    except (MinariPipeError, IndexError):
+        raise
+    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
+        message = f"{path}: {what} cannot be read: {type(error).__name__}: {error}"
+        raise CorruptDatasetError(message) from error
+
+
+Stamp = tuple[int, int, int]
+
+
+def stamp(path: Path) -> Stamp:
+    """What changes when a file does; a key for what was found out about it."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def open_file(path: Path) -> h5py.File:
+    """Open a stranger's file for reading.
+
+    Raises:
+        CorruptDatasetError: it is damaged.
+    """
+    with reading(path):
+        check_structure(path)
+        _check_heaps(path, stamp(path))
+        return h5py.File(path, "r")
+
+
+@lru_cache(maxsize=256)
+def _check_heaps(path: Path, stamp: Stamp) -> None:
+    refuse_endless_heaps(path)
+
+
+def check_index(index: int, total_episodes: int) -> int:
+    """Return the number of an episode that exists.
+
+    Raises:
+        IndexError: there is no such episode.
+    """
+    index = int(index)
+    if not 0 <= index < total_episodes:
+        raise IndexError(f"episode {index} is out of range: there are {total_episodes} episodes")
+    return index
+
+
+def dataset_id_of(recorded: Any, path: Path) -> str:
+    """Return the recorded id if it is one, else one made of the name of the file or directory."""
+    name = path.parent.name if path.name == "data" else path.stem
+    for candidate in (recorded, name, re.sub(r"\W", "_", name, flags=re.ASCII)):
+        try:
+            parse_dataset_id(candidate)
+            return candidate
+        except InvalidDatasetIdError:
+            continue
+    return "unnamed"
+
+
+def plain(value: Any) -> Any:
+    """Turn what h5py read into what JSON can hold; None for what was not set."""
+    if isinstance(value, h5py.Empty) or value is None:
+        return None
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, list):
+        return [plain(entry) for entry in value]
+    if value == "None":
+        return None
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def standard_metadata(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Give recorded values the types that the standard has now; what was not set is left out."""
+    metadata = {key: value for key, value in recorded.items() if value is not None}
+    for key in ("author", "author_email"):
+        if isinstance(metadata.get(key), str):
+            # Minari 0.4.3 joined the authors of combined datasets
+            metadata[key] = [name.strip() for name in metadata[key].split(";") if name.strip()]
+    for key in ("combined_datasets", "requirements"):
+        if isinstance(metadata.get(key), str):
+            metadata[key] = [metadata[key]]
+    score = metadata.get("num_episodes_average_score")
+    if isinstance(score, float) and score.is_integer():
+        metadata["num_episodes_average_score"] = int(score)
+    return metadata
+
+
+def flags(values: Any, name: str) -> npt.NDArray[np.bool_]:
+    """Turn a column of flags into booleans, shape ``(T,)``.
+
+    Raises:
+        CorruptDatasetError: a value is neither 0 nor 1.
+    """
+    array = _single(values, name)
+    other = np.flatnonzero((array != 0) & (array != 1))
+    if len(other):
+        raise CorruptDatasetError(
+            f"{name} is {array[other[0]]} at row {other[0]}, expected flags of 0 or 1"
+        )
+    return array.astype(bool)
+
+
+def numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
+    """Turn a column of rewards into float64, shape ``(T,)``."""
+    return _single(values, name).astype(np.float64)
+
+
+def _single(values: Any, name: str) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise CorruptDatasetError(f"{name} must be numbers, got {array.dtype}")
+    if array.ndim == 2 and array.shape[1] == 1:  # as some collectors of old wrote them
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise CorruptDatasetError(f"{name} has the shape {array.shape}, expected one value a step")
+    return array
+
+
+def with_final_row(column: Any, steps: int, name: str) -> Any:
+    """Bring observations to ``steps + 1`` rows: where the last is not recorded, it is repeated.
+
+    Raises:
+        CorruptDatasetError: they have another number of rows.
+    """
+    rows = row_count(column, name)
+    if rows == steps + 1:
+        return column
+    if rows != steps or not steps:
+        raise CorruptDatasetError(
+            f"{name} has {rows} rows, rewards has {steps}; expected {steps + 1}"
+        )
+    return map_leaves(
+        lambda leaf: [*leaf, leaf[-1]] if isinstance(leaf, list) else _append(leaf, leaf[-1:]),
+        column,
+    )
+
+
+def with_row_filled(infos: Any, steps: int, row: int) -> Any:
+    """Bring infos of ``steps`` rows to ``steps + 1``: zeros are put in as row number ``row``."""
+
+    def fill(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if len(leaf) != steps:
+            return leaf
+        empty = np.full((1, *leaf.shape[1:]), "" if leaf.dtype.kind == "O" else 0, leaf.dtype)
+        return np.concatenate([leaf[:row], empty, leaf[row:]])
+
+    return map_leaves(fill, infos)
+
+
+def _append(leaf: npt.NDArray[Any], row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.concatenate([leaf, row])
+
+
+def row_count(column: Any, name: str) -> int:
+    """Return the number of rows of a tree of columns.
+
+    Raises:
+        CorruptDatasetError: its leaves have different numbers of rows, or there is none.
+    """
+    counts = {join_path((name, *path)): len(leaf) for path, leaf in leaves(column)}
+    if len(set(counts.values())) != 1:
+        raise CorruptDatasetError(f"{name} has columns of different lengths: {counts or 'none'}")
+    return next(iter(counts.values()))
+
+
+def indices_of(episode_indices: Iterable[int], total_episodes: int) -> Iterator[int]:
+    """Yield the numbers of episodes, each checked."""
+    for index in episode_indices:
+        yield check_index(index, total_episodes)

@@ -1,0 +1,135 @@
+"""External links between the HDF5 files of Minari 0.3 to 0.4.2, followed inside the root only.
+
+Appended episodes were links to ``additional_data_<i>.hdf5`` beside the main file, combined
+datasets links to the absolute path of their parents' main files. HDF5 would open whatever file
+such a link names, so links are resolved here and never by HDF5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import h5py
+
+from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.storage.hdf5_values import member
+from minari_pipe.storage.legacy.base import open_file, reading
+
+#: a combination of combinations of appended datasets is a chain of a few links
+_MAX_CHAIN = 16
+#: parents that are held open at once
+_MAX_OPEN = 32
+#: ``<id>/data/main_data.hdf5``: what of an absolute path is the same below another root
+_TAIL = 3
+
+
+class LinkedFiles:
+    """The main file of a dataset and the files that its links lead to, open for reading."""
+
+    def __init__(self, main: Path) -> None:
+        self._main = main
+        self._open: dict[Path, h5py.File] = {}
+
+    @classmethod
+    @contextmanager
+    def opened(cls, main: Path) -> Iterator[LinkedFiles]:
+        """Open the main file; all files are closed at the exit."""
+        files = cls(main)
+        try:
+            files._file(main)
+            yield files
+        finally:
+            for file in files._open.values():
+                file.close()
+
+    @property
+    def main(self) -> h5py.File:
+        """The main file."""
+        return self._file(self._main)
+
+    def group(self, name: str) -> h5py.Group:
+        """Return a group of the main file, wherever its links lead.
+
+        Raises:
+            CorruptDatasetError: a link leads outside of the datasets root and the dataset's own
+                directory, to a missing file, to no group, or in a circle.
+        """
+        path, where = self._main, name
+        seen: list[str] = []
+        while True:
+            step = f"{path}:{where}"
+            if step in seen or len(seen) >= _MAX_CHAIN:
+                raise CorruptDatasetError(
+                    f"{self._main}: {name} is a link that leads in a circle, or over more than "
+                    f"{_MAX_CHAIN} files: {' -> '.join([*seen[:4], step])}"
+                )
+            seen.append(step)
+            with reading(path, name):
+                found = self._found(path, where)
+            if isinstance(found, h5py.Group):
+                return found
+            path, where = self._target(found.filename, path, name), found.path
+
+    def _found(self, path: Path, where: str) -> h5py.Group | h5py.ExternalLink:
+        *parents, last = [part for part in where.split("/") if part] or [""]
+        group = member(self._file(path), "/".join(parents)) if parents else self._file(path)
+        link = group.get(last, getlink=True) if last else None
+        if link is None:
+            raise CorruptDatasetError(f"{path} has no group {where!r}")
+        if isinstance(link, h5py.ExternalLink):
+            return link
+        found: Any = member(group, last)
+        if not isinstance(found, h5py.Group):
+            raise CorruptDatasetError(f"{where!r} in {path} is not a group")
+        return found
+
+    def _file(self, path: Path) -> h5py.File:
+        if path not in self._open:
+            if len(self._open) >= _MAX_OPEN:
+                # never the main file, which is the first
+                self._open.pop(list(self._open)[1]).close()
+            self._open[path] = open_file(path)
+        return self._open[path]
+
+    def _target(self, name: str, linking: Path, what: str) -> Path:
+        """Return the file that a link names, if it may be read."""
+        allowed = [self._main.parent.resolve()]
+        root = _root()
+        if root is not None:
+            allowed.append(root)
+        candidates = [linking.parent / name]
+        windows = PureWindowsPath(name)
+        if PurePosixPath(name).is_absolute() or windows.is_absolute():
+            parts = windows.parts if windows.is_absolute() else PurePosixPath(name).parts
+            # the root may have moved since, and the parent with it
+            candidates += [] if root is None else [root.joinpath(*parts[-_TAIL:])]
+        outside = False
+        for candidate in candidates:
+            with reading(self._main, what):
+                resolved = candidate.resolve()
+                if not any(resolved.is_relative_to(folder) for folder in allowed):
+                    outside = True
+                elif resolved.is_file():
+                    return resolved
+        if outside and len(candidates) == 1:
+            raise CorruptDatasetError(
+                f"{self._main}: {what} is a link to {name!r}, which is outside of the datasets "
+                f"root {root} and of the dataset; such links are not followed"
+            )
+        raise CorruptDatasetError(
+            f"{self._main}: {what} is a link to {name!r}; "
+            + ("that is outside of the datasets root, and " if outside else "")
+            + f"there is no file {' or '.join(str(c) for c in candidates[outside:])}. Put the "
+            "linked dataset back there, or set MINARI_DATASETS_PATH to the root that holds both"
+        )
+
+
+def _root() -> Path | None:
+    try:
+        return get_dataset_path().resolve()
+    except ConfigError:
+        return None

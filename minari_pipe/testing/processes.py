@@ -1,0 +1,187 @@
+"""The contract's other processes: killed writers, readers beside a writer, two writers at once."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minari_pipe.storage import MinariStorage
+from minari_pipe.testing.base import ACTION, OBSERVATION, Contract, make, steps_of
+from minari_pipe.testing.comparison import assert_same, assert_stored, state
+from minari_pipe.testing.strategies import FULL, episode
+
+#: what changes names in a file system; all that becomes visible does so in one of these
+_CALLS = ("replace", "rename", "link", "symlink", "mkdir", "unlink", "remove", "rmdir")
+_KILLED = 77
+
+
+def _whole() -> Any:
+    return episode(OBSERVATION, ACTION, np.random.default_rng(8), 4)
+
+
+def _continue(storage: MinariStorage) -> None:
+    rest = replace(steps_of(_whole(), 2, 4, first=False), id=0, metadata={})
+    storage.update_episodes([rest, *make(1, 1)])
+
+
+CHANGES: dict[str, Callable[[MinariStorage], None]] = {
+    "an append": lambda storage: storage.update_episodes(make(1, 2)),
+    "a continuation": _continue,
+    "metadata": lambda storage: storage.update_metadata({"description": "new"}),
+    "metadata of episodes": lambda storage: storage.update_episode_metadata([{"x": 1}] * 2),
+}
+
+
+class ProcessesContract(Contract):
+    """What is on disk is one whole state at any time, whoever writes, reads or dies."""
+
+    @pytest.mark.usefixtures("other_processes")
+    @pytest.mark.parametrize("name", CHANGES)
+    def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        def begin(folder: str) -> Path:
+            path = tmp_path / folder / "data"
+            head = steps_of(_whole(), 0, 2, first=True)
+            self.new(path).update_episodes([head, *make(count=1)])
+            return path
+
+        path = begin("undisturbed")
+        old = _content(path)
+        CHANGES[name](MinariStorage.read(path))
+        new = _content(path)
+        seen = []
+        for call in range(1000):
+            path = begin(str(call))
+            ended = _wait(_fork(partial(_die_at, call, path, CHANGES[name])))
+            found = _content(path)
+            seen.append("old" if _same(found, old) else "new")
+            assert_same(old if seen[-1] == "old" else new, found)
+            MinariStorage.read(path).update_episodes(make(7, 1))
+            after = MinariStorage.read(path)
+            count = len(found["episodes"])
+            assert after.total_episodes == count + 1
+            assert_same(found["episodes"], list(after.get_episodes(range(count))))
+            if ended == 0:
+                break
+            assert ended == _KILLED
+        assert seen == sorted(seen, reverse=True), "a later kill found an earlier state"
+        assert seen[0] == "old"
+        assert seen[-1] == "new"
+
+    @pytest.mark.usefixtures("other_processes")
+    def test_a_reader_beside_a_writer_sees_whole_appends(
+        self, storage: MinariStorage, path: Path
+    ) -> None:
+        batch = make(5, 2)
+
+        def append() -> None:
+            for _ in range(30):
+                storage.update_episodes(batch)
+
+        writer = _fork(append)
+        totals = [0]
+        while os.waitpid(writer, os.WNOHANG) == (0, 0):
+            seen = MinariStorage.read(path)
+            totals.append(seen.total_episodes)
+            last = range(totals[-1])[-2:]
+            for fields, buffer in zip(seen.get_episodes(last), batch, strict=bool(last)):
+                assert_same(buffer.rewards, fields["rewards"])
+                assert_same(buffer.observations, fields["observations"])
+        assert all(total % 2 == 0 for total in totals)
+        assert totals == sorted(totals)
+        assert len(set(totals)) > 2
+        assert_stored(storage, batch * 30)
+
+    @pytest.mark.usefixtures("other_processes")
+    def test_two_processes_append_after_each_other(self, storage: MinariStorage) -> None:
+        def append() -> None:
+            for _ in range(4):
+                storage.update_episodes(make(5, 2))
+
+        writers = [_fork(append) for _ in range(2)]
+        assert [_wait(writer) for writer in writers] == [0, 0]
+        assert_stored(storage, make(5, 2) * 8)
+
+    @pytest.mark.usefixtures("other_processes")
+    def test_kill_in_an_append_leaves_whole_appends(
+        self, storage: MinariStorage, path: Path
+    ) -> None:
+        rng = np.random.default_rng(0)
+        batch = make(5, 5)
+        storage.update_episodes(batch)
+
+        def append() -> None:
+            warnings.simplefilter("ignore")  # of an append that an earlier one left unfinished
+            while True:
+                storage.update_episodes(batch)
+
+        for _ in range(20 if FULL else 4):
+            writer = _fork(append)
+            time.sleep(rng.uniform(0.02, 0.15))
+            os.kill(writer, 9)
+            os.waitpid(writer, 0)
+            again = MinariStorage.read(path)
+            assert again.total_episodes % 5 == 0
+            assert_stored(again, batch * (again.total_episodes // 5))
+
+
+def _content(path: Path) -> dict[str, Any]:
+    content = state(path)
+    del content["files"]  # a kill may leave some that nobody reads
+    return content
+
+
+def _same(left: Any, right: Any) -> bool:
+    try:
+        assert_same(left, right)
+    except AssertionError:
+        return False
+    return True
+
+
+def _fork(run: Callable[[], None]) -> int:
+    """Run a function in a child; return the child's number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other tests may have left threads, which it does not use
+        child = os.fork()
+    if child:
+        return child
+    try:
+        run()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _wait(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _die_at(call: int, path: Path, change: Callable[[MinariStorage], None]) -> None:
+    """Change a dataset and end like a killed process before the given call to the file system."""
+    count = iter(range(1000))
+
+    def dying(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if next(count) == call:
+                os._exit(_KILLED)
+            return original(*args, **kwargs)
+
+        return run
+
+    for name in _CALLS:
+        setattr(os, name, dying(getattr(os, name)))
+    change(MinariStorage.read(path))
