@@ -32,6 +32,7 @@ from minari_pipe.policies.demonstration_formats.base import (
     check_demonstrations,
     quoted,
 )
+from minari_pipe.storage.legacy.rows import episode_bounds
 
 # The parts of a simulator's state under the names that D4RL gave them in its Adroit datasets;
 # infos also holds what is no state, such as action_log_std.
@@ -72,10 +73,7 @@ class _FlatEpisodes(Sequence[Demonstration]):
             ends_here = self._terminals
             if "timeouts" in flags:
                 ends_here = ends_here | _read_flags(flags["timeouts"], label)
-        ends = np.flatnonzero(ends_here) + 1
-        if n_rows and (not len(ends) or ends[-1] != n_rows):
-            ends = np.append(ends, n_rows)
-        self._bounds = np.concatenate([[0], ends])
+        self._bounds = episode_bounds(ends_here)
 
     def __len__(self) -> int:
         return len(self._bounds) - 1
