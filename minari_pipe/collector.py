@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
-import tempfile
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -17,22 +15,28 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
+from gymnasium.wrappers import Autoreset
 
+from minari_pipe import __version__
 from minari_pipe.creation import Description
 from minari_pipe.dataset import MinariDataset
+from minari_pipe.environments import spec_json
 from minari_pipe.episode import (
-    EpisodeBuffer,
+    STEP_DATA_KEYS,
     EpisodeMetadataCallback,
     StepData,
     StepDataCallback,
     copied,
+    standard_step_data,
 )
-from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.errors import ConfigError, DatasetNotFoundError
+from minari_pipe.journal import Journal
 from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
-from minari_pipe.recorder import EpisodeRecorder
-from minari_pipe.storage.attributes import check_options
+from minari_pipe.metadata import MINARI_VERSION
+from minari_pipe.recording import Recording, callback
+from minari_pipe.spaces import serialize_space
+from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.base import MinariStorage, get_minari_storage
-from minari_pipe.storage.hdf5 import EpisodeFile, HDF5Storage
 
 #: HDF5 attributes hold integers of at most 64 bits
 AUTOSEED_BIT_SIZE = 64
@@ -41,48 +45,77 @@ AUTOSEED_BIT_SIZE = 64
 class DataCollector(gym.Wrapper):
     """Wraps an environment and records every step that is made in it.
 
-    Values are copied, finished episodes go to a file in the system's temporary directory. A
-    reset in the middle of an episode closes it as truncated. :meth:`create_dataset` and
-    :meth:`add_to_dataset` take what was recorded so far; what they have not taken is gone after
-    :meth:`close`.
+    Values are copied. A reset in the middle of an episode closes it as truncated; a step after
+    the end of one begins another with the last observation. :meth:`create_dataset` and
+    :meth:`add_to_dataset` take what was recorded so far. Finished episodes are kept in a hidden
+    folder of the datasets root, also when the script fails or is killed: what nobody has taken
+    is there for ``minari-pipe recover``.
 
-    Example::
+    Values outside of their space, NaN and other dtypes are recorded with one warning for each
+    episode. Further keys of the step data, such as ``state``, are recorded as
+    :attr:`EpisodeData.extras`.
 
-        env = minari_pipe.DataCollector(gym.make("CartPole-v1"))
-        env.reset(seed=1)
-        ...
-        dataset = env.create_dataset("cartpole/test-v0")
+    Example:
+        >>> from minari_pipe import DataCollector
+        >>> import gymnasium as gym
+        >>> env = DataCollector(gym.make("CartPole-v1"))
+        >>> _ = env.reset(seed=1)
+        >>> for _ in range(5):
+        ...     _ = env.step(0)
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # about missing metadata
+        ...     dataset = env.create_dataset("cartpole/test-v0")
+        >>> dataset
+        MinariDataset('cartpole/test-v0', 1 episodes)
+        >>> _ = env.reset(seed=2)
+        >>> _ = env.step(1)
+        >>> env.add_to_dataset(dataset)
+        >>> dataset.episodes["seed"].tolist(), dataset.episodes["total_steps"].tolist()
+        ([1, 2], [5, 1])
+        >>> env.close()
     """
+
+    _autoseed = True
 
     def __init__(
         self,
         env: gym.Env,
-        step_data_callback: type[StepDataCallback] = StepDataCallback,
-        episode_metadata_callback: type[EpisodeMetadataCallback] = EpisodeMetadataCallback,
+        step_data_callback: type[StepDataCallback] | Callable[..., Any] = StepDataCallback,
+        episode_metadata_callback: type[EpisodeMetadataCallback]
+        | Callable[..., Any] = EpisodeMetadataCallback,
         record_infos: bool = False,
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
         data_format: str | None = None,
         *,
         jpeg_encoding: bool = False,
+        strict: bool = False,
     ) -> None:
         """Begin to record.
 
         Args:
-            env: the environment.
-            step_data_callback: makes the record of a step from what the environment returned.
-            episode_metadata_callback: computes the attributes of a finished episode.
+            env: the environment. The step with which an ``Autoreset`` wrapper in it resets is
+                recorded as what it is, the reset of the next episode.
+            step_data_callback: makes the record of a step from what the environment returned; a
+                class, an instance or a function. Names of older Minari are understood.
+            episode_metadata_callback: computes the attributes of a finished episode, likewise.
             record_infos: record the infos too.
             observation_space: space of the recorded observations; None takes the environment's.
             action_space: space of the recorded actions; None takes the environment's.
             data_format: format of the dataset; None means hdf5.
             jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
+            strict: refuse values outside of their space, NaN and other dtypes at the step,
+                instead of the warning.
+
+        Raises:
+            UnknownFormatError: there is no such format.
+            UnsupportedSpaceError: a space has no form in it.
+            ConfigError: a callback cannot be called, or the datasets root cannot be made.
         """
         super().__init__(env)
         self.data_format = data_format
         self.datasets_path = str(get_dataset_path())
-        self._step_data_callback = step_data_callback()
-        self._episode_metadata_callback = episode_metadata_callback()
+        self._step_data_callback = callback(step_data_callback, env, "step_data_callback")
         self._record_infos = record_infos
         self._jpeg_encoding = jpeg_encoding
         self._recorded_observation_space = observation_space or env.observation_space
@@ -92,75 +125,120 @@ class DataCollector(gym.Wrapper):
             self._recorded_action_space,
             jpeg_encoding=jpeg_encoding,
         )
-        # the file of finished episodes is HDF5, whatever the format of the dataset
-        HDF5Storage.check_spaces(self._recorded_observation_space, self._recorded_action_space)
-        self._recorder = EpisodeRecorder(
+        self._journal = Journal(self._head())
+        self._recorded = Recording(
             self._recorded_observation_space,
             self._recorded_action_space,
+            callback(episode_metadata_callback, env, "episode_metadata_callback"),
+            self._journal,
             record_infos=record_infos,
+            strict=strict,
         )
+        self._autoreset = _autoreset_wrapper(env)
         # what the step after the end of an episode starts from if nobody resets
-        self._last: tuple[Any, dict[str, Any]] | None = None
+        self._last: StepData | None = None
+        self._extras_at_reset: frozenset[str] = frozenset()
+        self._env_done = False
         self._recording = False
-        self._open_file()
+        self._leave = weakref.finalize(self, self._recorded.leave)
 
-    def _open_file(self) -> None:
-        directory = Path(tempfile.mkdtemp(prefix="minari_pipe-"))
-        self._path = directory / "episodes.hdf5"
-        self._stack = ExitStack()
-        self._file = self._stack.enter_context(EpisodeFile.create(self._path))
-        self._remove = weakref.finalize(self, _discard, self._stack, directory, os.getpid())
+    def _head(self) -> dict[str, Any]:
+        """What a dataset of the episodes needs to know besides them."""
+        spec = self.env.spec
+        env_spec = None
+        if spec is not None:
+            with suppress(ConfigError):
+                env_spec = spec_json(spec)
+        return {
+            "observation_space": serialize_space(self._recorded_observation_space),
+            "action_space": serialize_space(self._recorded_action_space),
+            "env_spec": env_spec,
+            "env_id": None if spec is None else spec.id,
+            "data_format": self.data_format or "hdf5",
+            "jpeg_encoding": self._jpeg_encoding,
+            "minari_version": MINARI_VERSION,
+            "minari_pipe_version": __version__,
+            "started": time.time(),
+        }
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Step the environment and record it.
 
         Whatever fails in it, the environment's own step too, ends the episode before it.
 
+        Args:
+            action: what the environment is given.
+
         Raises:
-            InvalidEpisodeError: a value has not the structure or the shape of its space.
+            ResetNeeded: there was no reset yet, or none after a step that failed.
+            InvalidEpisodeError: a value has not the structure or the shape of its space, or is
+                outside of it and the collector is strict.
             DatasetNotFoundError: the collector is closed.
         """
-        if not self._recording and self._last is None:
-            self._refuse_if_closed()
-            raise ResetNeeded("Cannot record a step before the first reset; call reset()")
+        if not self._recording:
+            if self._last is None:
+                self._refuse_if_closed()
+                raise ResetNeeded(
+                    "Cannot record a step before a reset(); call it first, also after a step that "
+                    "failed, create_dataset() or add_to_dataset()"
+                )
+            if self._env_done and not (self._autoreset and self._autoreset.autoreset):
+                self._env_done = False  # say it once
+                warnings.warn(
+                    "The environment's episode has ended (it returned terminated or truncated) and "
+                    "step() was called without a reset(): a new episode is recorded that begins "
+                    "with the last observation",
+                    stacklevel=2,
+                )
+        resets = self._autoreset is not None and self._autoreset.autoreset
         # A copy of its own: an environment may change the array that it is given.
         given = copied(action)
         try:
             observation, reward, terminated, truncated, info = self.env.step(given)
-            data = self._step_data_callback(
-                env=self.env,
-                obs=observation,
-                info=info,
-                action=action,
-                rew=reward,
-                terminated=terminated,
-                truncated=truncated,
-            )
-            self._warn_unless_contained(data)
-            self._record(data)
+            if resets:
+                self._close_episode()
+                self._start(self._step_data_callback(env=self.env, obs=observation, info=info))
+            else:
+                data = self._step_data_callback(
+                    env=self.env,
+                    obs=observation,
+                    info=info,
+                    action=action,
+                    rew=reward,
+                    terminated=terminated,
+                    truncated=truncated,
+                )
+                self._env_done = bool(terminated) or bool(truncated)
+                self._record(standard_step_data(data))
         except BaseException:
             # the steps so far are true, but the next one would no longer follow them
             self._close_episode()
             raise
+        self._warn()
         return observation, reward, terminated, truncated, info
+
+    def _start(self, data: Any, **kwargs: Any) -> None:
+        data = standard_step_data(data, reset=True)
+        self._recorded.start(data, **kwargs)
+        names = (name for name, value in data.items() if value is not None)
+        self._extras_at_reset = frozenset(names).difference(STEP_DATA_KEYS)
+        self._recording = True
 
     def _record(self, data: StepData) -> None:
         if not self._recording:
             assert self._last is not None
-            self._recorder.start(*self._last)
+            self._recorded.start(self._last)
             self._recording = True
-        self._recorder.step(
-            data["action"],
-            data["observation"],
-            data["reward"],
-            bool(data["terminated"]),
-            bool(data["truncated"]),
-            data["info"],
-        )
+        self._recorded.step(data)
         if data["terminated"] or data["truncated"]:
-            info = copied(data["info"]) if self._record_infos else {}
-            self._last = copied(data["observation"]), info
-            self._finish_episode()
+            # of the extras, those that have a row for a reset
+            kept = {"observation", *self._extras_at_reset}
+            if self._record_infos:
+                kept.add("info")
+            last = {name: copied(value) for name, value in data.items() if name in kept}
+            self._last = standard_step_data(last, reset=True)
+            self._recording = False
+            self._recorded.finish_episode()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -173,53 +251,39 @@ class DataCollector(gym.Wrapper):
             options: options of the environment's reset; they are recorded too.
 
         Raises:
-            InvalidEpisodeError: the options cannot be stored; nothing was reset. Or the first
-                observation has not the structure or the shape of its space.
+            InvalidEpisodeError: the options or the seed cannot be stored; nothing was reset. Or the
+                first observation has not the structure or the shape of its space, or is outside
+                of it and the collector is strict.
             DatasetNotFoundError: the collector is closed.
         """
         self._refuse_if_closed()
+        whole_seed(seed)
         check_options(options)
         # The environment gets the caller's own object, as without a collector, and may change it.
         given = copied(options)
         self._close_episode()
-        if seed is None and (options or {}).get("minari_autoseed", True):
+        if seed is None and self._autoseed and (options or {}).get("minari_autoseed", True):
             seed = secrets.randbits(AUTOSEED_BIT_SIZE)
         observation, info = self.env.reset(seed=seed, options=options)
-        data = self._step_data_callback(env=self.env, obs=observation, info=info)
-        self._warn_unless_contained(data)
-        self._recorder.start(data["observation"], data["info"], seed=seed, options=given)
-        self._recording = True
+        self._start(
+            self._step_data_callback(env=self.env, obs=observation, info=info),
+            seed=seed,
+            options=given,
+        )
+        self._warn()
         return observation, info
-
-    def _warn_unless_contained(self, data: StepData) -> None:
-        space = self._recorded_observation_space
-        if not space.contains(data["observation"]):
-            warnings.warn(
-                "Observation is not in observation space.\n"
-                f"Observation: {data['observation']}\nSpace: {space}",
-                stacklevel=3,
-            )
-        space = self._recorded_action_space
-        if data["action"] is not None and not space.contains(data["action"]):
-            warnings.warn(
-                f"Action is not in action space.\nAction: {data['action']}\nSpace: {space}",
-                stacklevel=3,
-            )
 
     def _close_episode(self) -> None:
         recording, self._recording, self._last = self._recording, False, None
-        if recording and len(self._recorder):
-            self._recorder.truncate()
-            self._finish_episode()
+        if recording:
+            self._recorded.close_episode()
 
-    def _finish_episode(self) -> None:
-        self._recording = False
-        episode = self._recorder.finish(len(self._file))
-        fields = ("id", "observations", "actions", "rewards", "terminations", "truncations")
-        record = {key: getattr(episode, key) for key in fields}
-        record["infos"] = episode.infos or {}
-        episode.metadata.update(self._episode_metadata_callback(record))
-        self._file.append(episode)
+    def _warn(self, stacklevel: int = 3) -> None:
+        """Tell what is to be told about the episodes that were finished."""
+        if self._recorded.warnings:
+            told, self._recorded.warnings = self._recorded.warnings, []
+            for text in told:
+                warnings.warn(text, stacklevel=stacklevel)
 
     def create_dataset(
         self,
@@ -276,20 +340,20 @@ class DataCollector(gym.Wrapper):
         )
         with self._taken(), new_dataset(dataset_id) as data_path:
             metadata = told.metadata(dataset_id, self.env.spec)
-            storage = MinariStorage.new(
-                data_path,
-                observation_space=self._recorded_observation_space,
-                action_space=self._recorded_action_space,
-                env_spec=self.env.spec,
-                data_format=self.data_format or "hdf5",
-                jpeg_encoding=self._jpeg_encoding,
-            )
-            storage.update_metadata(metadata)
-            if isinstance(storage, HDF5Storage):
-                storage.adopt(self._path)
-            else:
-                storage.update_episodes(self._buffers())
+            self._store(data_path, metadata)
         return load_dataset(dataset_id)
+
+    def _store(self, data_path: Path, metadata: dict[str, Any]) -> None:
+        storage = MinariStorage.new(
+            data_path,
+            observation_space=self._recorded_observation_space,
+            action_space=self._recorded_action_space,
+            env_spec=self.env.spec,
+            data_format=self.data_format or "hdf5",
+            jpeg_encoding=self._jpeg_encoding,
+        )
+        storage.update_metadata(metadata)
+        storage.update_episodes(self._recorded.episodes(0))
 
     def add_to_dataset(self, dataset: MinariDataset) -> None:
         """Append everything recorded so far to a dataset and begin anew.
@@ -297,55 +361,50 @@ class DataCollector(gym.Wrapper):
         Seeds, options, infos and attributes are kept. If it fails, the dataset is as before and
         the recorded episodes are kept.
 
+        Args:
+            dataset: where they go; a view is extended by them.
+
         Raises:
             InvalidEpisodeError: the dataset's spaces are not those of this environment.
             DatasetNotFoundError: the collector is closed.
         """
-        with self._taken():
-            first = dataset.storage.total_episodes
-            dataset.storage.update_episodes(self._buffers())
+        first = dataset.storage.total_episodes
+        with self._taken(first):
+            dataset.storage.update_episodes(self._recorded.episodes(first))
             new = np.arange(first, dataset.storage.total_episodes)
             dataset.episode_indices = np.append(dataset.episode_indices, new)
 
-    def _buffers(self) -> Iterator[EpisodeBuffer]:
-        with EpisodeFile.open(self._path) as file:
-            for index in range(len(file)):
-                yield file.read_buffer(
-                    index, self._recorded_observation_space, self._recorded_action_space
-                )
-
     @contextmanager
-    def _taken(self) -> Iterator[None]:
-        """Finish the file for the body to read; begin a new one unless the body fails."""
+    def _taken(self, first: int = 0) -> Iterator[None]:
+        """Finish the episode, let the body take all of them, and begin anew unless it fails."""
         self._refuse_if_closed()
         self._close_episode()
-        self._stack.close()
-        try:
-            yield
-        except BaseException:
-            self._file = self._stack.enter_context(EpisodeFile.extend(self._path))
-            raise
-        self._remove()
-        self._open_file()
+        self._recorded.keep()
+        self._warn(stacklevel=5)
+        yield
+        self._recorded.taken(first)
 
     def _refuse_if_closed(self) -> None:
-        if not self._remove.alive:
+        if not self._leave.alive:
             raise DatasetNotFoundError(
-                "this DataCollector is closed: what it recorded is deleted and nothing more can "
-                "be recorded; call create_dataset() or add_to_dataset() before close(), and make "
-                "a new DataCollector to go on"
+                "this DataCollector is closed and nothing more can be recorded; call "
+                "create_dataset() or add_to_dataset() before close(), and make a new "
+                "DataCollector to go on. `minari-pipe recover` finds what was left"
             )
 
     def close(self) -> None:
-        """Close the environment; what was recorded and not taken is deleted."""
-        super().close()
+        """Close the environment; what was recorded and not taken is left to be recovered."""
         self._recording, self._last = False, None
-        self._remove()
+        try:
+            super().close()
+        finally:
+            self._leave()
+        self._warn()
 
 
-def _discard(stack: ExitStack, directory: Path, owner: int) -> None:
-    if os.getpid() != owner:  # a forked child must not remove its parent's file
-        return
-    with suppress(Exception):
-        stack.close()
-    shutil.rmtree(directory, ignore_errors=True)
+def _autoreset_wrapper(env: gym.Env) -> Autoreset | None:
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, Autoreset):
+            return env
+        env = env.env
+    return None

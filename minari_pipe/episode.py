@@ -16,16 +16,50 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.tree import map_leaves
 
 #: what a step's record holds in the standard; any other key is a group of extra step data
 STEP_DATA_KEYS = ("observation", "action", "reward", "terminated", "truncated", "info")
 
+_STEP_DATA_KEYS = frozenset(STEP_DATA_KEYS)
+
+#: what callbacks written for Minari before 0.5.3 call the values of a step
+OLDER_STEP_DATA_KEYS = {
+    "observations": "observation",
+    "actions": "action",
+    "rewards": "reward",
+    "terminations": "terminated",
+    "termination": "terminated",
+    "truncations": "truncated",
+    "truncation": "truncated",
+    "infos": "info",
+}
+
 REWARD_STATISTICS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
 
 
 class StepData(TypedDict):
-    """The values of a single environment step; at a reset only observation and info are set."""
+    """The values of a single environment step; at a reset only observation and info are set.
+
+    Any other key is a group of extra step data, see :attr:`EpisodeBuffer.extras`.
+
+    Attributes:
+        observation: what the environment shows after the step.
+        action: what was done; None at a reset, as the three below.
+        reward: number in reward units of the environment.
+        terminated: whether the episode is over by the rules of the task.
+        truncated: whether it is over for another reason, such as a time limit.
+        info: the environment's further information.
+
+    Example:
+        >>> from minari_pipe import StepData
+        >>> step = StepData(
+        ...     observation=1, action=0, reward=0.5, terminated=False, truncated=False, info={}
+        ... )
+        >>> step["reward"]
+        0.5
+    """
 
     observation: Any
     action: Any | None
@@ -55,6 +89,19 @@ class EpisodeBuffer:
         extras: further groups of step data by name, such as the ``state`` of a simulator that a
             :class:`StepDataCallback` adds: nested dicts of ``T + 1`` rows, or of ``T`` if the
             callback gives none at the reset.
+
+    Example:
+        >>> from minari_pipe import EpisodeBuffer
+        >>> buffer = EpisodeBuffer(
+        ...     seed=7,
+        ...     observations=[0, 1, 2],
+        ...     actions=[1, 1],
+        ...     rewards=[0.0, 1.0],
+        ...     terminations=[False, True],
+        ...     truncations=[False, False],
+        ... )
+        >>> len(buffer), buffer.infos
+        (2, None)
     """
 
     id: int | None = None
@@ -82,11 +129,23 @@ class EpisodeBuffer:
         The lists are extended in place and shared with the returned buffer, as in Minari: go on
         with the returned one only.
 
+        Args:
+            step_data: the step, as a ``StepDataCallback`` makes it.
+
         Raises:
             InvalidEpisodeError: the step's dicts have other keys than those before. Info keys
                 that come and go need :class:`minari_pipe.recorder.EpisodeRecorder`, which
                 ``DataCollector`` uses.
+
+        Example:
+            >>> from minari_pipe import EpisodeBuffer
+            >>> buffer = EpisodeBuffer(observations=0)  # right after the reset
+            >>> step = {"action": 1, "reward": 0.5, "terminated": True, "truncated": False}
+            >>> buffer = buffer.add_step_data({"observation": 1, "info": {}, **step})
+            >>> buffer.observations, buffer.actions, buffer.rewards
+            ([0, 1], [1], [0.5])
         """
+        step_data = standard_step_data(step_data)
         observation, info = step_data["observation"], step_data["info"]
         observations = copied(observation)
         if self.observations is not None:
@@ -150,6 +209,17 @@ class EpisodeData:
         infos: nested dicts of ``T + 1`` rows, empty if none were recorded.
         seed: seed of the episode's reset, None if it is not known.
         extras: further groups of step data by name, see :class:`EpisodeBuffer`.
+
+    Example:
+        >>> from minari_pipe import EpisodeData
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> episode = step_index_dataset(lengths=(2, 3))[1]
+        >>> isinstance(episode, EpisodeData), episode.id, episode.seed, episode.total_timesteps
+        (True, 1, 1, 3)
+        >>> episode.observations, episode.actions, episode.rewards
+        (array([0, 1, 2, 3]), array([0, 1, 0]), array([1., 2., 3.]))
+        >>> episode.terminations, episode.infos
+        (array([False, False,  True]), {})
     """
 
     id: int
@@ -194,7 +264,25 @@ def _describe(value: Any) -> str:
 
 
 class StepDataCallback:
-    """Makes the record of one step from what the environment returned; override to edit it."""
+    """Makes the record of one step from what the environment returned; override to edit it.
+
+    Example:
+        >>> import gymnasium as gym, warnings
+        >>> from minari_pipe import DataCollector, StepDataCallback
+        >>> class WithState(StepDataCallback):
+        ...     def __call__(self, env, **values):
+        ...         data = super().__call__(env, **values)
+        ...         data["state"] = {"t": env.get_wrapper_attr("_elapsed_steps")}
+        ...         return data
+        >>> env = DataCollector(gym.make("CartPole-v1"), step_data_callback=WithState)
+        >>> _ = env.reset(seed=1)
+        >>> _ = env.step(0)
+        >>> with warnings.catch_warnings(action="ignore"):  # about missing metadata
+        ...     dataset = env.create_dataset("cartpole/state-v0")
+        >>> dataset[0].extras
+        {'state': {'t': array([0, 1])}}
+        >>> env.close()
+    """
 
     def __call__(
         self,
@@ -206,19 +294,109 @@ class StepDataCallback:
         terminated: bool | None = None,
         truncated: bool | None = None,
     ) -> StepData:
-        """Return the step's record; at a reset, action, reward and flags are None."""
-        return {
-            "action": action,
-            "observation": obs,
-            "reward": rew,
-            "terminated": terminated,
-            "truncated": truncated,
-            "info": info,
-        }
+        """Return the step's record; at a reset, action, reward and flags are None.
+
+        Args:
+            env: the environment inside of the collector.
+            obs: what it observed.
+            info: its info.
+            action: what it was given.
+            rew: its reward.
+            terminated: its flag.
+            truncated: its flag.
+        """
+        return _StepRecord(  # type: ignore[return-value]  # a dict with these keys
+            action=action,
+            observation=obs,
+            reward=rew,
+            terminated=terminated,
+            truncated=truncated,
+            info=info,
+        )
+
+
+class _StepRecord(dict):
+    """A step's record in which callbacks for older Minari find and set their names of values."""
+
+    def __missing__(self, key: str) -> Any:
+        if key not in OLDER_STEP_DATA_KEYS:
+            raise KeyError(key)
+        return self[OLDER_STEP_DATA_KEYS[key]]
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(OLDER_STEP_DATA_KEYS.get(key, key))  # type: ignore[call-overload]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(OLDER_STEP_DATA_KEYS.get(key, key), default)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(OLDER_STEP_DATA_KEYS.get(key, key), value)
+
+
+def standard_step_data(data: Any, *, reset: bool = False) -> StepData:
+    """Return what a step data callback made, under the names of the standard.
+
+    Older ones are understood: plural names (Minari before 0.5), ``termination`` and
+    ``truncation`` (before 0.5.3). Any other key is a group of extra step data.
+
+    Args:
+        data: the record; without ``info`` it has none.
+        reset: it is that of a reset, which needs an observation only.
+
+    Raises:
+        InvalidEpisodeError: it is no dict, lacks a value, or has one under two names.
+
+    Example:
+        >>> standard_step_data({"observations": 1, "infos": {}}, reset=True)["observation"]
+        1
+    """
+    if isinstance(data, dict) and data.keys() == _STEP_DATA_KEYS:
+        return data  # type: ignore[return-value]
+    if not isinstance(data, Mapping):
+        raise InvalidEpisodeError(
+            f"the step data must be a dict with the keys {list(STEP_DATA_KEYS)}, got "
+            f"{type(data).__name__} {data!r:.60}; see StepDataCallback"
+        )
+    record: dict[str, Any] = {}
+    for key, value in data.items():
+        name: Any = OLDER_STEP_DATA_KEYS.get(key, key)
+        if name in record:
+            raise InvalidEpisodeError(
+                f"the step data has {name!r} twice, the other time as {key!r}"
+            )
+        record[name] = value
+    record.setdefault("info", {})
+    needed = STEP_DATA_KEYS[:1] if reset else STEP_DATA_KEYS
+    missing = [key for key in needed if key not in record]
+    if missing:
+        raise InvalidEpisodeError(
+            f"the step data has no {missing}, it has {list(data)}; a StepDataCallback must return "
+            f"{list(needed)}"
+        )
+    return {**dict.fromkeys(STEP_DATA_KEYS), **record}  # type: ignore[typeddict-item]
 
 
 class EpisodeMetadataCallback:
-    """Computes the attributes of a finished episode; override to add others."""
+    """Computes the attributes of a finished episode; override to add others.
+
+    Example:
+        >>> import gymnasium as gym, warnings
+        >>> from minari_pipe import DataCollector, EpisodeMetadataCallback
+        >>> class WithStart(EpisodeMetadataCallback):
+        ...     def __call__(self, episode):
+        ...         first = float(episode["observations"][0, 0])
+        ...         return {**super().__call__(episode), "start": round(first, 3)}
+        >>> env = DataCollector(
+        ...     gym.make("CartPole-v1"), episode_metadata_callback=WithStart
+        ... )
+        >>> _ = env.reset(seed=1)
+        >>> _ = env.step(0)
+        >>> with warnings.catch_warnings(action="ignore"):  # about missing metadata
+        ...     dataset = env.create_dataset("cartpole/start-v0")
+        >>> dataset.episodes["start"].tolist(), dataset.episodes["rewards_sum"].tolist()
+        ([0.001], [1.0])
+        >>> env.close()
+    """
 
     def __call__(self, episode: dict) -> dict[str, Any]:
         """Return the attributes of an episode.

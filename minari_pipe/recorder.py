@@ -29,7 +29,9 @@ class EpisodeRecorder:
     Every value is copied when it arrives. A column has its space's dtype; it widens only if a
     value would otherwise lose precision, which the checks then report. The infos of an episode
     may come and go: rows without a key are filled with zeros of the key's dtype and shape
-    (``""`` for strings), and ``metadata["infos_filled"]`` of the finished buffer says which.
+    (``""`` for strings), and ``metadata["infos_filled"]`` of the finished buffer says which. The
+    same holds for extra step data; there it is ``metadata["extras_filled"]``. A group of extras
+    has ``T + 1`` rows if it is there at the reset, else ``T``.
 
     Example:
         >>> import gymnasium as gym
@@ -48,7 +50,10 @@ class EpisodeRecorder:
         self._observations = _node(observation_space, ("observations",))
         self._actions = _node(action_space, ("actions",))
         self._record_infos = record_infos
-        self._infos: dict[tuple[str, ...], _InfoColumn] = {}
+        self._infos = _OpenTree(("infos",))
+        self._extras: dict[str, _OpenTree] = {}
+        # groups that came with the reset have a row for it, others begin with the first step
+        self._extras_at_reset: frozenset[str] = frozenset()
         self._clear()
 
     def _clear(self) -> None:
@@ -60,7 +65,8 @@ class EpisodeRecorder:
         self._options: dict | None = None
         self._observations.cut(0)
         self._actions.cut(0)
-        self._infos = {}
+        self._infos = _OpenTree(("infos",))
+        self._extras, self._extras_at_reset = {}, frozenset()
 
     def __len__(self) -> int:
         """Number of steps recorded since :meth:`start`."""
@@ -73,6 +79,7 @@ class EpisodeRecorder:
         *,
         seed: int | None = None,
         options: dict | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin an episode with what ``reset`` returned; one that was begun is discarded.
 
@@ -81,13 +88,16 @@ class EpisodeRecorder:
             info: the reset's info.
             seed: the seed that was given to ``reset``.
             options: the options that were given to ``reset``.
+            extras: extra step data by group; see :attr:`EpisodeBuffer.extras`.
 
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space.
         """
         self._clear()
         self._seed, self._options = seed, copied(options)
-        self._add_observation(observation, info)
+        given = {name: value for name, value in (extras or {}).items() if value is not None}
+        self._extras_at_reset = frozenset(given)
+        self._add_observation(observation, info, given)
         self._started = True
 
     def step(
@@ -98,6 +108,7 @@ class EpisodeRecorder:
         terminated: bool,
         truncated: bool,
         info: dict[str, Any],
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Record one step; if a value is refused, the step leaves no trace.
 
@@ -111,7 +122,7 @@ class EpisodeRecorder:
         try:
             value = _to_float(reward)
             self._actions.append(action)
-            self._add_observation(observation, info)
+            self._add_observation(observation, info, extras)
         except BaseException:
             self._actions.cut(steps)
             self._cut_observations(steps + 1)
@@ -141,17 +152,18 @@ class EpisodeRecorder:
         steps = len(self._rewards)
         if steps == 0:
             raise InvalidEpisodeError(f"episode {episode_id} has no steps; at least 1 is needed")
-        infos: dict[str, Any] = {}
-        filled: dict[str, list[list[int]]] = {}
-        for path, column in self._infos.items():
-            column.fill(steps + 1)
-            if column.filled:
-                filled[join_path(path)] = column.filled
-            if column.data is not None:
-                parent = infos
-                for key in path[:-1]:
-                    parent = parent.setdefault(key, {})
-                parent[path[-1]] = column.stacked()
+        infos, filled = self._infos.stacked(steps + 1)
+        metadata: dict[str, Any] = {"infos_filled": filled} if filled else {}
+        extras: dict[str, Any] = {}
+        filled = {}
+        for name, group in self._extras.items():
+            rows = steps + 1 if name in self._extras_at_reset else steps
+            values, gaps = group.stacked(rows)
+            if not isinstance(values, dict) or values:
+                extras[name] = values
+            filled |= {f"{name}.{key}" if key else name: gap for key, gap in gaps.items()}
+        if filled:
+            metadata["extras_filled"] = filled
         episode = EpisodeBuffer(
             id=episode_id,
             seed=self._seed,
@@ -162,12 +174,15 @@ class EpisodeRecorder:
             terminations=np.array(self._terminations, dtype=bool),
             truncations=np.array(self._truncations, dtype=bool),
             infos=infos,
-            metadata={"infos_filled": filled} if filled else {},
+            metadata=metadata,
+            extras=extras,
         )
         self._clear()
         return episode
 
-    def _add_observation(self, observation: Any, info: dict[str, Any]) -> None:
+    def _add_observation(
+        self, observation: Any, info: dict[str, Any], extras: Mapping[str, Any] | None
+    ) -> None:
         row = len(self._rewards) + 1 if self._started else 0
         self._observations.append(observation)
         if self._record_infos:
@@ -176,28 +191,24 @@ class EpisodeRecorder:
                     f"infos must be a dict, got {type(info).__name__} {info!r:.60}; "
                     "record_infos=False does without them"
                 )
-            for path, value in _info_leaves(info, ()):
-                column = self._infos.get(path)
-                if column is None:
-                    self._refuse_conflict(path)
-                    column = self._infos[path] = _InfoColumn(path)
-                column.add(row, value)
-
-    def _refuse_conflict(self, path: Path) -> None:
-        for other in self._infos:
-            short = min(len(path), len(other))
-            if path[:short] == other[:short]:
-                raise InvalidEpisodeError(
-                    f"infos.{join_path(path[:short])} is a dict on some steps and a value on "
-                    "others; a StepDataCallback can make it one of them; in a pipeline, a wrapper"
-                )
+            self._infos.add(row, info)
+        for name, value in extras.items() if extras else ():
+            if value is None:
+                continue
+            group = self._extras.get(name)
+            if group is None:
+                _check_key(name, ("extras",))
+                group = self._extras[name] = _OpenTree(("extras", name))
+            group.add(row if name in self._extras_at_reset else row - 1, value)
 
     def _cut_observations(self, rows: int) -> None:
         self._observations.cut(rows)
-        for path in list(self._infos):
-            self._infos[path].cut(rows)
-            if self._infos[path].first >= rows:
-                del self._infos[path]
+        self._infos.cut(rows)
+        for name in list(self._extras):
+            group = self._extras[name]
+            group.cut(rows if name in self._extras_at_reset else rows - 1)
+            if not group:
+                del self._extras[name]
 
 
 def _to_float(reward: Any) -> float:
@@ -214,16 +225,84 @@ def _to_float(reward: Any) -> float:
         ) from None
 
 
-def _info_leaves(info: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in info.items():
-        if not isinstance(key, str):
-            raise InvalidEpisodeError(
-                f"infos.{join_path((*path, key))}: keys of infos must be strings, got {key!r}"
-            )
-        if isinstance(value, Mapping):
-            yield from _info_leaves(value, (*path, key))
-        else:
-            yield (*path, key), value
+def _open_leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Yield the leaves of infos or extras; tuples that are no array are dicts of ``_index_0``..."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _check_key(key, path)
+            yield from _open_leaves(part, (*path, key))
+    elif isinstance(value, tuple) and not _is_regular(value):
+        for index, part in enumerate(value):
+            yield from _open_leaves(part, (*path, f"_index_{index}"))
+    else:
+        yield path, value
+
+
+def _is_regular(value: tuple[Any, ...]) -> bool:
+    if any(isinstance(part, Mapping | tuple) for part in value):
+        return False
+    return len({np.shape(part) for part in value if not isinstance(part, list)}) < 2
+
+
+def _check_key(key: Any, path: Path) -> None:
+    if not isinstance(key, str):
+        raise InvalidEpisodeError(
+            f"{join_path((*path, str(key)))}: keys of {path[0]} must be strings, got {key!r}"
+        )
+
+
+class _OpenTree:
+    """Columns of nested dicts whose keys may come and go; falsy as long as it has none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns: dict[Path, _OpenColumn] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def add(self, row: int, value: Any) -> None:
+        for path, leaf in _open_leaves(value, self._path):
+            column = self._columns.get(path)
+            if column is None:
+                self._refuse_conflict(path)
+                column = self._columns[path] = _OpenColumn(path)
+            column.add(row, leaf)
+
+    def _refuse_conflict(self, path: Path) -> None:
+        for other in self._columns:
+            short = min(len(path), len(other))
+            if path[:short] == other[:short]:
+                raise InvalidEpisodeError(
+                    f"{join_path(path[:short])} is a dict on some steps and a value on "
+                    "others; a StepDataCallback can make it one of them; in a pipeline, a wrapper"
+                )
+
+    def cut(self, rows: int) -> None:
+        for path in list(self._columns):
+            self._columns[path].cut(rows)
+            if self._columns[path].first >= rows:
+                del self._columns[path]
+
+    def stacked(self, rows: int) -> tuple[Any, dict[str, list[list[int]]]]:
+        """Return the columns in their dicts, and which rows of which column were filled."""
+        nested: Any = {}
+        filled: dict[str, list[list[int]]] = {}
+        for path, column in self._columns.items():
+            column.fill(rows)
+            below = path[len(self._path) :]
+            if column.filled:
+                filled[join_path(below)] = column.filled
+            if column.data is None:
+                continue
+            if not below:
+                nested = column.stacked()
+                break
+            parent = nested
+            for key in below[:-1]:
+                parent = parent.setdefault(key, {})
+            parent[below[-1]] = column.stacked()
+        return nested, filled
 
 
 class _Column:
@@ -324,11 +403,11 @@ class _TextColumn:
         return list(self.data)
 
 
-class _InfoColumn(_Column):
-    """The rows of one info key, which may be missing on some of them; see ``filled``."""
+class _OpenColumn(_Column):
+    """The rows of one key of the infos, which may be missing on some of them; see ``filled``."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(("infos", *path), None, None)
+        super().__init__(path, None, None)
         self.filled: list[list[int]] = []
         self.first = -1
 

@@ -7,7 +7,7 @@ it, on what ran before, or on how the episodes are divided into blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -282,9 +282,10 @@ class _StateRecorder(_Recorder):
         terminated: Any,
         truncated: Any,
         info: dict,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         info = {**info, "state": simulator_state(self._env)}
-        super().step(action, observation, reward, terminated, truncated, info)
+        super().step(action, observation, reward, terminated, truncated, info, extras)
 
 
 def run_episodes(

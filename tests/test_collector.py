@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
+from gymnasium.wrappers import Autoreset, TimeLimit, TransformObservation
 
+import minari_pipe
 from minari_pipe.collector import DataCollector
 from minari_pipe.episode import EpisodeMetadataCallback, StepDataCallback, reward_statistics
 from minari_pipe.errors import (
+    ConfigError,
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
@@ -27,10 +30,15 @@ from minari_pipe.errors import (
     UnsupportedSpaceError,
 )
 from minari_pipe.library import get_dataset_path, list_local_datasets, load_dataset
-from tests.generated import assert_same
-from tests.storage_contract import ACTION, OBSERVATION, assert_stored
+from minari_pipe.recovery import list_leftovers
+from minari_pipe.testing import ACTION, OBSERVATION, assert_same, assert_stored
+from tests.peer import let_minari_collect
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None):UserWarning")
+
+
+#: real Minari's collector leaves its temporary folders to the garbage collector, which complains
+peer_leaves_folders = pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 
 
 class Counter(gym.Env):
@@ -65,10 +73,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def run(collector: DataCollector, steps: int = 3, **kwargs) -> None:
+def run(collector: DataCollector, steps: int = 3, actions: Any = None, **kwargs) -> None:
     collector.reset(**kwargs)
-    for action in range(steps):
-        collector.step(action % collector.action_space.n)
+    given = [a % collector.action_space.n for a in range(steps)] if actions is None else actions
+    for action in given:
+        collector.step(action)
 
 
 def indices(dataset) -> list[list[float]]:
@@ -141,7 +150,9 @@ def test_stepping_on_after_the_end_begins_an_episode_as_in_real_minari() -> None
             return observation, reward, observation[0] % 3 == 0, False, info
 
     collector = DataCollector(Endless(info=lambda t: {"t": t}), record_infos=True)
-    run(collector, 7, seed=1)
+    with pytest.warns(UserWarning, match="step\\(\\) was called without a reset") as caught:
+        run(collector, 7, seed=1)
+    assert len(caught) == 2  # one for each episode that began so
     dataset = collector.create_dataset("aa/b-v0")
     assert indices(dataset) == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7]]
     assert [found.infos["t"].tolist() for found in dataset] == [[0, 1, 2, 3], [3, 4, 5, 6], [6, 7]]
@@ -149,6 +160,41 @@ def test_stepping_on_after_the_end_begins_an_episode_as_in_real_minari() -> None
     assert seeds == [1, None, None]
     assert [bool(found.truncations[-1]) for found in dataset] == [False, False, True]
     collector.close()
+
+
+@peer_leaves_folders
+def test_an_environment_may_reuse_its_observation(monkeypatch) -> None:
+    let_minari_collect(monkeypatch)
+
+    def collected(library) -> list[float]:
+        collector = library.DataCollector(Counter())
+        run(collector)
+        dataset = collector.create_dataset(f"aa/{library.__name__.replace('_', '-')}-v0")
+        collector.close()
+        return dataset[0].observations.ravel().tolist()
+
+    assert collected(minari) == [3, 3, 3, 3]  # the peer has the fault
+    assert collected(minari_pipe) == [0, 1, 2, 3]
+
+
+@peer_leaves_folders
+def test_infos_may_come_and_go_where_real_minari_fails(monkeypatch) -> None:
+    let_minari_collect(monkeypatch)
+
+    def info(t):
+        return {"success": True} if t == 2 else {}
+
+    theirs = minari.DataCollector(Counter(info=info), record_infos=True)
+    with pytest.raises(ValueError, match="Dict key mismatch"):  # the peer has the fault
+        run(theirs)
+    theirs.close()
+    del theirs
+    gc.collect()
+    ours = DataCollector(Counter(info=info), record_infos=True)
+    run(ours)
+    found = ours.create_dataset("aa/b-v0")[0]
+    assert found.infos["success"].tolist() == [False, False, True, False]
+    ours.close()
 
 
 def test_infos_may_come_and_go_and_say_where() -> None:
@@ -199,19 +245,114 @@ def test_callbacks_change_what_is_recorded() -> None:
     collector.close()
 
 
-def test_what_is_outside_of_the_spaces_is_recorded_with_a_warning() -> None:
+def test_what_is_outside_of_the_spaces_is_recorded_with_one_warning_an_episode() -> None:
     collector = DataCollector(
-        Counter(length=1), observation_space=spaces.Box(5, 9, (1,), np.float64)
+        Counter(length=3), observation_space=spaces.Box(2, 9, (1,), np.float64)
     )
-    with pytest.warns(UserWarning, match=r"^Observation is not in observation space\.\n"):
-        collector.reset()
-    with pytest.warns(UserWarning, match="is not in") as caught:
-        collector.step(77)
-    assert "Action is not in action space.\nAction: 77" in str(caught[1].message)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="is not in") as caught:
+            run(collector, actions=(1, 77, 78))
+        assert len(caught) == 1
+        text = str(caught[0].message)
+        assert text.startswith("Observation is not in observation space.\n")
+        assert "2 of 4 observations" in text
+        assert "The first is number 0.\nObservation: [0.]" in text
+        assert "\nAction is not in action space.\n" in text
+        assert "2 of 3 actions" in text
+        assert "The first is number 1.\nAction: 77" in text
+        assert caught[0].filename == __file__
     dataset = collector.create_dataset("aa/b-v0")
-    assert indices(dataset) == [[0, 1]]
-    assert dataset[0].actions.tolist() == [77]
-    assert dataset.observation_space == spaces.Box(5, 9, (1,), np.float64)
+    assert indices(dataset) == [[0, 1, 2, 3]] * 2
+    assert dataset[0].actions.tolist() == [1, 77, 78]
+    assert dataset.observation_space == spaces.Box(2, 9, (1,), np.float64)
+    collector.close()
+
+
+class Shows(Counter):
+    """Observes and expects what it is given."""
+
+    def __init__(self, space: gym.Space, values: list[Any]) -> None:
+        super().__init__(length=len(values) - 1)
+        self.observation_space = space
+        self.values = values
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        return self.values[0], {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return self.values[int(self.observation[0])], *rest
+
+
+UNIT = spaces.Box(0, 1, (2,), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "stored"),
+    [
+        (UNIT, np.array([np.nan, 0], np.float32), np.float32),
+        (UNIT, np.array([0, 2], np.float32), np.float32),
+        (UNIT, np.array([0.1, 0.2]), np.float64),
+        (UNIT, [0.1, 0.2], np.float64),
+        (spaces.Box(-np.inf, np.inf, (2,)), np.array([np.nan, 0], np.float32), np.float32),
+        (spaces.Discrete(3), 7, np.int64),
+    ],
+    ids=["NaN", "a value", "float64", "Python numbers", "NaN without bounds", "Discrete"],
+)
+def test_nan_other_dtypes_and_values_outside_are_kept_and_counted(space, value, stored) -> None:
+    inside = space.sample()
+    collector = DataCollector(Shows(space, [inside, value, inside]))
+    with pytest.warns(UserWarning, match="1 of 3 observations") as caught:
+        run(collector, 2)
+    assert len(caught) == 1
+    found = collector.create_dataset("aa/b-v0")[0].observations
+    assert found.dtype == stored
+    assert_same(found[1:2], np.asarray([value], stored))
+    collector.close()
+    strict = DataCollector(Shows(space, [inside, inside, value]), strict=True)
+    strict.reset()
+    strict.step(0)
+    with pytest.raises(InvalidEpisodeError, match=r"^Observation is not in observation space"):
+        strict.step(1)
+    assert len(strict.create_dataset("aa/c-v0")[0]) == 1  # what was true before it
+    with pytest.raises(ResetNeeded):
+        strict.step(0)
+    strict.close()
+
+
+def test_numbers_that_the_space_holds_exactly_are_inside_of_it() -> None:
+    collector = DataCollector(Shows(UNIT, [[0, 1], [0.5, 0.25], np.zeros(2, np.float16)]))
+    run(collector, 2)
+    assert_same(
+        collector.create_dataset("aa/b-v0")[0].observations,
+        np.array([[0, 1], [0.5, 0.25], [0, 0]], np.float32),
+    )
+    collector.close()
+
+
+def test_an_action_outside_is_an_error_if_strict() -> None:
+    collector = DataCollector(Counter(), strict=True)
+    collector.reset()
+    with pytest.raises(InvalidEpisodeError, match=r"^Action is not in action space"):
+        collector.step(77)
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "message"),
+    [
+        (UNIT, np.zeros(3, np.float32), r"observations has shape \(3,\), expected \(2,\)"),
+        (spaces.Dict(a=UNIT), {"b": np.zeros(2, np.float32)}, r"must have the keys \['a'\]"),
+        (spaces.Tuple([UNIT]), (), "must be a tuple of 1, got 0"),
+    ],
+)
+def test_wrong_lengths_and_nesting_are_errors(space, value, message) -> None:
+    inside = space.sample()
+    collector = DataCollector(Shows(space, [inside, inside, value]))
+    with pytest.raises(InvalidEpisodeError, match=message):
+        run(collector, 2)
+    assert len(collector.create_dataset("aa/b-v0")[0]) == 1
     collector.close()
 
 
@@ -310,12 +451,13 @@ def test_nothing_is_glued_to_an_episode_whose_end_could_not_be_kept() -> None:
             return super().__call__(episode)
 
     collector = DataCollector(Endless(), episode_metadata_callback=Picky)
-    run(collector, 4)
+    with pytest.warns(UserWarning, match="without a reset"):
+        run(collector, 4)
     with pytest.raises(LookupError):
         collector.create_dataset("aa/b-v0")
     with pytest.raises(ResetNeeded):
         collector.step(0)
-    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1, 2, 3]]
+    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1, 2, 3], [3, 4]]
     collector.close()
 
 
@@ -335,6 +477,16 @@ def test_options_are_recorded_as_given_though_the_environment_consumes_them() ->
     dataset = collector.create_dataset("aa/b-v0")
     stored = next(iter(dataset.storage.get_episode_metadata([0])))["options"]
     assert_same(stored, {"scale": 5.0, "state": np.zeros(2)})
+    collector.close()
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, "7"])
+def test_a_seed_that_cannot_be_stored_is_refused_before_anything_happens(seed) -> None:
+    env = Counter()
+    collector = DataCollector(env)
+    with pytest.raises(InvalidEpisodeError, match="a seed must be None or a whole number"):
+        collector.reset(seed=seed)
+    assert env.resets == []
     collector.close()
 
 
@@ -466,6 +618,30 @@ def test_a_failed_addition_keeps_the_episodes_and_the_dataset() -> None:
     collector.close()
 
 
+def test_an_episode_that_the_disk_has_no_room_for_is_kept_until_it_has(monkeypatch) -> None:
+    def full(file, data):
+        raise OSError(28, "No space left on device")
+
+    collector = DataCollector(Counter())
+    with monkeypatch.context() as patch:
+        patch.setattr("minari_pipe.journal._write", full)
+        for seed in (1, 2):
+            with pytest.raises(OSError, match="No space left"):
+                run(collector, seed=seed)
+        with pytest.raises(OSError, match="No space left"):
+            collector.create_dataset("aa/b-v0")
+        assert list_leftovers() == []
+    run(collector, seed=3)
+    with monkeypatch.context() as patch:
+        patch.setattr("minari_pipe.journal._write", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(collector, seed=4)
+    dataset = collector.create_dataset("aa/b-v0")
+    found = dataset.storage.get_episode_metadata(range(4))
+    assert [entry["seed"] for entry in found] == [1, 2, 3, 4]
+    collector.close()
+
+
 def test_nested_spaces_are_recorded() -> None:
     class Nested(gym.Env):
         observation_space, action_space = OBSERVATION, spaces.Tuple([ACTION, ACTION])
@@ -505,42 +681,331 @@ def test_the_environment_is_recovered_by_real_minari_too() -> None:
     collector.close()
 
 
-def test_temporary_files_are_not_in_the_root_and_vanish(temporary: Path) -> None:
+def test_nothing_is_left_of_a_collection_that_was_taken(temporary: Path) -> None:
     collector = DataCollector(Counter())
     run(collector)
-    assert len(list(temporary.iterdir())) == 1
-    assert list(get_dataset_path().iterdir()) == []
-    collector.create_dataset("aa/b-v0")
-    assert len(list(temporary.iterdir())) == 1
-    collector.close()
-    collector.close()
-    assert list(temporary.iterdir()) == []
+    assert [path.name for path in get_dataset_path().iterdir()] == [".minari_pipe"]
+    dataset = collector.create_dataset("aa/b-v0")
+    run(collector)
+    collector.add_to_dataset(dataset)
+    for _ in range(2):
+        collector.close()
+    assert [path.name for path in get_dataset_path().iterdir()] == ["aa"]
     with DataCollector(Counter()) as collector:
-        run(collector)
-    assert list(temporary.iterdir()) == []
+        collector.reset()
     collector = DataCollector(Counter())
     del collector
     gc.collect()
+    assert [path.name for path in get_dataset_path().iterdir()] == ["aa"]
     assert list(temporary.iterdir()) == []
 
 
-def test_a_forked_child_does_not_remove_its_parent_s_file(temporary: Path) -> None:
+def test_a_root_that_cannot_be_written_sends_the_episodes_to_the_temporary_directory(
+    temporary: Path,
+) -> None:
+    blocked = get_dataset_path() / ".minari_pipe"
+    blocked.write_text("a file in the way")
     collector = DataCollector(Counter())
     run(collector)
+    assert len(list(temporary.iterdir())) == 1
+    assert len(collector.create_dataset("aa/b-v0")) == 1
+    collector.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_forked_child_has_the_episodes_too_and_leaves_its_parent_s_alone() -> None:
+    collector = DataCollector(Counter())
+    run(collector, seed=1)
     child = os.fork()
     if child == 0:
-        collector.close()
-        os._exit(0)
+        try:
+            run(collector, seed=2)
+            found = collector.create_dataset("aa/child-v0").storage.get_episode_metadata([0, 1])
+            collector.close()
+            os._exit(0 if [entry["seed"] for entry in found] == [1, 2] else 1)
+        finally:
+            os._exit(2)
+    run(collector, seed=3)
     assert os.waitpid(child, 0)[1] == 0
-    assert len(collector.create_dataset("aa/b-v0")) == 1
+    found = collector.create_dataset("aa/b-v0").storage.get_episode_metadata([0, 1])
+    assert [entry["seed"] for entry in found] == [1, 3]
+    collector.close()
+
+
+@peer_leaves_folders
+def test_the_reset_step_of_autoreset_is_no_transition(monkeypatch) -> None:
+    let_minari_collect(monkeypatch)
+
+    def collected(library) -> list[tuple[list[float], list[int]]]:
+        # real Minari keeps observations by reference
+        env = Autoreset(TransformObservation(Counter(info=lambda t: {"t": t}), np.copy, None))
+        collector = library.DataCollector(env, record_infos=True)
+        collector.reset(seed=1, options={"x": 1})
+        for action in range(8):
+            collector.step(action)
+        dataset = collector.create_dataset(f"aa/{library.__name__.replace('_', '-')}-v0")
+        collector.close()
+        return [(found.observations.ravel().tolist(), found.actions.tolist()) for found in dataset]
+
+    # the peer has the fault: the final observation of an episode begins the next one, and a
+    # step that was never made leads from there to the reset's observation
+    assert collected(minari)[1] == ([3, 0, 1, 2, 3], [3, 4, 5, 6])
+    assert collected(minari_pipe) == [
+        ([0, 1, 2, 3], [0, 1, 2]),
+        ([0, 1, 2, 3], [4, 5, 6]),
+    ]
+    found = list(load_dataset("aa/minari-pipe-v0").storage.get_episode_metadata([0, 1]))
+    assert [(entry.get("seed"), entry.get("options")) for entry in found] == [
+        (1, {"x": 1}),
+        (None, None),
+    ]
+    assert load_dataset("aa/minari-pipe-v0")[1].infos["t"].tolist() == [0, 1, 2, 3]
+
+
+def test_an_episode_that_a_callback_prolongs_ends_where_autoreset_resets() -> None:
+    def endless(**kwargs):
+        return {**StepDataCallback()(**kwargs), "terminated": False}
+
+    collector = DataCollector(TimeLimit(Autoreset(Counter()), 100), endless)
+    run(collector, 6)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert indices(dataset) == [[0, 1, 2, 3], [0, 1, 2]]
+    assert [found.truncations.tolist() for found in dataset] == [[0, 0, 1], [0, 1]]
+    collector.close()
+
+
+def test_an_end_that_only_the_callback_sees_brings_no_warning() -> None:
+    def every_second(env, obs, action=None, **kwargs):
+        data = StepDataCallback()(env, obs=obs, action=action, **kwargs)
+        return {**data, "truncated": action is not None and int(obs[0]) % 2 == 0}
+
+    collector = DataCollector(Counter(length=9), every_second)
+    run(collector, 5)
+    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1, 2], [2, 3, 4], [4, 5]]
+    collector.close()
+
+
+class Doubles(StepDataCallback):
+    def __call__(self, env, **kwargs):
+        data = super().__call__(env, **kwargs)
+        data["observation"] = data["observation"] * 2
+        return data
+
+
+class OfMinari03(Doubles):
+    def __init__(self, env) -> None:
+        assert isinstance(env, Counter)
+
+
+def last_reward(episode) -> dict[str, float]:
+    return {"last": float(episode["rewards"][-1])}
+
+
+@pytest.mark.parametrize("given", [Doubles, Doubles(), Doubles().__call__, OfMinari03])
+def test_a_callback_is_a_class_an_instance_or_a_function(given) -> None:
+    collector = DataCollector(Counter(), given, last_reward)
+    run(collector)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert indices(dataset) == [[0, 2, 4, 6]]
+    assert next(iter(dataset.storage.get_episode_metadata([0])))["last"] == 3.0
+    collector.close()
+
+
+def test_what_is_no_callback_is_refused() -> None:
+    for name in ("step_data_callback", "episode_metadata_callback"):
+        with pytest.raises(ConfigError, match=f"{name} must be a class, an instance"):
+            DataCollector(Counter(), **{name: 5})
+
+
+def older(names: dict[str, str]) -> Any:
+    """A callback that returns the step data under older names."""
+    return lambda **kwargs: {
+        names.get(key, key): value for key, value in StepDataCallback()(**kwargs).items()
+    }
+
+
+PLURAL = {
+    "observation": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "terminated": "terminations",
+    "truncated": "truncations",
+    "info": "infos",
+}
+
+
+class EditsPlural(StepDataCallback):
+    """As callbacks of Minari 0.4 are written."""
+
+    def __call__(self, env, **kwargs):
+        data = super().__call__(env, **kwargs)
+        assert "observations" in data
+        data["observations"] = data["observations"] * 2
+        if data["actions"] is not None:
+            data["rewards"] = data["rewards"] + data.get("infos")["t"]
+        return data
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        older(PLURAL),
+        older({"terminated": "termination", "truncated": "truncation"}),
+        EditsPlural,
+    ],
+    ids=["plural", "0.5.0", "edited"],
+)
+def test_step_data_of_older_callbacks_is_understood(given) -> None:
+    collector = DataCollector(Counter(info=lambda t: {"t": t}), given, record_infos=True)
+    run(collector)
+    found = collector.create_dataset("aa/b-v0")[0]
+    factor = 2 if given is EditsPlural else 1
+    assert found.observations.ravel().tolist() == [0, factor, 2 * factor, 3 * factor]
+    assert found.rewards.tolist() == [factor, 2 * factor, 3 * factor]
+    assert found.terminations.tolist() == [False, False, True]
+    assert found.infos["t"].tolist() == [0, 1, 2, 3]
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (None, "the step data must be a dict with the keys"),
+        ({"action": 1}, r"the step data has no \['observation'\]"),
+        ({"observation": np.zeros(1), "observations": 1}, "has 'observation' twice"),
+        ({"observation": np.zeros(1), "rewards/x": 1}, "has the key 'rewards/x'"),
+        ({"observation": np.zeros(1), "extras": 1}, "has the key 'extras'"),
+    ],
+)
+def test_step_data_that_cannot_be_recorded_is_named(made, message) -> None:
+    collector = DataCollector(Counter(), lambda **kwargs: made)
+    with pytest.raises(InvalidEpisodeError, match=message):
+        collector.reset()
+    collector.close()
+
+
+def test_an_episode_metadata_callback_must_return_attributes() -> None:
+    for returned, message in [
+        (None, "must return a dict, got NoneType"),
+        ({"seed": 5}, r"cannot set \['seed'\]"),
+        ({"x": object()}, r"episode 0: x cannot be stored"),
+    ]:
+        collector = DataCollector(
+            Counter(), episode_metadata_callback=lambda episode, returned=returned: returned
+        )
+        with pytest.raises(InvalidEpisodeError, match=message):
+            run(collector)
+        collector.close()
+
+
+def test_an_episode_outlives_a_metadata_callback_that_fails() -> None:
+    def failing(episode):
+        raise LookupError("no such key")
+
+    collector = DataCollector(Counter(), episode_metadata_callback=failing)
+    for seed in (5, 6):
+        with pytest.raises(LookupError, match="no such key"):
+            run(collector, seed=seed)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert indices(dataset) == [[0, 1, 2, 3]] * 2
+    assert dataset.episodes["seed"].tolist() == [5, 6]
+    assert dataset.returns().tolist() == [6.0, 6.0]
+    collector.close()
+
+
+def test_the_metadata_callback_is_told_the_number_that_the_episode_has_in_the_dataset() -> None:
+    calls: list[int] = []
+
+    def number(episode) -> dict[str, int]:
+        calls.append(episode["id"])
+        return {"number": episode["id"]}
+
+    collector = DataCollector(Counter(), episode_metadata_callback=number)
+    run(collector)
+    run(collector)
+    dataset = collector.create_dataset("aa/b-v0")
+    run(collector)
+    collector.add_to_dataset(dataset)
+    assert calls == [0, 1, 2]  # once each
+    run(collector)
+    other = collector.create_dataset("aa/c-v0")
+    for one in (dataset, other):
+        found = list(one.storage.get_episode_metadata(range(len(one))))
+        assert [entry["number"] for entry in found] == list(range(len(one)))
+    collector.close()
+
+
+def with_state(env, obs, info, action=None, **kwargs):
+    """Step data as in the standard's own example of an additional group."""
+    data = StepDataCallback()(env, obs=obs, info=info, action=action, **kwargs)
+    t = float(obs[0])
+    data["state"] = {"qpos": np.full(2, t), "arm": ({"angle": t}, t)}
+    data["motor"] = None if action is None else int(action)
+    return data
+
+
+def test_extra_step_data_is_recorded_with_a_row_for_the_reset_if_it_had_one() -> None:
+    collector = DataCollector(Counter(length=99), with_state)
+    for _ in range(2):
+        run(collector, 3)
+    dataset = collector.create_dataset("aa/b-v0")
+    for found in dataset:
+        assert_same(
+            found.extras,
+            {
+                "motor": np.array([0, 1, 2]),
+                "state": {
+                    "qpos": np.array([[0.0, 0], [1, 1], [2, 2], [3, 3]]),
+                    "arm": {
+                        "_index_0": {"angle": np.array([0.0, 1, 2, 3])},
+                        "_index_1": np.array([0.0, 1, 2, 3]),
+                    },
+                },
+            },
+        )
+    assert "extras_filled" not in next(iter(dataset.storage.get_episode_metadata([0])))
+    assert len(minari.load_dataset("aa/b-v0")[0]) == 3
+    collector.close()
+
+
+def test_extra_step_data_goes_on_after_an_end_without_a_reset() -> None:
+    def truncating(**kwargs):
+        data = with_state(**kwargs)
+        data["truncated"] = kwargs.get("action") is not None and kwargs["obs"][0] == 2
+        return data
+
+    collector = DataCollector(Counter(length=99), truncating)
+    run(collector, 4)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert [found.extras["state"]["qpos"][:, 0].tolist() for found in dataset] == [
+        [0, 1, 2],
+        [2, 3, 4],
+    ]
+    assert [found.extras["motor"].tolist() for found in dataset] == [[0, 1], [2, 3]]
+    collector.close()
+
+
+def test_extra_step_data_may_come_and_go_and_says_where() -> None:
+    def sometimes(env, obs, info, action=None, **kwargs):
+        data = StepDataCallback()(env, obs=obs, info=info, action=action, **kwargs)
+        if obs[0] == 2:
+            data["contact"] = {"force": 5.0}
+        return data
+
+    collector = DataCollector(Counter(), sometimes)
+    run(collector)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert dataset[0].extras["contact"]["force"].tolist() == [0, 5, 0]
+    attributes = next(iter(dataset.storage.get_episode_metadata([0])))
+    assert attributes["extras_filled"] == {"contact.force": [[0, 1], [2, 3]]}
     collector.close()
 
 
 def test_formats_and_images_that_cannot_be_written_are_named(temporary: Path) -> None:
     with pytest.raises(UnknownFormatError, match="parchment"):
         DataCollector(Counter(), data_format="parchment")
-    image = spaces.Box(0, 255, (32, 32, 3), np.uint8)
-    with pytest.raises(UnsupportedSpaceError, match="JPEG encoding of observations"):
+    image = spaces.Box(0, 255, (32, 32, 4), np.uint8)
+    with pytest.raises(UnsupportedSpaceError, match=r"JPEG cannot hold images of shape .*4\)"):
         DataCollector(Counter(), observation_space=image, jpeg_encoding=True)
     graph = spaces.Graph(spaces.Box(-1, 1), None)
     with pytest.raises(NotImplementedError, match=r"^No serialization method available for"):

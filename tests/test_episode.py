@@ -17,7 +17,7 @@ from minari_pipe.episode import (
     copied,
 )
 from minari_pipe.errors import InvalidEpisodeError
-from tests.generated import assert_same
+from minari_pipe.testing import assert_same
 
 
 def step(observation, action=0, reward=1.0, terminated=False, truncated=False, info=None):

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.recorder import EpisodeRecorder
+from minari_pipe.testing import assert_same, column, examples, options
+from minari_pipe.testing import spaces as any_space
 from minari_pipe.tree import map_leaves
-from tests.generated import any_space, assert_same, column, examples, options
 
 INTEGER = spaces.Discrete(1000)
 
@@ -31,7 +32,7 @@ def rows(tree, row):
 
 
 @examples(40)
-@given(any_space, any_space, st.integers(0, 2**32), st.integers(1, 150))
+@given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 150))
 def test_every_value_comes_back_in_its_dtype(observation_space, action_space, seed, steps) -> None:
     rng = np.random.default_rng(seed)
     recorder = EpisodeRecorder(observation_space, action_space, record_infos=False)
@@ -284,3 +285,81 @@ def test_spaces_of_other_packages_are_recorded_as_their_values_are(values, stack
     for value in values[1:]:
         recorder.step(0, value, 0, False, False, {})
     assert_same(recorder.finish(0).observations, stacked)
+
+
+def record_extras(extras):
+    """One episode of as many steps as there are extras after the reset's."""
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=False)
+    recorder.start(0, {}, extras=extras[0])
+    for i, extra in enumerate(extras[1:]):
+        recorder.step(i, i + 1, 1.0, False, i == len(extras) - 2, {}, extra)
+    return recorder.finish(0)
+
+
+@pytest.mark.parametrize(
+    ("extras", "values", "filled"),
+    [
+        ([None, None], {}, {}),
+        ([{"s": 0}, {"s": 1}], {"s": np.array([0, 1])}, {}),
+        ([None, {"s": 1}], {"s": np.array([1])}, {}),
+        ([{"s": None}, {"s": 1}, {"s": 2}], {"s": np.array([1, 2])}, {}),
+        ([{"s": 5}, {}, {"s": 7}], {"s": np.array([5, 0, 7])}, {"s": [[1, 2]]}),
+        ([None, None, {"s": {"q": 7}}], {"s": {"q": np.array([0, 7])}}, {"s.q": [[0, 1]]}),
+        (
+            [{"s": {"q": 1}}, {"s": {"q": 2, "v": "x"}}],
+            {"s": {"q": np.array([1, 2]), "v": np.array(["", "x"], object)}},
+            {"s.v": [[0, 1]]},
+        ),
+        ([{"s": (1, 2)}, {"s": (3, 4)}], {"s": np.array([[1, 2], [3, 4]])}, {}),
+        (
+            [None, {"s": (np.zeros(2), {"x": 1})}],
+            {"s": {"_index_0": np.zeros((1, 2)), "_index_1": {"x": np.array([1])}}},
+            {},
+        ),
+        (
+            [None, {"s": (np.zeros(2), np.zeros(3))}],
+            {"s": {"_index_0": np.zeros((1, 2)), "_index_1": np.zeros((1, 3))}},
+            {},
+        ),
+    ],
+)
+def test_extras_have_a_row_for_the_reset_if_it_had_one_and_may_come_and_go(
+    extras, values, filled
+) -> None:
+    buffer = record_extras(extras)
+    assert_same(buffer.extras, values)
+    assert buffer.metadata == ({"extras_filled": filled} if filled else {})
+
+
+def test_infos_may_have_tuples_of_dicts() -> None:
+    buffer = record([{"x": ({"a": 1}, 2)}, {"x": ({"a": 3}, 4)}])
+    assert_same(
+        buffer.infos,
+        {"x": {"_index_0": {"a": np.array([1, 3])}, "_index_1": np.array([2, 4])}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("extras", "message"),
+    [
+        ([{3: 1}, None], "keys of extras must be strings, got 3"),
+        ([{"s": {3: 1}}, None], "keys of extras must be strings, got 3"),
+        ([{"s": 1}, {"s": {"q": 1}}], r"extras\.s is a dict on some steps and a value"),
+        ([{"s": np.zeros(2)}, {"s": np.zeros(3)}], r"extras\.s has shape \(3,\)"),
+    ],
+)
+def test_extras_that_cannot_be_one_column_are_named(extras, message) -> None:
+    with pytest.raises(InvalidEpisodeError, match=message):
+        record_extras(extras)
+
+
+def test_extras_of_a_refused_step_leave_no_trace() -> None:
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=False)
+    recorder.start(0, {}, extras={"s": 1})
+    for extras in ({"s": 2, "n": 1, "z": object()}, {"n": 1, "s": "text"}):
+        with pytest.raises(InvalidEpisodeError):
+            recorder.step(0, 1, 0, False, False, {}, extras)
+    recorder.step(0, 1, 0, False, True, {}, {"s": 5})
+    buffer = recorder.finish(0)
+    assert_same(buffer.extras, {"s": np.array([1, 5])})
+    assert buffer.metadata == {}

@@ -1,0 +1,376 @@
+"""What a collector has recorded and nobody has taken: the episode in the making, and the others.
+
+It lives longer than the collector that feeds it: :meth:`Recording.leave` is what remains to be
+done when a script ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from minari_pipe.episode import (
+    STEP_DATA_KEYS,
+    EpisodeBuffer,
+    EpisodeMetadataCallback,
+    StepData,
+)
+from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.journal import Journal
+from minari_pipe.recorder import EpisodeRecorder
+from minari_pipe.storage.attributes import flatten_attributes
+from minari_pipe.storage.columns import RESERVED_GROUPS, episode_columns
+from minari_pipe.storage.writer import BUFFER_FIELDS
+from minari_pipe.tree import fits_exactly
+
+logger = logging.getLogger(__name__)
+
+_RECORD_FIELDS = (
+    "id",
+    "observations",
+    "actions",
+    "rewards",
+    "terminations",
+    "truncations",
+    "infos",
+    "seed",
+    "extras",
+)
+
+
+class Recording:
+    """Takes steps, keeps finished episodes in a :class:`~minari_pipe.journal.Journal`.
+
+    Attributes:
+        journal: the finished episodes.
+        episode_metadata: computes the attributes of a finished episode.
+        warnings: what is to be told about episodes that are finished, one text for each.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> space = gym.spaces.Discrete(3)
+        >>> recording = Recording(space, space, lambda episode: {}, Journal({}),
+        ...                       record_infos=False, strict=False)
+        >>> recording.start({"observation": 0, "info": {}})
+        >>> recording.step({"observation": 7, "action": 1, "reward": 0.5, "info": {},
+        ...                 "terminated": False, "truncated": False})
+        >>> recording.close_episode()
+        >>> [episode.observations for episode in recording.journal.episodes()]
+        [array([0, 7])]
+        >>> print(recording.warnings[0].splitlines()[0])
+        Observation is not in observation space.
+        >>> recording.journal.clear()
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        episode_metadata: Callable[[dict[str, Any]], Mapping[str, Any]],
+        journal: Journal,
+        *,
+        record_infos: bool,
+        strict: bool,
+    ) -> None:
+        self.journal = journal
+        self.warnings: list[str] = []
+        self._recorder = EpisodeRecorder(observation_space, action_space, record_infos=record_infos)
+        self._observation_space, self._action_space = observation_space, action_space
+        self.episode_metadata = episode_metadata
+        self._observations = _Outside("observation", observation_space, strict=strict)
+        self._actions = _Outside("action", action_space, strict=strict)
+        self._known_extras: set[str] = set()
+        self._expected_first = 0  # number of the journal's first episode in a dataset
+        # finished episodes that the journal has not taken: the disk is full, or Ctrl-C came
+        self._unkept: list[EpisodeBuffer] = []
+        self._pid = 0
+
+    def start(
+        self, data: StepData, *, seed: int | None = None, options: dict | None = None
+    ) -> None:
+        """Begin an episode with the record of a reset.
+
+        Raises:
+            InvalidEpisodeError: a value has not the structure or the shape of its space.
+        """
+        self._pid = os.getpid()
+        self._observations.clear()
+        self._actions.clear()
+        observation = data["observation"]
+        inside = self._observations.holds(observation, 0)
+        self._recorder.start(
+            observation, data["info"], seed=seed, options=options, extras=self._extras(data)
+        )
+        if not inside:
+            self._observations.count(observation, 0)
+
+    def step(self, data: StepData) -> None:
+        """Record a step; if a value is refused, it leaves no trace.
+
+        Raises:
+            InvalidEpisodeError: a value has not the structure or the shape of its space, or is
+                outside of it and the recording is strict.
+        """
+        steps = len(self._recorder)
+        action, observation = data["action"], data["observation"]
+        action_inside = self._actions.holds(action, steps)
+        observation_inside = self._observations.holds(observation, steps + 1)
+        self._recorder.step(
+            action,
+            observation,
+            data["reward"],
+            bool(data["terminated"]),
+            bool(data["truncated"]),
+            data["info"],
+            self._extras(data),
+        )
+        if not action_inside:
+            self._actions.count(action, steps)
+        if not observation_inside:
+            self._observations.count(observation, steps + 1)
+
+    def _extras(self, data: StepData) -> dict[str, Any] | None:
+        if len(data) == len(STEP_DATA_KEYS):
+            return None
+        extras = {name: value for name, value in data.items() if name not in STEP_DATA_KEYS}
+        for name in extras.keys() - self._known_extras:
+            if not isinstance(name, str) or name in RESERVED_GROUPS or not name or "/" in name:
+                raise InvalidEpisodeError(
+                    f"the step data has the key {name!r}; groups of extra step data need a name "
+                    f"without a slash that is none of {sorted(RESERVED_GROUPS)}"
+                )
+            self._known_extras.add(name)
+        return extras
+
+    def close_episode(self) -> None:
+        """Finish an episode that was broken off, as truncated, if it has any step."""
+        if len(self._recorder):
+            self._recorder.truncate()
+            self.finish_episode()
+
+    def finish_episode(self) -> None:
+        """Add the episode to the journal; what the callback raises costs no more than its metadata.
+
+        Raises:
+            InvalidEpisodeError: it has a value that cannot be stored, or the callback returned
+                one.
+            OSError: the disk is full; :meth:`keep` tries again.
+        """
+        number = len(self.journal) + len(self._unkept)
+        episode = self._recorder.finish(number)
+        # refuse here what the storage would refuse, before it is among the others
+        episode_columns(episode, self._observation_space, self._action_space, episode=number)
+        own, fault = dict(episode.metadata), None
+        try:
+            episode.metadata.update(self._added(episode, self._expected_first + number))
+            _check_attributes(episode, number)
+        except BaseException as error:
+            fault = error
+            episode.metadata.clear()
+            episode.metadata.update(own)
+        self._unkept.append(episode)
+        told = [self._observations.told(number, len(episode) + 1)]
+        told += [self._actions.told(number, len(episode))]
+        if any(told):
+            self.warnings.append("\n".join(filter(None, told)))
+        self.keep()
+        if fault is not None:
+            raise fault
+
+    def keep(self) -> None:
+        """Add to the journal what it could not take before.
+
+        Raises:
+            OSError: it still cannot.
+        """
+        while self._unkept:
+            if self._unkept[0].id == len(self.journal):
+                self.journal.append(self._unkept[0])
+            del self._unkept[0]
+
+    def _added(self, episode: EpisodeBuffer, number: int) -> Mapping[str, Any]:
+        record = {name: getattr(episode, name) for name in _RECORD_FIELDS} | {"id": number}
+        added = self.episode_metadata(record)
+        if not isinstance(added, Mapping):
+            raise InvalidEpisodeError(
+                f"episode {number}: the episode metadata callback must return a dict, got "
+                f"{type(added).__name__} {added!r:.60}"
+            )
+        return added
+
+    def episodes(self, first: int) -> Iterator[EpisodeBuffer]:
+        """Yield the finished episodes to be stored under the numbers from ``first`` on.
+
+        The metadata callback, which is called when an episode ends, is called again if it was
+        told another number then.
+        """
+        other = first != self._expected_first
+        asks = other and type(self.episode_metadata) is not EpisodeMetadataCallback
+        for number, episode in enumerate(self.journal.episodes(), first):
+            if asks:
+                episode.metadata.update(self._added(episode, number))
+            yield episode
+
+    def taken(self, first: int) -> None:
+        """Begin anew: the episodes are stored under the numbers from ``first`` on."""
+        # the next ones are most likely added to the same dataset
+        self._expected_first = first + len(self.journal)
+        self.journal.clear()
+
+    def leave(self) -> None:
+        """Keep what nobody has taken for ``minari-pipe recover``, and say so; else remove it."""
+        if self._pid == os.getpid():  # an episode that a parent process began is not ours
+            before = len(self.journal)
+            try:
+                self.close_episode()
+                self.keep()
+            except Exception as error:
+                what = "is lost" if len(self.journal) == before else "lacks its metadata"
+                logger.warning("The last episode of a DataCollector %s: %s", what, error)
+        count = len(self.journal)
+        path = self.journal.leave()
+        if path is not None:
+            logger.warning(
+                "%d episodes were recorded and not made a dataset. They are kept in %s: "
+                "`minari-pipe recover` makes a dataset of them or discards them",
+                count,
+                path.parent,
+            )
+
+
+def _check_attributes(episode: EpisodeBuffer, number: int) -> None:
+    reserved = {*BUFFER_FIELDS, "infos_slashes"} & episode.metadata.keys()
+    if reserved:
+        raise InvalidEpisodeError(
+            f"episode {number}: the episode metadata callback cannot set {sorted(reserved)}, "
+            "which follow from the episode"
+        )
+    attributes = {key: value for key, value in episode.metadata.items() if key != "infos_filled"}
+    if episode.options is not None:
+        attributes["options"] = episode.options
+    try:
+        flatten_attributes(attributes)
+    except InvalidEpisodeError as error:
+        raise InvalidEpisodeError(f"episode {number}: {error}") from None
+
+
+class _Outside:
+    """Counts an episode's values outside of their space; NaN and other dtypes are outside too."""
+
+    def __init__(self, name: str, space: gym.Space, *, strict: bool) -> None:
+        self._name, self._space, self._strict = name, space, strict
+        self._contains = _membership(space)
+        self.clear()
+
+    def clear(self) -> None:
+        self._count = self._first = 0
+        self._example = ""
+
+    def holds(self, value: Any, step: int) -> bool:
+        inside = self._contains(value)
+        if not inside and self._strict:
+            name = self._name
+            raise InvalidEpisodeError(
+                f"{name.capitalize()} is not in {name} space.\n{name.capitalize()} {step}: "
+                f"{value!s:.300}\nSpace: {self._space}\nstrict=False records it with a warning"
+            )
+        return inside
+
+    def count(self, value: Any, step: int) -> None:
+        if not self._count:
+            self._first, self._example = step, f"{value!s:.300}"
+        self._count += 1
+
+    def told(self, episode: int, of: int) -> str | None:
+        if not self._count:
+            return None
+        name = self._name
+        return (
+            f"{name.capitalize()} is not in {name} space.\n"
+            f"Episode {episode}: {self._count} of {of} {name}s are outside of the space, NaN or of "
+            f"another dtype; they are recorded as they are. The first is number "
+            f"{self._first}.\n{name.capitalize()}: {self._example}\nSpace: {self._space}"
+        )
+
+
+def _membership(space: gym.Space) -> Callable[[Any], bool]:
+    """Return ``space.contains``, made not to warn about lists and to cost half of it."""
+    if type(space) is spaces.Box:
+        return _box_membership(space)
+    if type(space) is spaces.Dict:
+        parts = {key: _membership(part) for key, part in space.spaces.items()}
+        return lambda value: (
+            isinstance(value, Mapping)
+            and value.keys() == parts.keys()
+            and all(contains(value[key]) for key, contains in parts.items())
+        )
+    if type(space) is spaces.Tuple:
+        entries = [_membership(part) for part in space.spaces]
+        return lambda value: (
+            isinstance(value, tuple | list)
+            and len(value) == len(entries)
+            and all(contains(part) for contains, part in zip(entries, value, strict=True))
+        )
+    return space.contains
+
+
+def _box_membership(space: spaces.Box) -> Callable[[Any], bool]:
+    low, high, dtype, shape = space.low, space.high, space.dtype, space.shape
+
+    def contains(value: Any) -> bool:
+        array = value
+        if not isinstance(value, np.ndarray):
+            try:
+                array = np.asarray(value)
+            except ValueError:  # a ragged list
+                return False
+            if not isinstance(value, np.generic) and fits_exactly(array, dtype):
+                array = array.astype(dtype)  # Python numbers are recorded in the space's dtype
+        if array.shape != shape or not (array.dtype == dtype or np.can_cast(array.dtype, dtype)):
+            return False
+        return bool((array >= low).all() and (array <= high).all())
+
+    return contains
+
+
+def callback(given: Any, env: gym.Env, what: str) -> Callable[..., Any]:
+    """Return the callable of a callback that is given as a class, an instance or a function.
+
+    Args:
+        given: a class is instantiated: without arguments, or with the environment if it asks for
+            one argument, as those of Minari 0.3 do.
+        env: the environment.
+        what: name of the argument, for the message.
+
+    Raises:
+        ConfigError: it cannot be called.
+
+    Example:
+        >>> callback(len, None, "episode_metadata_callback")
+        <built-in function len>
+    """
+    made = given
+    if isinstance(given, type):
+        made = given(env) if _needs_an_argument(given) else given()
+    if not callable(made):
+        raise ConfigError(
+            f"{what} must be a class, an instance with __call__ or a function, got {given!r:.80}"
+        )
+    return made
+
+
+def _needs_an_argument(given: type) -> bool:
+    try:
+        parameters = inspect.signature(given).parameters.values()
+    except ValueError:
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.default is p.empty and p.kind in positional]
+    return len(needed) == 1
