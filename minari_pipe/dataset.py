@@ -2,83 +2,103 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 import logging
+import operator
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, overload
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe import sampling
+from minari_pipe.copying import copy_without
+from minari_pipe.dataset_spec import MinariDatasetSpec, parse_spec
+from minari_pipe.environments import recover
 from minari_pipe.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.episodes_table import EpisodeTable
 from minari_pipe.errors import (
+    ConfigError,
     CorruptDatasetError,
     EnvironmentNotFoundError,
     UnsupportedVersionError,
 )
-from minari_pipe.metadata import MINARI_VERSION, supported_dataset_versions
+from minari_pipe.metadata import (
+    MINARI_VERSION,
+    is_supported_version,
+    metadata_faults,
+    supported_dataset_versions,
+)
+from minari_pipe.plain_episodes import as_buffers
+from minari_pipe.requirements import warn_unless_met
+from minari_pipe.scores import get_normalized_score
 from minari_pipe.storage.base import MinariStorage, PathLike
 
-#: fields of an EnvSpec that Gymnasium 1.0 removed
-_OLD_SPEC_KEYS = ("order_enforce", "apply_api_compatibility", "autoreset")
-
-
-@dataclass
-class MinariDatasetSpec:
-    """What a dataset is, without its data."""
-
-    env_spec: EnvSpec | None
-    total_episodes: int
-    total_steps: int
-    dataset_id: str
-    combined_datasets: list[str]
-    observation_space: gym.Space
-    action_space: gym.Space
-    data_path: str
-    minari_version: str
-
-    namespace: str | None = field(init=False)
-    dataset_name: str = field(init=False)
-    version: int | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.namespace, self.dataset_name, self.version = parse_dataset_id(self.dataset_id)
+#: from this number on the size of the files is asked whether it can be true
+_MANY_EPISODES = 1_000_000
 
 
 class MinariDataset:
     """A dataset, or a view of some of its episodes.
 
-    A view is a list of episode indices into the same storage; filtering and splitting make views
-    and copy nothing.
+    A view is a list of episode indices into the same storage; filtering, slicing and splitting
+    make views and copy nothing. Views can be pickled, so that the workers of a PyTorch DataLoader
+    can read them.
+
+    Example:
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> dataset = step_index_dataset(lengths=(2, 3, 4))
+        >>> [len(episode) for episode in dataset]
+        [2, 3, 4]
+        >>> dataset[-1].observations
+        array([0, 1, 2, 3, 4])
+        >>> long = dataset.where("total_steps > 2")
+        >>> long, long.episode_indices, long.total_steps
+        (MinariDataset('example/steps-v0', 2 episodes), array([1, 2]), 7)
+        >>> dataset.view([1, 2]).total_episodes
+        2
+
+        What it is:
+
+        >>> dataset.id, dataset.minari_version, dataset.storage.total_episodes
+        ('example/steps-v0', '0.5.4', 3)
+        >>> dataset.observation_space, dataset.action_space
+        (Discrete(5), Discrete(2))
+        >>> dataset.env_spec, dataset.combined_datasets
+        (None, [])
+        >>> dataset.spec.total_steps
+        9
     """
 
     def __init__(
         self,
         data: MinariStorage | PathLike,
         episode_indices: npt.NDArray[np.int_] | None = None,
+        *,
+        trusted_modules: Collection[str] = (),
     ) -> None:
         """Open a dataset.
 
         Args:
             data: a storage, or the directory of its data.
             episode_indices: the episodes of the view, shape ``(N,)``; None means all.
+            trusted_modules: modules whose code the environment of the data may name; it is made
+                only where an older layout has no spaces.
 
         Raises:
             DatasetNotFoundError: there is no data.
             CorruptDatasetError: the metadata has no dataset id.
             UnsupportedVersionError: the dataset follows an unknown version of the standard.
+            ConfigError: an index is not that of an episode.
         """
         if isinstance(data, MinariStorage):
             self._data = data
         elif isinstance(data, str | os.PathLike):
-            self._data = MinariStorage.read(data)
+            self._data = MinariStorage.read(data, trusted_modules=trusted_modules)
         else:
             raise ValueError(f"Unrecognized type {type(data)} for data")
         metadata = self._data.read_raw_metadata(self._data.data_path)
@@ -87,8 +107,12 @@ class MinariDataset:
                 f"{self._data.data_path} has no dataset_id in its metadata.json; it was not "
                 "finished. Its episodes can be read with MinariStorage.read(path)"
             )
+        for key in ("total_episodes", "total_steps"):
+            if key not in metadata:
+                raise CorruptDatasetError(f"{self._data.data_path}: its metadata.json has no {key}")
+        _check_count(metadata["total_episodes"], self._data)
         version = metadata.get("minari_version")
-        if version is not None and version not in supported_dataset_versions:
+        if not is_supported_version(version):
             raise UnsupportedVersionError(
                 f"The installed Minari version {MINARI_VERSION} does not support the dataset "
                 f"generated by Minari {version}. "
@@ -99,7 +123,7 @@ class MinariDataset:
         if episode_indices is None:
             episode_indices = np.arange(metadata["total_episodes"])
             self._total_steps = metadata["total_steps"]
-        self._episode_indices = np.asarray(episode_indices, dtype=np.int_)
+        self._episode_indices = _checked_indices(episode_indices, metadata["total_episodes"])
         self._generator = np.random.default_rng()
 
     def recover_environment(
@@ -117,12 +141,22 @@ class MinariDataset:
         Raises:
             EnvironmentNotFoundError: the dataset names none, or it is not registered.
             TrustError: the spec names code that nobody has trusted.
-        """
-        from minari_pipe.environments import recover
 
+        Example:
+            >>> import gymnasium
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset()
+            >>> spec = gymnasium.spec("CartPole-v1").to_json()
+            >>> dataset.storage.update_metadata({"env_spec": spec})
+            >>> dataset.recover_environment().spec.id
+            'CartPole-v1'
+        """
         metadata = self.storage.read_raw_metadata(self.storage.data_path)
-        for requirement in metadata.get("requirements", []):
-            _warn_unless_met(requirement)
+        requirements = metadata.get("requirements") or []
+        for key, what in metadata_faults({"requirements": requirements}):
+            raise CorruptDatasetError(f"{self.storage.data_path}: metadata {key!r} {what}")
+        for requirement in requirements:
+            warn_unless_met(requirement)
         spec = metadata.get("env_spec")
         if eval_env:
             if metadata.get("eval_env_spec") is not None:
@@ -141,22 +175,262 @@ class MinariDataset:
         return recover(spec, trusted_modules=trusted_modules, **kwargs)
 
     def set_seed(self, seed: int) -> None:
-        """Seed the generator of :meth:`sample_episodes`."""
-        self._generator = np.random.default_rng(seed)
+        """Seed the generator of :meth:`sample_episodes`.
+
+        Args:
+            seed: the same one gives the same samples.
+
+        Raises:
+            ConfigError: it is no whole number, or negative.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3, 4))
+            >>> for _ in range(2):
+            ...     dataset.set_seed(7)
+            ...     print([episode.id for episode in dataset.sample_episodes(2)])
+            [1, 2]
+            [1, 2]
+        """
+        self._generator = sampling.generator(seed)
+
+    def view(self, episode_indices: npt.NDArray[np.int_]) -> MinariDataset:
+        """Return a view of some episodes of the storage, also of such as this view lacks.
+
+        Args:
+            episode_indices: their numbers in the storage, shape ``(N,)``.
+
+        Raises:
+            ConfigError: a number is not that of an episode.
+        """
+        return MinariDataset(self.storage, episode_indices)
 
     def filter_episodes(self, condition: Callable[[EpisodeData], bool]) -> MinariDataset:
-        """Return a view of the episodes that meet a condition.
+        """Return a view of the episodes that meet a condition; :meth:`where` reads no arrays.
 
         Args:
             condition: takes an episode; anything that is true keeps it.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3, 4))
+            >>> dataset.filter_episodes(lambda episode: episode.observations[-1] == 3)
+            MinariDataset('example/steps-v0', 1 episodes)
         """
         kept = [bool(condition(episode)) for episode in self.iterate_episodes()]
-        return MinariDataset(self.storage, self.episode_indices[np.array(kept, dtype=bool)])
+        return self.view(self.episode_indices[np.array(kept, dtype=bool)])
+
+    @property
+    def episodes(self) -> EpisodeTable:
+        """A table of the metadata of this view's episodes, read anew each time.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> table = step_index_dataset(lengths=(2, 3)).episodes
+            >>> table["total_steps"].mean()
+            np.float64(2.5)
+        """
+        return EpisodeTable(self.storage, self.episode_indices)
+
+    def where(self, query: str) -> MinariDataset:
+        """Return a view of the episodes whose metadata meets a condition; reads no array.
+
+        Args:
+            query: a Python expression over the columns of :attr:`episodes`, such as
+                ``"total_steps > 100 and 50 < return <= 90"``. It can compare, compute (``+ - * /
+                // % **``), use ``and``, ``or``, ``not``, ``in`` and ``is None``, ``abs``, ``len``
+                and ``isnan``, and take parts of a value: ``options.goal``, ``options['goal']``,
+                ``options.goal[0]``. An episode without a value that it needs is not selected;
+                ``seed is None`` selects it.
+
+        Raises:
+            ConfigError: the query is malformed, holds anything else, or names a column that is
+                not there.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3, 4))
+            >>> dataset.where("return / total_steps >= 2 and seed not in [2]").episode_indices
+            array([1])
+        """
+        return self.view(self.episode_indices[self.episodes.select(query)])
+
+    def delete_episodes(
+        self, episodes: Iterable[int] | MinariDataset, new_dataset_id: str
+    ) -> MinariDataset:
+        """Create a new version of this dataset or view without some of its episodes.
+
+        The rest is copied with all that belongs to it, and numbered anew; description, scores and
+        environments are kept. ``derived_from`` in the metadata says what was left out of what.
+        This dataset does not change.
+
+        Args:
+            episodes: their ids, or a view of them.
+            new_dataset_id: id of the new dataset in the local root.
+
+        Raises:
+            ConfigError: an id is not that of an episode of this view.
+            DatasetExistsError: the new id is taken.
+            InvalidDatasetIdError: the new id is malformed.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3, 4))
+            >>> long = dataset.delete_episodes(dataset.where("return < 5"), "example/steps-v1")
+            >>> [len(episode) for episode in long]
+            [3, 4]
+        """
+        if isinstance(episodes, MinariDataset):
+            if episodes.storage.data_path != self.storage.data_path:
+                raise ConfigError(
+                    f"the episodes to delete are a view of {episodes.id}, not of {self.id}"
+                )
+            episodes = episodes.episode_indices
+        deleted = _checked_indices(list(episodes), None)
+        unknown = np.setdiff1d(deleted, self.episode_indices).tolist()
+        if unknown:
+            raise ConfigError(
+                f"{self!r} has no episodes with the ids {unknown[:10]}; it has "
+                "those in dataset.episodes['id']"
+            )
+        kept = self.episode_indices[~np.isin(self.episode_indices, deleted)]
+        return MinariDataset(copy_without(self.storage, kept, deleted, new_dataset_id))
 
     def sample_episodes(self, n_episodes: int) -> list[EpisodeData]:
-        """Return different episodes, drawn at random; see :meth:`set_seed`."""
+        """Return different episodes, drawn at random; see :meth:`set_seed`.
+
+        Args:
+            n_episodes: how many.
+
+        Raises:
+            ConfigError: there are not so many.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3, 4))
+            >>> dataset.set_seed(7)
+            >>> len(dataset.sample_episodes(2))
+            2
+        """
+        if not 0 <= n_episodes <= len(self):
+            raise ConfigError(
+                "Cannot take a larger sample than population, nor a negative one: asked for "
+                f"{n_episodes} different episodes of {len(self)}"
+            )
         indices = self._generator.choice(self.episode_indices, size=n_episodes, replace=False)
         return list(self.iterate_episodes(indices))
+
+    def transitions(
+        self,
+        batch_size: int | None = None,
+        *,
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        buffer_episodes: int | None = None,
+        drop_last: bool = False,
+    ) -> Iterator[sampling.TransitionBatch]:
+        """Yield all transitions ``(o, a, r, o', terminated, truncated)`` once, in batches.
+
+        The last step of an episode is left out where its final observation was never recorded
+        (``final_observation_missing`` in the episode's metadata).
+
+        In order, one episode is held in memory at a time. A random order holds all of the view
+        (without infos), or only ``buffer_episodes`` random episodes, among whose transitions it
+        then draws before it goes on to others.
+
+        Args:
+            batch_size: transitions of a batch, the last may have fewer; None means all in one.
+            seed: seed of a random order; the same one gives the same batches.
+            shuffle: whether the order is random; None means: if there is a seed.
+            buffer_episodes: number of episodes to hold for a random order; None means all, so
+                that each order is equally likely.
+            drop_last: leave out a last batch that is not full.
+
+        Raises:
+            ConfigError: a number is not positive, or the seed is negative.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> for batch in step_index_dataset(lengths=(2, 2)).transitions(3):
+            ...     print(batch.observations, batch.next_observations, batch.terminations)
+            [0 1 0] [1 2 1] [False  True False]
+            [1] [2] [ True]
+        """
+        order = sampling.Order(batch_size, seed, shuffle, buffer_episodes, drop_last)
+        return sampling.transitions(self.storage, self.episode_indices, order)
+
+    def windows(
+        self,
+        length: int,
+        batch_size: int | None = None,
+        *,
+        stride: int = 1,
+        pad: str | None = "right",
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        buffer_episodes: int | None = None,
+        drop_last: bool = False,
+    ) -> Iterator[sampling.WindowBatch]:
+        """Yield windows of consecutive steps of one episode, in batches.
+
+        A window begins at the steps 0, ``stride``, 2 ``stride``, ... of every episode and holds
+        ``length`` steps, or those up to the end of the episode and padding.
+
+        Args:
+            length: steps of a window, ``L``.
+            batch_size: windows of a batch, the last may have fewer; None means all in one.
+            stride: steps between the beginnings of windows.
+            pad: side of the padding, ``"right"`` or ``"left"``; None leaves out the windows that
+                would need any.
+            seed: see :meth:`transitions`, as for the arguments below, which count windows.
+            shuffle: whether the order is random.
+            buffer_episodes: number of episodes to hold for a random order.
+            drop_last: leave out a last batch that is not full.
+
+        Raises:
+            ConfigError: a number is not positive, or ``pad`` is unknown.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> (batch,) = step_index_dataset(lengths=(3,)).windows(2, pad="left")
+            >>> batch.rewards
+            array([[1., 2.],
+                   [2., 3.],
+                   [0., 3.]])
+            >>> batch.mask[-1]
+            array([False,  True])
+        """
+        order = sampling.Order(batch_size, seed, shuffle, buffer_episodes, drop_last)
+        return sampling.windows(
+            self.storage, self.episode_indices, order, length=length, stride=stride, pad=pad
+        )
+
+    def returns(self) -> npt.NDArray[np.float64]:
+        """Return the undiscounted return of each episode, shape ``(N,)``, in reward units.
+
+        They are read from the metadata, or computed where it has none.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> step_index_dataset(lengths=(2, 3)).returns()
+            array([3., 6.])
+        """
+        return self.episodes["return"].astype(np.float64)
+
+    def normalized_scores(self) -> npt.NDArray[np.float64]:
+        """Return the normalized score of each episode, shape ``(N,)``, dimensionless.
+
+        Raises:
+            MissingReferenceScoreError: the dataset lacks a reference score.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3))
+            >>> dataset.storage.update_metadata({"ref_min_score": 0.0, "ref_max_score": 12.0})
+            >>> dataset.normalized_scores()
+            array([0.25, 0.5 ])
+        """
+        return get_normalized_score(self, self.returns())
 
     def iterate_episodes(
         self, episode_indices: Iterable[int] | None = None
@@ -165,28 +439,120 @@ class MinariDataset:
 
         Args:
             episode_indices: numbers of episodes in the storage; None means those of this view.
+
+        Raises:
+            IndexError: there is no such episode.
+            TypeError: an index is no whole number, but part of a mask for example.
+            CorruptDatasetError: an episode is damaged.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3, 4))
+            >>> [len(episode) for episode in dataset.iterate_episodes([2, 0])]
+            [4, 2]
         """
         if episode_indices is None:
             episode_indices = self.episode_indices
-        for episode in self.storage.get_episodes(episode_indices):
+        for episode in self.storage.get_episodes(map(_whole_index, episode_indices)):
             yield EpisodeData(**episode)
 
     def update_dataset_from_buffer(self, buffer: list[EpisodeBuffer]) -> None:
         """Append episodes to the dataset and to this view, all or none of them.
 
+        Args:
+            buffer: the episodes. One whose ``id`` is that of a stored episode continues it: it
+                has no row for a reset, so as many observations as actions.
+
         Raises:
             InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3))
+            >>> dataset.update_dataset_from_buffer(list(dataset.storage.get_buffers([0])))
+            >>> dataset.episodes["total_steps"]
+            array([2, 3, 2])
         """
         first = self.storage.total_episodes
-        self.storage.update_episodes(buffer)
+        self.storage.update_episodes(as_buffers(buffer))
         new = np.arange(first, self.storage.total_episodes)
         self.episode_indices = np.append(self.episode_indices, new)
+
+    def update_dataset_from_collector_env(self, collector_env: Any) -> None:
+        """Append what a collector has recorded; now ``collector_env.add_to_dataset(dataset)``.
+
+        Args:
+            collector_env: the ``DataCollector`` or ``DataCollectorV0``.
+
+        Raises:
+            InvalidEpisodeError: the dataset's spaces are not those of the environment.
+            DatasetNotFoundError: the collector is closed.
+
+        Example:
+            >>> import gymnasium as gym, warnings
+            >>> from minari_pipe import DataCollector
+            >>> env = DataCollector(gym.make("CartPole-v1"))
+            >>> with warnings.catch_warnings(action="ignore"):  # it is deprecated
+            ...     for seed in (1, 2):
+            ...         _ = env.reset(seed=seed)
+            ...         _ = env.step(0)
+            ...         if seed == 1:
+            ...             dataset = env.create_dataset("cartpole/test-v0")
+            ...     dataset.update_dataset_from_collector_env(env)
+            >>> len(dataset)
+            2
+            >>> env.close()
+        """
+        warnings.warn(
+            "update_dataset_from_collector_env is deprecated, use DataCollector.add_to_dataset",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        collector_env.add_to_dataset(self)
 
     def __iter__(self) -> Iterator[EpisodeData]:
         return self.iterate_episodes()
 
-    def __getitem__(self, idx: int) -> EpisodeData:
-        return next(self.iterate_episodes([self.episode_indices[idx]]))
+    @overload
+    def __getitem__(self, idx: int) -> EpisodeData: ...
+
+    @overload
+    def __getitem__(self, idx: slice | Sequence[int] | npt.NDArray[Any]) -> MinariDataset: ...
+
+    def __getitem__(
+        self, idx: int | slice | Sequence[int] | npt.NDArray[Any]
+    ) -> EpisodeData | MinariDataset:
+        """Return an episode, or a view of several.
+
+        Args:
+            idx: position in this view, negative ones from its end; or a slice, positions of shape
+                ``(K,)`` or a mask of shape ``(N,)``, as NumPy takes them.
+
+        Raises:
+            IndexError: there is no such episode, or the mask has another length.
+            TypeError: the index is none of these.
+        """
+        if isinstance(idx, slice):
+            return self.view(self.episode_indices[idx])
+        positions = np.asarray(idx)
+        if positions.dtype.kind not in "iu" and not (
+            positions.dtype.kind == "b" and positions.ndim
+        ):
+            if positions.size or not positions.ndim:
+                raise TypeError(
+                    "an index is a whole number, a slice, or an array of whole numbers or of "
+                    f"true and false; got {idx!r}"
+                )
+            positions = positions.astype(np.int_)
+        if positions.ndim > 1:
+            raise IndexError(f"an index has one axis, got shape {positions.shape}")
+        try:
+            chosen = self.episode_indices[positions]
+        except IndexError as error:
+            raise IndexError(f"{self!r}: {error}") from None
+        if positions.ndim:
+            return self.view(chosen)
+        return next(self.iterate_episodes([chosen]))
 
     def __len__(self) -> int:
         return self.total_episodes
@@ -214,8 +580,8 @@ class MinariDataset:
 
     @episode_indices.setter
     def episode_indices(self, new_value: npt.NDArray[np.int_]) -> None:
+        self._episode_indices = _checked_indices(new_value, self.storage.total_episodes)
         self._total_steps = None
-        self._episode_indices = new_value
 
     @property
     def observation_space(self) -> gym.Space:
@@ -230,7 +596,7 @@ class MinariDataset:
     @property
     def env_spec(self) -> EnvSpec | None:
         """Spec of the environment that the data comes from; only its text is trusted so far."""
-        return _parse_spec(self._metadata.get("env_spec"), self.id)
+        return parse_spec(self._metadata.get("env_spec"), self.id)
 
     @property
     def combined_datasets(self) -> list[str]:
@@ -268,41 +634,37 @@ class MinariDataset:
         )
 
 
-def _parse_spec(text: str | None, dataset_id: str) -> EnvSpec | None:
-    if text is None:
-        return None
-    try:
-        fields = json.loads(text)
-        for key in _OLD_SPEC_KEYS:
-            fields.pop(key, None)
-        return EnvSpec.from_json(json.dumps(fields))
-    except Exception as error:
+def _check_count(total_episodes: int, storage: MinariStorage) -> None:
+    """Check a number before memory is filled with the numbers below it."""
+    if total_episodes > _MANY_EPISODES and total_episodes > storage.get_size() * 1e6:
         raise CorruptDatasetError(
-            f"{dataset_id}: env_spec in metadata.json is not an EnvSpec: {error}"
-        ) from error
-
-
-def _warn_unless_met(text: str) -> None:
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.version import Version
-
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement:
-        warnings.warn(f"Ignoring malformed requirement `{text}`", stacklevel=3)
-        return
-    try:
-        installed = Version(importlib.metadata.version(requirement.name))
-    except importlib.metadata.PackageNotFoundError:
-        warnings.warn(
-            f'Package {requirement.name} is not installed. Install it with `pip install "{text}"`',
-            stacklevel=3,
+            f"{storage.data_path}: its metadata.json says {total_episodes} episodes, more than its "
+            f"{storage.get_size()} MB can hold"
         )
-        return
-    if not requirement.specifier.contains(installed, prereleases=True):
-        warnings.warn(
-            f"Installed {requirement.name} version {installed} does not meet the requirement "
-            f"{requirement.specifier}.\n"
-            f'We recommend to install the required version with `pip install "{text}"`',
-            stacklevel=3,
+
+
+def _whole_index(index: Any) -> int:
+    if not isinstance(index, bool | np.bool_):
+        with suppress(TypeError):
+            return operator.index(index)
+    raise TypeError(
+        f"an episode index must be a whole number, got {index!r}; a mask or slice goes in "
+        "brackets: dataset[mask]"
+    )
+
+
+def _checked_indices(indices: npt.ArrayLike, total: int | None) -> npt.NDArray[np.int_]:
+    array = np.asarray(indices)
+    if not array.size and array.ndim == 1:
+        array = array.astype(np.int_)  # NumPy takes an empty list for floats
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ConfigError(
+            "episode indices must be whole numbers in one axis, got "
+            f"{array.dtype} of shape {array.shape}; a mask or slice goes in brackets: dataset[mask]"
         )
+    if total is not None and array.size and not 0 <= array.min() <= array.max() < total:
+        raise ConfigError(
+            f"episode indices must be from 0 to {total - 1}, the storage has {total} episodes; got "
+            f"{array.min()} to {array.max()}"
+        )
+    return array.astype(np.int_)

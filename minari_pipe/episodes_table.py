@@ -1,0 +1,185 @@
+"""Episode metadata as a table: what is known of each episode without reading an array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.episode import REWARD_STATISTICS, reward_statistics
+from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.query import Query
+from minari_pipe.storage.base import MinariStorage
+
+#: columns that every table has, in this order
+COLUMNS = ("id", "seed", "total_steps", "return", *REWARD_STATISTICS, "options")
+
+_SHOWN_ROWS = 10
+_SHOWN_WIDTH = 24
+
+
+class EpisodeTable:
+    """The metadata of a view's episodes, in the order of the view; a snapshot.
+
+    The columns are ``id`` (number in the storage), ``seed``, ``total_steps``, ``return`` (which
+    is ``rewards_sum``), the statistics ``rewards_sum``, ``_mean``, ``_std``, ``_max`` and
+    ``_min``, ``options`` of the reset, and whatever else was stored with the episodes.
+
+    Only metadata is read. Datasets that were stored without statistics of rewards (real Minari's
+    ``create_dataset_from_buffers`` writes none) have them computed from the rewards when one of
+    their columns is asked for.
+
+    Example:
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> table = step_index_dataset(lengths=(2, 3)).episodes
+        >>> table["total_steps"]
+        array([2, 3])
+        >>> table["return"]
+        array([3., 6.])
+        >>> [row["seed"] for row in table]
+        [0, 1]
+    """
+
+    def __init__(self, storage: MinariStorage, episode_indices: npt.NDArray[np.int_]) -> None:
+        """Read the metadata of episodes.
+
+        Args:
+            storage: where they are.
+            episode_indices: their numbers in the storage, shape ``(N,)``.
+        """
+        self._storage = storage
+        self._rows: list[dict[str, Any]] = []
+        indices = [int(index) for index in episode_indices]
+        attributes = storage.get_episode_metadata(indices)
+        for index, own in zip(indices, attributes, strict=True):
+            row = {**dict.fromkeys(COLUMNS), **own, "id": index}
+            row["return"] = row["rewards_sum"]
+            self._rows.append(row)
+        custom = dict.fromkeys(name for row in self._rows for name in row)
+        self._columns = list(dict.fromkeys([*COLUMNS, *custom]))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._columns)
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return len(self._rows)
+
+    def __getitem__(self, column: str) -> npt.NDArray[Any]:
+        """Return a column, shape ``(N,)``.
+
+        Numbers and flags are an array of their kind; a column with other values, or with None
+        where an episode has none, is an array of objects.
+
+        Raises:
+            ConfigError: there is no such column.
+        """
+        if column not in self._columns:
+            raise ConfigError(
+                f"no column {column!r}.{did_you_mean(column, self._columns)} "
+                f"The columns are {', '.join(self._columns)}"
+            )
+        self._complete({column})
+        return _array([row.get(column) for row in self._rows])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for each episode, with all columns; None where it has no value."""
+        self._complete(set(self._columns))
+        for row in self._rows:
+            yield {name: row.get(name) for name in self._columns}
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Return the columns by name, each a list with a value for each episode.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> step_index_dataset(lengths=(2, 3)).episodes.to_dict()["rewards_max"]
+            [2.0, 3.0]
+        """
+        self._complete(set(self._columns))
+        return {name: [row.get(name) for row in self._rows] for name in self._columns}
+
+    def select(self, query: str) -> npt.NDArray[np.bool_]:
+        """Tell which episodes meet a condition.
+
+        Args:
+            query: see :meth:`minari_pipe.MinariDataset.where`.
+
+        Returns:
+            Shape ``(N,)``.
+
+        Raises:
+            ConfigError: the query is malformed, or names a column that is not there.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> step_index_dataset(lengths=(2, 3)).episodes.select("total_steps > 2")
+            array([False,  True])
+        """
+        parsed = Query.parse(query)
+        if self._rows:  # without episodes nothing tells which columns they would have
+            parsed.check_columns(self._columns)
+        self._complete(parsed.columns)
+        return np.array([parsed(row) for row in self._rows], dtype=bool)
+
+    def _complete(self, columns: set[str] | frozenset[str]) -> None:
+        """Compute the statistics that are among these columns and were not stored."""
+        wanted = [name for name in ("return", *REWARD_STATISTICS) if name in columns]
+        lacking = [row for row in self._rows if any(row[name] is None for name in wanted)]
+        if not lacking:
+            return
+        episodes = self._storage.get_episodes([row["id"] for row in lacking])
+        for row, episode in zip(lacking, episodes, strict=True):
+            for name, value in reward_statistics(episode["rewards"]).items():
+                if row[name] is None:
+                    row[name] = value
+            row["return"] = row["rewards_sum"]
+
+    def __repr__(self) -> str:
+        """The first rows, aligned; statistics that were not stored are ``-``."""
+        shown = [name for name in self._columns if name != "return"]
+        lines = [
+            shown,
+            *([_text(row.get(name)) for name in shown] for row in self._rows[:_SHOWN_ROWS]),
+        ]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+        text = [
+            "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
+            for line in lines
+        ]
+        rest = len(self) - _SHOWN_ROWS
+        more = [f"... and {rest} more"] if rest > 0 else []
+        return "\n".join([f"EpisodeTable of {len(self)} episodes", *text, *more])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float | np.floating):
+        return f"{value:.6g}"
+    text = " ".join(str(value).split())
+    return text if len(text) <= _SHOWN_WIDTH else f"{text[: _SHOWN_WIDTH - 3]}..."
+
+
+def _array(values: list[Any]) -> npt.NDArray[Any]:
+    for kinds, dtypes in _KINDS:
+        if values and all(isinstance(value, kinds) for value in values):
+            if bool not in kinds and any(isinstance(value, bool) for value in values):
+                break  # a flag among numbers stays a flag
+            for dtype in dtypes:
+                try:
+                    return np.array(values, dtype=dtype)
+                except OverflowError:  # seeds go up to 2**64 - 1
+                    continue
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+_KINDS: tuple[tuple[tuple[type, ...], tuple[type, ...]], ...] = (
+    ((bool, np.bool_), (np.bool_,)),
+    ((int, np.integer), (np.int64, np.uint64)),
+    ((int, float, np.integer, np.floating), (np.float64,)),
+)
