@@ -11,16 +11,38 @@ if __name__ == "__main__":
 
     leave_folder()  # before anything else is imported
 
-COMMANDS = ("init", "release")
+from minari_pipe.errors import did_you_mean
+
+COMMANDS = (
+    "list",
+    "show",
+    "validate",
+    "delete",
+    "combine",
+    "split",
+    "migrate",
+    "recover",
+    "init",
+    "release",
+    "--install-completion",
+    "--show-completion",
+)
 """Words that start another command than a pipeline's run."""
+
+COMPLETION = "_MINARI_PIPE_COMPLETE"
+"""Set by the shell that asks how a command line could go on."""
 
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 1."""
-    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    if COMPLETION in os.environ or (words and words[0] in COMMANDS):
         from minari_pipe.cli import app
 
-        app()
+        app(prog_name="minari-pipe")  # also under python -m, whose name no shell completes
+    elif words and words[0].replace("-", "").isalpha() and not words[0].startswith("-"):
+        near = did_you_mean(words[0], COMMANDS)
+        sys.exit(f"error: no command {words[0]!r}.{near} A run takes +dataset=NAME; see --help")
     else:
         from minari_pipe.pipeline.stopping import stoppable
 

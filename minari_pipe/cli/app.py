@@ -1,0 +1,94 @@
+"""The command line ``minari-pipe``: its commands, and how each tells of a mistake in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from minari_pipe import __version__
+from minari_pipe.cli.datasets import delete, list_datasets, show
+from minari_pipe.cli.edits import combine, migrate, recover, split
+from minari_pipe.cli.validation import validate
+from minari_pipe.cli.workspace import init, release
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.metadata import MINARI_VERSION
+
+#: the variable by which tracebacks are asked for in a pipeline's run, too
+_DEBUG = "HYDRA_FULL_ERROR"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"minari_pipe {__version__}, standard of Minari {MINARI_VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _group(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-v", callback=_print_version, is_eager=True, help="Say it."),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Makes, checks, versions and publishes offline RL datasets in the Minari standard.
+
+    A pipeline runs with: minari-pipe +dataset=NAME
+    """
+    if debug:
+        os.environ[_DEBUG] = "1"
+
+
+def _show_warning(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command tell what it raises in one line, and exit with code 1."""
+
+    @wraps(command)
+    def told(*args: Any, **kwargs: Any) -> None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.showwarning = _show_warning
+                command(*args, **kwargs)
+        except BrokenPipeError:  # `| head` has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        except (MinariPipeError, OSError, MemoryError) as exc:
+            if os.environ.get(_DEBUG) == "1":
+                raise
+            print(f"error: {' '.join(str(exc).split()) or type(exc).__name__}", file=sys.stderr)
+            raise typer.Exit(1) from exc
+
+    return told
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_datasets,
+    "show": show,
+    "validate": validate,
+    "delete": delete,
+    "combine": combine,
+    "split": split,
+    "migrate": migrate,
+    "recover": recover,
+    "init": init,
+    "release": release,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_in_one_line(_command))

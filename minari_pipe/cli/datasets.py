@@ -1,0 +1,198 @@
+"""The commands that look at datasets of the local root, or remove them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from minari_pipe.cli.tables import (
+    count,
+    counted,
+    megabytes,
+    names,
+    print_fields,
+    print_json,
+    print_table,
+)
+from minari_pipe.dataset import MinariDataset
+from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.errors import RemoteError
+from minari_pipe.library import delete_dataset, list_local_datasets, load_dataset
+from minari_pipe.manifest import read_manifest
+from minari_pipe.metadata import supported_dataset_versions
+
+
+def complete_id(incomplete: str) -> list[str]:
+    """Ids of the local root that begin like this, for the shell's completion."""
+    return list(list_local_datasets(prefix=incomplete))
+
+
+DatasetId = Annotated[
+    str, typer.Argument(autocompletion=complete_id, help="Without a version: the latest.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def list_datasets(
+    source: Annotated[str, typer.Argument(help="Where: local.")] = "local",
+    all: Annotated[bool, typer.Option("--all", "-a", help="Every version of each.")] = False,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", "-p", help="Only ids that begin like this.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the datasets of the local root, the latest version of each."""
+    if source != "local":
+        raise RemoteError(
+            f"cannot list {source!r}: this version of minari_pipe has no remotes yet; expected "
+            "'local'"
+        )
+    found = list_local_datasets(latest_version=not all, prefix=prefix)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        print(
+            f"no datasets in {get_dataset_path()}" + (f" begin with {prefix!r}" if prefix else "")
+        )
+        return
+    print_datasets(f"Minari datasets in {get_dataset_path()}", found)
+
+
+def print_datasets(title: str, found: dict[str, dict[str, Any]]) -> None:
+    """Print a table of datasets from their raw metadata."""
+    size = sum(_number(metadata.get("dataset_size")) for metadata in found.values())
+    print_table(
+        title,
+        {
+            "Name": "left",
+            "Episodes": "right",
+            "Steps": "right",
+            "Size": "right",
+            "Format": "left",
+            "Author": "left",
+        },
+        (
+            (
+                name,
+                count(metadata.get("total_episodes")),
+                count(metadata.get("total_steps")),
+                megabytes(metadata.get("dataset_size")),
+                str(metadata.get("data_format", "?")),
+                names(metadata.get("author")),
+            )
+            for name, metadata in found.items()
+        ),
+        caption=f"{counted(len(found), 'dataset')}, {megabytes(size)}",
+    )
+
+
+def show(dataset_id: DatasetId, as_json: Json = False) -> None:
+    """Describe a dataset of the local root, its spaces, environment and scores."""
+    dataset = load_dataset(dataset_id)
+    metadata = dataset.storage.read_raw_metadata(dataset.storage.data_path)
+    path = dataset.storage.data_path
+    manifest = read_manifest(path.parent)
+    if as_json:
+        print_json({**metadata, "path": str(path), "manifest": manifest})
+        return
+    print_fields(dataset.id, _description(dataset, metadata))
+    collection, evaluation = metadata.get("env_spec"), metadata.get("eval_env_spec")
+    same = evaluation == collection
+    for title, spec in (
+        ("Environment, also for evaluation" if same else "Environment", collection),
+        ("Evaluation environment", None if same else evaluation),
+    ):
+        if spec:
+            print()
+            print_fields(title, _environment(spec))
+    print()
+    files = {"Path": str(path)}
+    if manifest is not None:
+        files["content_sha256"] = str(manifest.get("content_sha256"))
+    print_fields("Files", files)
+
+
+def _description(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, str]:
+    version = dataset.minari_version or "not given"
+    returns = np.asarray(dataset.episodes["return"], dtype=np.float64)
+    fields = {
+        "Description": metadata.get("description"),
+        "Episodes": count(dataset.total_episodes),
+        "Steps": count(dataset.total_steps),
+        "Return": _spread(returns),
+        "Reference scores": _scores(metadata),
+        "Observation space": _one_line(dataset.observation_space),
+        "Action space": _one_line(dataset.action_space),
+        "Algorithm": metadata.get("algorithm_name"),
+        "Author": names(metadata.get("author")),
+        "Email": names(metadata.get("author_email")),
+        "Code": metadata.get("code_permalink"),
+        "Requirements": names(metadata.get("requirements")),
+        "Combined from": names(dataset.combined_datasets),
+        "License": metadata.get("license"),
+        "Citation": metadata.get("citation"),
+        "Format": f"{metadata.get('data_format')}, {megabytes(metadata.get('dataset_size'))}",
+        "Standard": version
+        + ("" if version in supported_dataset_versions else " (an older or unknown one)"),
+    }
+    return {name: str(value) for name, value in fields.items() if value}
+
+
+def _spread(returns: np.ndarray) -> str:
+    if not len(returns):
+        return ""
+    low, high = returns.min(), returns.max()
+    return f"mean {returns.mean():.2f}, from {low:.2f} to {high:.2f}"
+
+
+def _scores(metadata: dict[str, Any]) -> str:
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    if low is None and high is None:
+        return ""
+    texts = [
+        f"{who} {value:.2f}"
+        for who, value in (("random", low), ("expert", high))
+        if value is not None
+    ]
+    n = metadata.get("num_episodes_average_score")
+    return ", ".join(texts) + (f" (over {n} episodes)" if n else "")
+
+
+def _environment(text: str) -> dict[str, str]:
+    spec = json.loads(text)
+    keys = ("id", "entry_point", "max_episode_steps", "reward_threshold", "kwargs")
+    fields = {key: str(spec[key]) for key in keys if spec.get(key)}
+    wrappers = [wrapper.get("name", "?") for wrapper in spec.get("additional_wrappers") or ()]
+    return {**fields, "wrappers": ", ".join(wrappers)} if wrappers else fields
+
+
+def _one_line(value: Any) -> str:
+    return " ".join(str(value).split())
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def delete(
+    dataset_ids: Annotated[
+        list[str], typer.Argument(autocompletion=complete_id, help="With their versions.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove datasets from the local root; all of them must be there."""
+    found = {name: load_dataset(name) for name in dataset_ids}
+    metadata = {
+        name: dataset.storage.read_raw_metadata(dataset.storage.data_path)
+        for name, dataset in found.items()
+    }
+    if not yes:
+        print_datasets("To be deleted", metadata)
+        typer.confirm("Are you sure you want to delete these local datasets?", abort=True)
+    for name in dataset_ids:
+        delete_dataset(name)
+        print(f"Dataset {name} deleted!")

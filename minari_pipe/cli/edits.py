@@ -1,0 +1,206 @@
+"""The commands that make a dataset of what is there: combine, split, migrate, recover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minari_pipe.cli.datasets import complete_id
+from minari_pipe.cli.tables import count, counted, print_json, print_table
+from minari_pipe.combining import combine_datasets, split_dataset
+from minari_pipe.dataset import MinariDataset
+from minari_pipe.errors import ConfigError
+from minari_pipe.library import delete_dataset, load_dataset
+from minari_pipe.migrate import migrate_dataset
+from minari_pipe.recovery import Leftover, discard, list_leftovers
+from minari_pipe.recovery import recover as recover_leftover
+
+DatasetIds = Annotated[
+    list[str],
+    typer.Argument(autocompletion=complete_id, help="Two or more; without a version: the latest."),
+]
+Trusted = Annotated[
+    list[str],
+    typer.Option("--trust-module", metavar="MODULE", help="Module that a dataset may import."),
+]
+
+
+def combine(
+    datasets: DatasetIds,
+    dataset_id: Annotated[str, typer.Option(help="Id of the new dataset.")],
+) -> None:
+    """Make one dataset of the episodes of several; the others stay."""
+    if len(datasets) < 2:
+        raise ConfigError(f"to combine takes two or more datasets, got {datasets}")
+    _say(combine_datasets([load_dataset(name) for name in datasets], dataset_id))
+
+
+def split(
+    dataset: Annotated[
+        str, typer.Argument(autocompletion=complete_id, help="Without a version: the latest.")
+    ],
+    into: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NEW_ID=SIZE", help="A number of episodes, or a fraction such as 0.8."
+        ),
+    ],
+    seed: Annotated[int | None, typer.Option(help="Seed of the choice of episodes.")] = None,
+) -> None:
+    """Make datasets of random episodes of one, none of them in two; the other stays.
+
+    \b
+    For example:
+      minari-pipe split door/all-v0 --into door/train-v0=0.8 --into door/test-v0=0.2
+    """
+    parts = [text.rpartition("=") for text in into]
+    sizes = [_size(size, text) for (_, _, size), text in zip(parts, into, strict=True)]
+    source = load_dataset(dataset)
+    made: list[MinariDataset] = []
+    try:
+        for (new_id, _, _), view in zip(parts, split_dataset(source, sizes, seed), strict=True):
+            made.append(combine_datasets([view], new_id))
+    except BaseException:
+        for dataset_made in made:  # all of them or none
+            delete_dataset(dataset_made.id)
+        raise
+    for dataset_made in made:
+        _say(dataset_made)
+
+
+def _size(text: str, given: str) -> int | float:
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        raise ConfigError(
+            f"--into {given!r}: expected NEW_ID=SIZE, where SIZE is a number of episodes or a "
+            "fraction such as 0.8"
+        ) from None
+
+
+def migrate(
+    source: Annotated[str, typer.Argument(help="A dataset id, its folder, or a file.")],
+    dataset_id: Annotated[str, typer.Argument(help="Id of the new dataset.")],
+    data_format: Annotated[str, typer.Option("--format", help="hdf5, arrow or parquet.")] = "hdf5",
+    trust_module: Trusted = [],  # noqa: B006  (typer copies it)
+) -> None:
+    """Write a dataset of any generation, or D4RL's file, in today's layout; the source stays."""
+    _say(
+        migrate_dataset(
+            source, dataset_id, data_format=data_format, trusted_modules=tuple(trust_module)
+        )
+    )
+
+
+def recover(
+    dataset_id: Annotated[
+        str | None, typer.Argument(help="Id of the new dataset; without it, leftovers are listed.")
+    ] = None,
+    leftover: Annotated[
+        str | None, typer.Option(help="Name of the leftover; needed if there are several.")
+    ] = None,
+    remove: Annotated[
+        str | None, typer.Option("--discard", help="Name of a leftover to delete.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    author: Annotated[str | None, typer.Option(help="Who collected.")] = None,
+    author_email: Annotated[str | None, typer.Option(help="Where to ask.")] = None,
+    algorithm_name: Annotated[str | None, typer.Option(help="What made the actions.")] = None,
+    description: Annotated[str | None, typer.Option(help="What the dataset is.")] = None,
+    code_permalink: Annotated[str | None, typer.Option(help="Address of the code.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Make a dataset of the episodes that a broken-off collection left, or list what is left."""
+    found = {place.path.name: place for place in list_leftovers()}
+    if remove is not None:
+        place = _chosen(found, remove)
+        if not yes:
+            typer.confirm(
+                f"Delete {place.path} with {counted(place.episodes, 'episode')}?", abort=True
+            )
+        discard(place)
+        print(f"{place.path} deleted")
+        return
+    if dataset_id is None:
+        _list_leftovers(found, as_json)
+        return
+    _say(
+        recover_leftover(
+            dataset_id,
+            _chosen(found, leftover),
+            author=author,
+            author_email=author_email,
+            algorithm_name=algorithm_name,
+            description=description,
+            code_permalink=code_permalink,
+        )
+    )
+
+
+def _chosen(found: dict[str, Leftover], name: str | None) -> Leftover:
+    idle = [key for key, place in found.items() if not place.alive]
+    if name is None and len(idle) == 1:
+        return found[idle[0]]
+    if name is not None and Path(name).name in found:
+        return found[Path(name).name]
+    if not found:
+        raise ConfigError("no collection has left anything in the datasets root")
+    what = "several collections have left something" if name is None else f"no leftover {name!r}"
+    raise ConfigError(f"{what}; name one with --leftover: {', '.join(found)}")
+
+
+def _list_leftovers(found: dict[str, Leftover], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "path": str(place.path),
+                    "alive": place.alive,
+                    "episodes": place.episodes,
+                    "steps": place.steps,
+                    "env_id": place.env_id,
+                    "started": place.started,
+                    "damage": place.damage,
+                }
+                for name, place in found.items()
+            ]
+        )
+        return
+    if not found:
+        print("no collection has left anything")
+        return
+    print_table(
+        "Left by collections that made no dataset",
+        {
+            "Name": "left",
+            "Environment": "left",
+            "Episodes": "right",
+            "Steps": "right",
+            "State": "left",
+        },
+        (
+            (
+                name,
+                place.env_id or "?",
+                count(place.episodes),
+                count(place.steps),
+                _state(place),
+            )
+            for name, place in found.items()
+        ),
+        caption="minari-pipe recover ID --leftover NAME makes a dataset of one",
+    )
+
+
+def _state(place: Leftover) -> str:
+    return "still running" if place.alive else place.damage or "whole"
+
+
+def _say(dataset: MinariDataset) -> None:
+    print(
+        f"{dataset.id}: {counted(dataset.total_episodes, 'episode')}, "
+        f"{counted(dataset.total_steps, 'step')}"
+    )

@@ -1,0 +1,203 @@
+"""The commands of ``minari-pipe``, as a shell sees them: output, exit code, one line of error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+from rich.console import Console
+from typer.testing import CliRunner
+
+import minari_pipe
+from minari_pipe.cli import app, datasets, tables
+from minari_pipe.episode import EpisodeBuffer
+from tests.conftest import CHECKOUT
+
+ID = "tests/tiny-v0"
+
+
+def make(dataset_id: str = ID, n_episodes: int = 5, **description) -> minari_pipe.MinariDataset:
+    buffers = [
+        EpisodeBuffer(
+            observations=np.arange(n + 2, dtype=np.float32)[:, None],
+            actions=np.zeros(n + 1, np.int64),
+            rewards=np.full(n + 1, float(n)),
+            terminations=np.zeros(n + 1, bool),
+            truncations=np.arange(n + 1) == n,
+        )
+        for n in range(n_episodes)
+    ]
+    with warnings.catch_warnings(action="ignore"):  # about what a published one should have
+        return minari_pipe.create_dataset_from_buffers(
+            dataset_id,
+            buffers,
+            observation_space=spaces.Box(0, 100, (1,)),
+            action_space=spaces.Discrete(2),
+            **description,
+        )
+
+
+def run(*arguments: str, code: int = 0, answer: str | None = None):
+    result = CliRunner().invoke(app, arguments, input=answer)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def error(*arguments: str) -> str:
+    """The one line that a refused command says."""
+    lines = run(*arguments, code=1).stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), lines
+    return lines[0]
+
+
+def test_list_shows_the_latest_versions_and_all_versions_on_demand() -> None:
+    make("tests/tiny-v0")
+    make("tests/tiny-v10", author="Ada Lovelace")
+    make("tests/tiny-v9")
+    assert "tests/tiny-v10" in run("list").stdout
+    assert "tests/tiny-v9" not in run("list", "local").stdout
+    everything = run("list", "--all").stdout
+    assert [name in everything for name in ("v0", "v9", "v10", "Ada Lovelace")] == [True] * 4
+    assert list(json.loads(run("list", "-a", "--json").stdout)) == [
+        "tests/tiny-v0",
+        "tests/tiny-v9",
+        "tests/tiny-v10",
+    ]
+    assert json.loads(run("list", "--json", "--prefix", "other").stdout) == {}
+    assert "no remotes yet" in error("list", "remote")
+
+
+def test_show_describes_a_dataset_and_takes_the_latest_version() -> None:
+    make("tests/tiny-v0", description="an old one")
+    make("tests/tiny-v1", description="counts its steps", ref_min_score=1.0, ref_max_score=10.0)
+    out = run("show", "tests/tiny").stdout
+    for text in ("tests/tiny-v1", "counts its steps", "Discrete(2)", "mean 8.00", "expert 10.00"):
+        assert text in out, text
+    assert json.loads(run("show", "tests/tiny", "--json").stdout)["dataset_id"] == "tests/tiny-v1"
+    assert "Did you mean 'tests/tiny-v0'" in error("show", "tests/tyni-v0")
+
+
+def test_delete_asks_unless_told_not_to() -> None:
+    make("tests/a-v0")
+    make("tests/b-v0")
+    result = run("delete", "tests/a-v0", code=1, answer="n\n")
+    assert "Aborted" in result.stderr
+    assert "no dataset 'tests/x-v0'" in error("delete", "tests/a-v0", "tests/x-v0", "--yes")
+    assert len(minari_pipe.list_local_datasets()) == 2
+    out = run("delete", "tests/a-v0", answer="y\n").stdout
+    assert "Dataset tests/a-v0 deleted!" in out
+    run("delete", "tests/b-v0", "--yes")
+    assert minari_pipe.list_local_datasets() == {}
+
+
+def test_combine_and_split_make_new_datasets_and_keep_the_old() -> None:
+    make("tests/a-v0", 6)
+    make("tests/b-v0", 4)
+    run("combine", "tests/a-v0", "tests/b-v0", "--dataset-id", "tests/ab-v0")
+    assert minari_pipe.load_dataset("tests/ab-v0").total_episodes == 10
+    run(
+        *("split", "tests/ab-v0", "--seed", "1"),
+        *("--into", "tests/train-v0=0.7", "--into", "tests/test-v0=0.3"),
+    )
+    parts = [minari_pipe.load_dataset(f"tests/{name}-v0") for name in ("train", "test")]
+    assert [part.total_episodes for part in parts] == [7, 3]
+    run("split", "tests/ab-v0", "--into", "tests/two-v0=2")
+    assert minari_pipe.load_dataset("tests/two-v0").total_episodes == 2
+    assert "already exists" in error(
+        "combine", "tests/a-v0", "tests/b-v0", "--dataset-id=tests/ab-v0"
+    )
+    assert "two or more" in error("combine", "tests/a-v0", "--dataset-id=tests/c-v0")
+    for bad, words in {
+        "tests/x-v0": "expected NEW_ID=SIZE",
+        "tests/x-v0=much": "expected NEW_ID=SIZE",
+        "tests/x-v0=-1": "sizes must be",
+        "tests/x-v0=11": "exceeds the number of episodes",
+        "tests/x=1": "version",
+    }.items():
+        assert words in error("split", "tests/ab-v0", "--into", bad)
+    assert "must be all" in error(
+        "split", "tests/ab-v0", "--into=tests/x-v0=1", "--into=tests/y-v0=.5"
+    )
+    assert "seed must be None or" in error(
+        "split", "tests/ab-v0", "--into=tests/x-v0=1", "--seed=-1"
+    )
+    assert len(minari_pipe.list_local_datasets()) == 6
+
+
+def test_a_failed_split_leaves_none_of_its_datasets() -> None:
+    make("tests/a-v0", 6)
+    make("tests/taken-v0", 1)
+    arguments = ("split", "tests/a-v0", "--into", "tests/new-v0=3", "--into", "tests/taken-v0=3")
+    assert "tests/taken-v0 already exists" in error(*arguments)
+    assert run(*arguments, code=1).stdout == ""
+    assert sorted(minari_pipe.list_local_datasets()) == ["tests/a-v0", "tests/taken-v0"]
+
+
+def test_validate_finds_a_changed_file_and_exits_with_1() -> None:
+    dataset = make()
+    assert "ok, " in run("validate", ID).stdout
+    assert json.loads(run("validate", ID, "--json").stdout)["ok"] is True
+    metadata = dataset.storage.data_path / "metadata.json"
+    metadata.write_text(metadata.read_text().replace('"total_steps": 15', '"total_steps": 16'))
+    out = run("validate", str(dataset.storage.data_path.parent), code=1).stdout
+    assert (
+        f"{dataset.storage.data_path.parent}: 1 error, 0 warnings" in out and "total_steps" in out
+    )
+    assert json.loads(run("validate", ID, "--json", code=1).stdout)["errors"] == 1
+
+
+def test_migrate_and_recover_are_commands_of_the_library() -> None:
+    make()
+    run("migrate", ID, "tests/again-v0")
+    assert minari_pipe.load_dataset("tests/again-v0").total_episodes == 5
+    assert "already exists" in error("migrate", ID, "tests/again-v0")
+    assert "no collection has left anything" in run("recover").stdout
+    assert json.loads(run("recover", "--json").stdout) == []
+    assert "no collection has left anything" in error("recover", "tests/r-v0")
+
+
+def test_commands_are_reached_from_the_shell(tmp_path: Path) -> None:
+    make()
+
+    def shell(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "minari_pipe", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), **variables},
+        )
+
+    listed = shell("list")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert ID in listed.stdout
+    missing = shell("show", "tests/none-v0")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("error: no dataset 'tests/none-v0'")
+    assert "Traceback" in shell("--debug", "show", "tests/none-v0").stderr
+    asked = {"COMP_WORDS": "minari-pipe mi", "COMP_CWORD": "1"}
+    completion = shell(_MINARI_PIPE_COMPLETE="complete_bash", **asked)
+    assert completion.stdout.split() == ["migrate"], completion
+
+
+def test_a_long_id_is_broken_after_its_slashes_on_a_narrow_terminal(monkeypatch, capsys) -> None:
+    make("some-longer-namespace/and-another/of-the-test-v0", author="Ada Lovelace")
+    monkeypatch.setattr(tables, "_console", lambda: Console(file=sys.stdout, width=80))
+    datasets.print_datasets("Datasets", minari_pipe.list_local_datasets())
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    parts = ["some-longer-namespace/", "and-another/of-the-test-v0"]
+    assert [line[0] for line in lines[4:6]] == parts
+    assert lines[-1][:2] == ["1", "dataset,"]
+
+
+def test_ids_are_completed() -> None:
+    make()
+    assert datasets.complete_id("tests/") == [ID]
+    assert datasets.complete_id("x") == []
