@@ -1,6 +1,17 @@
 """Collect, publish and read Minari datasets; ``import minari_pipe as minari`` runs Minari code.
 
 Importing the package is cheap: each public name is imported when it is first used.
+
+Example:
+    >>> import minari_pipe as minari
+    >>> minari.__version__  # of this package  # doctest: +ELLIPSIS
+    '0...'
+    >>> sorted(minari.supported_dataset_versions)[-1]  # of the standard
+    '0.5.4'
+    >>> from minari_pipe.examples import step_index_dataset
+    >>> path = step_index_dataset("example/steps-v0").storage.data_path
+    >>> (path / minari.METADATA_FILE_NAME).relative_to(minari.get_dataset_path()).as_posix()
+    'example/steps-v0/data/metadata.json'
 """
 
 from __future__ import annotations
@@ -9,10 +20,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+"""Version of this package; the version of the standard that it writes is another one."""
 
 _MODULES = {
     "minari_pipe.collector": ("DataCollector",),
+    "minari_pipe.collector_v0": ("DataCollectorV0", "create_dataset_from_collector_env"),
+    "minari_pipe.combining": (
+        "combine_datasets",
+        "split_dataset",
+        "validate_datasets_to_combine",
+    ),
+    "minari_pipe.creation": ("create_dataset_from_buffers",),
     "minari_pipe.dataset": ("MinariDataset",),
+    "minari_pipe.dataset_id": (
+        "gen_dataset_id",
+        "parse_dataset_id",
+    ),
+    "minari_pipe.datasets_root": ("get_dataset_path",),
     "minari_pipe.episode": (
         "EpisodeBuffer",
         "EpisodeData",
@@ -20,10 +44,10 @@ _MODULES = {
         "StepData",
         "StepDataCallback",
     ),
-    "minari_pipe.creation": (
-        "combine_datasets",
-        "create_dataset_from_buffers",
-        "split_dataset",
+    "minari_pipe.hosting": (
+        "download_dataset",
+        "list_remote_datasets",
+        "upload_dataset",
     ),
     "minari_pipe.library": (
         "delete_dataset",
@@ -31,37 +55,95 @@ _MODULES = {
         "load_dataset",
     ),
     "minari_pipe.metadata": ("supported_dataset_versions",),
-    "minari_pipe.scores": ("get_normalized_score",),
+    "minari_pipe.migrate": ("migrate_dataset",),
+    "minari_pipe.namespace": (
+        "create_namespace",
+        "delete_namespace",
+        "download_namespace_metadata",
+        "get_namespace_metadata",
+        "list_local_namespaces",
+        "list_remote_namespaces",
+        "namespace_hierarchy",
+        "update_namespace_metadata",
+        "upload_namespace",
+        "validate_namespace",
+    ),
+    "minari_pipe.scores": (
+        "RandomPolicy",
+        "get_average_reference_score",
+        "get_normalized_score",
+    ),
+    "minari_pipe.spaces": (
+        "deserialize_space",
+        "is_image_space",
+        "serialize_space",
+    ),
+    "minari_pipe.storage": (
+        "METADATA_FILE_NAME",
+        "MinariStorage",
+        "get_storage_keys",
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "METADATA_FILE_NAME",
     "DataCollector",
+    "DataCollectorV0",
     "EpisodeBuffer",
     "EpisodeData",
     "EpisodeMetadataCallback",
     "MinariDataset",
+    "MinariStorage",
+    "RandomPolicy",
     "StepData",
     "StepDataCallback",
     "__version__",
     "combine_datasets",
     "create_dataset_from_buffers",
+    "create_dataset_from_collector_env",
+    "create_namespace",
     "delete_dataset",
+    "delete_namespace",
+    "deserialize_space",
+    "download_dataset",
+    "download_namespace_metadata",
+    "gen_dataset_id",
+    "get_average_reference_score",
+    "get_dataset_path",
+    "get_namespace_metadata",
     "get_normalized_score",
+    "get_storage_keys",
+    "is_image_space",
     "list_local_datasets",
+    "list_local_namespaces",
+    "list_remote_datasets",
+    "list_remote_namespaces",
     "load_dataset",
+    "migrate_dataset",
+    "namespace_hierarchy",
+    "parse_dataset_id",
+    "serialize_space",
     "split_dataset",
     "supported_dataset_versions",
+    "update_namespace_metadata",
+    "upload_dataset",
+    "upload_namespace",
+    "validate_datasets_to_combine",
+    "validate_namespace",
 ]
 
 if TYPE_CHECKING:
     from minari_pipe.collector import DataCollector
-    from minari_pipe.creation import (
+    from minari_pipe.combining import (
         combine_datasets,
-        create_dataset_from_buffers,
         split_dataset,
+        validate_datasets_to_combine,
     )
+    from minari_pipe.creation import create_dataset_from_buffers
     from minari_pipe.dataset import MinariDataset
+    from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
+    from minari_pipe.datasets_root import get_dataset_path
     from minari_pipe.episode import (
         EpisodeBuffer,
         EpisodeData,
@@ -69,9 +151,29 @@ if TYPE_CHECKING:
         StepData,
         StepDataCallback,
     )
+    from minari_pipe.hosting import download_dataset, list_remote_datasets, upload_dataset
     from minari_pipe.library import delete_dataset, list_local_datasets, load_dataset
     from minari_pipe.metadata import supported_dataset_versions
-    from minari_pipe.scores import get_normalized_score
+    from minari_pipe.migrate import migrate_dataset
+    from minari_pipe.namespace import (
+        create_namespace,
+        delete_namespace,
+        download_namespace_metadata,
+        get_namespace_metadata,
+        list_local_namespaces,
+        list_remote_namespaces,
+        namespace_hierarchy,
+        update_namespace_metadata,
+        upload_namespace,
+        validate_namespace,
+    )
+    from minari_pipe.scores import (
+        RandomPolicy,
+        get_average_reference_score,
+        get_normalized_score,
+    )
+    from minari_pipe.spaces import deserialize_space, is_image_space, serialize_space
+    from minari_pipe.storage import METADATA_FILE_NAME, MinariStorage, get_storage_keys
 
 
 def __getattr__(name: str) -> Any:

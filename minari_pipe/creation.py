@@ -1,24 +1,23 @@
-"""Makes datasets in the local root: of recorded episodes, or of the episodes of others."""
+"""Makes datasets of recorded episodes in the local root."""
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.environments import spec_json
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidMetadataError
 from minari_pipe.library import load_dataset, new_dataset
-from minari_pipe.metadata import MINARI_VERSION
+from minari_pipe.metadata import MINARI_VERSION, is_finite_number
+from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.scores import RandomPolicy, get_average_reference_score
 from minari_pipe.storage.base import MinariStorage
 
@@ -70,7 +69,8 @@ class Description:
             if value is None:
                 warnings.warn(f"`{key}` is set to None. {advice}", stacklevel=3)
             elif key in ("author", "author_email"):
-                metadata[key] = {value} if isinstance(value, str) else set(value)
+                names = [value] if isinstance(value, str) else _texts(value)
+                metadata[key] = sorted(set(names)) if _are_texts(names) else names
             else:
                 metadata[key] = value
         metadata["minari_version"] = MINARI_VERSION
@@ -99,7 +99,7 @@ class Description:
             )
         metadata |= self._reference_scores(eval_env_spec)
         if self.requirements is not None:
-            metadata["requirements"] = list(self.requirements)
+            metadata["requirements"] = _texts(self.requirements)
         return metadata
 
     def _reference_scores(self, spec: EnvSpec | None) -> dict[str, Any]:
@@ -123,8 +123,23 @@ class Description:
                 )
             env.close()
         scores = {"ref_max_score": high, "ref_min_score": low}
-        known: dict[str, Any] = {key: float(v) for key, v in scores.items() if v is not None}
+        known: dict[str, Any] = {
+            key: float(value) if is_finite_number(value) else value  # which the storage refuses
+            for key, value in scores.items()
+            if value is not None
+        }
         return {**known, "num_episodes_average_score": self.num_episodes_average_score}
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+
+
+def _texts(value: Any) -> Any:
+    """Return several texts as a list; anything else is left for the storage to refuse."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return list(value)
+    return value
 
 
 _ADVICE = {
@@ -153,7 +168,7 @@ def _spec_of(env: str | gym.Env | EnvSpec) -> EnvSpec | None:
 
 def create_dataset_from_buffers(
     dataset_id: str,
-    buffer: list[EpisodeBuffer],
+    buffer: list[EpisodeBuffer] | list[dict[str, Any]],
     env: str | gym.Env | EnvSpec | None = None,
     eval_env: str | gym.Env | EnvSpec | None = None,
     algorithm_name: str | None = None,
@@ -171,12 +186,14 @@ def create_dataset_from_buffers(
     requirements: list[str] | None = None,
     *,
     jpeg_encoding: bool = False,
+    minari_version: str | None = None,
 ) -> MinariDataset:
     """Create a dataset in the local root from recorded episodes; if that fails, nothing is left.
 
     Args:
         dataset_id: id of the new dataset.
-        buffer: the episodes.
+        buffer: the episodes; also in the forms of Minari's older API, see
+            :func:`minari_pipe.plain_episodes.as_buffer`.
         env: environment that they come from, or its id or spec.
         eval_env: see :class:`Description`, as for all arguments not listed here.
         algorithm_name: what made the actions.
@@ -193,13 +210,37 @@ def create_dataset_from_buffers(
         data_format: one of ``get_storage_keys()``; None means hdf5.
         requirements: pip requirements of the environment.
         jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
+        minari_version: version or specifier that Minari 0.4 wrote into the metadata. Only judged:
+            what is written follows one version of the standard.
 
     Raises:
-        InvalidDatasetIdError: the id is malformed.
+        InvalidDatasetIdError: the id is malformed, or has no version.
         DatasetExistsError: the id is taken.
         InvalidEpisodeError: an episode's values do not fit together or to the spaces.
         InvalidMetadataError: arguments are missing or contradict each other.
+
+    Example:
+        >>> import warnings
+        >>> from gymnasium.spaces import Discrete
+        >>> from minari_pipe import EpisodeBuffer, create_dataset_from_buffers
+        >>> episode = EpisodeBuffer(
+        ...     observations=[0, 1, 2], actions=[0, 1], rewards=[0.0, 1.0],
+        ...     terminations=[False, True], truncations=[False, False],
+        ... )
+        >>> with warnings.catch_warnings(action="ignore"):  # about all that is not described
+        ...     dataset = create_dataset_from_buffers(
+        ...         "count-v0", [episode],
+        ...         observation_space=Discrete(3), action_space=Discrete(2),
+        ...     )
+        >>> dataset
+        MinariDataset('count-v0', 1 episodes)
+        >>> dataset[0].observations
+        array([0, 1, 2])
     """
+    if isinstance(env, list):  # the order of the arguments in Minari 0.3
+        buffer, env = env, buffer
+    if minari_version is not None:
+        _judge_version(minari_version)
     if env is None:
         env_spec = None
         if observation_space is None or action_space is None:
@@ -240,134 +281,20 @@ def create_dataset_from_buffers(
             jpeg_encoding=jpeg_encoding,
         )
         storage.update_metadata(metadata)
-        storage.update_episodes(buffer)
+        storage.update_episodes(as_buffers(buffer))
     return load_dataset(dataset_id)
 
 
-def split_dataset(
-    dataset: MinariDataset, sizes: list[int], seed: int | None = None
-) -> list[MinariDataset]:
-    """Return views of random episodes, none of them in two views.
-
-    Args:
-        dataset: what to split.
-        sizes: numbers of episodes of the views.
-        seed: seed of the choice.
-
-    Raises:
-        ValueError: there are not enough episodes.
-    """
-    if sum(sizes) > dataset.total_episodes:
-        raise ValueError(
-            f"Incompatible arguments: the sum of sizes exceeds the number of episodes in the "
-            f"dataset ({dataset.total_episodes})"
-        )
-    order = np.random.default_rng(seed).permutation(dataset.episode_indices)
-    ends = np.cumsum(sizes)
-    return [
-        MinariDataset(dataset.storage, order[end - size : end])
-        for size, end in zip(sizes, ends, strict=True)
-    ]
-
-
-def combine_datasets(
-    datasets_to_combine: list[MinariDataset], new_dataset_id: str
-) -> MinariDataset:
-    """Create a dataset of the episodes of others: of a view, only those of the view.
-
-    Seeds, options, infos and attributes are kept. Metadata that all have in common is kept,
-    authors are united.
-
-    Raises:
-        InvalidMetadataError: their spaces or environments differ.
-        DatasetExistsError: the id is taken.
-    """
-    if not datasets_to_combine:
-        raise InvalidMetadataError("combine_datasets needs at least one dataset")
-    env_spec = validate_datasets_to_combine(datasets_to_combine)
-    first = datasets_to_combine[0]
-    sources = [dataset.storage.metadata for dataset in datasets_to_combine]
-    metadata: dict[str, Any] = {
-        "dataset_id": new_dataset_id,
-        "combined_datasets": [dataset.id for dataset in datasets_to_combine],
-        "minari_version": MINARI_VERSION,
-    }
-    for key in ("author", "author_email"):
-        names = set().union(*(source.get(key, set()) for source in sources))
-        if names:
-            metadata[key] = names
-    for key, value in sources[0].items():
-        if key not in _NOT_COMMON and all(source.get(key) == value for source in sources):
-            metadata.setdefault(key, value)
-    with new_dataset(new_dataset_id) as data_path:
-        storage = MinariStorage.new(
-            data_path,
-            observation_space=first.observation_space,
-            action_space=first.action_space,
-            env_spec=env_spec,
-            data_format=first.storage.FORMAT,
-        )
-        storage.update_metadata(metadata)
-        storage.update_episodes(
-            chain.from_iterable(
-                dataset.storage.get_buffers(dataset.episode_indices)
-                for dataset in datasets_to_combine
-            )
-        )
-    return load_dataset(new_dataset_id)
-
-
-#: what the combined storage finds out by itself
-_NOT_COMMON = frozenset(
-    {
-        "dataset_id",
-        "total_episodes",
-        "total_steps",
-        "dataset_size",
-        "data_format",
-        "jpeg_encoding",
-        "observation_space",
-        "action_space",
-        "env_spec",
-        "minari_version",
-        "combined_datasets",
-    }
-)
-
-
-def validate_datasets_to_combine(datasets_to_combine: list[MinariDataset]) -> EnvSpec | None:
-    """Check that datasets can be combined, and return the environment of the combination.
-
-    Their environments may differ in ``max_episode_steps`` only; the combination has the largest.
-
-    Raises:
-        InvalidMetadataError: their spaces or environments differ.
-    """
-    first = datasets_to_combine[0]
-    for dataset in datasets_to_combine[1:]:
-        for key in ("observation_space", "action_space"):
-            if getattr(dataset, key) != getattr(first, key):
-                raise InvalidMetadataError(
-                    f"The datasets to be combined have different values for `{key}`: "
-                    f"{first.id} has {getattr(first, key)}, {dataset.id} has "
-                    f"{getattr(dataset, key)}"
-                )
-    specs = [copy.deepcopy(dataset.env_spec) for dataset in datasets_to_combine]
-    known = [spec for spec in specs if spec is not None]
-    if not known:
-        return None
-    if len(known) < len(specs):
-        raise InvalidMetadataError(
-            "Cannot combine datasets having env_spec with those having no env_spec."
-        )
-    horizons = [spec.max_episode_steps for spec in known]
-    limited = [horizon for horizon in horizons if horizon is not None]
-    horizon = max(limited) if len(limited) == len(horizons) else None
-    for spec in known:
-        spec.max_episode_steps = horizon
-        if spec != known[0]:
-            raise InvalidMetadataError(
-                "The datasets to be combined have different values for `env_spec` attribute: "
-                f"{known[0]} and {spec}"
-            )
-    return known[0]
+def _judge_version(minari_version: str) -> None:
+    try:
+        if SpecifierSet(minari_version).contains(MINARI_VERSION):
+            return
+    except InvalidSpecifier:
+        if minari_version == MINARI_VERSION:
+            return
+    warnings.warn(
+        f"`minari_version` is {minari_version!r}, which does not admit {MINARI_VERSION}, the "
+        "version of the standard that is written. The argument has no effect; leave it out",
+        DeprecationWarning,
+        stacklevel=3,
+    )

@@ -16,10 +16,15 @@ DATASET_NAME_RE = r"(?:(?P<dataset>[-_\w]+?))"
 NAMESPACE_RE = r"(?:(?P<namespace>[-_\w][-_\w/]*[-_\w]+)\/)"
 DATASET_ID_RE = re.compile(rf"^{NAMESPACE_RE}?{DATASET_NAME_RE}{VERSION_RE}?$")
 NAMESPACE_REGEX = re.compile(r"[-_\w][-_\w/]*[-_\w]+")
+#: Python refuses to read numbers of more than 4300 digits; no file system has names so long
+_LONGEST_VERSION = 255
 
 
 def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
     """Split an id into its namespace, name and version.
+
+    Args:
+        dataset_id: the id, of a dataset that need not exist.
 
     Returns:
         ``(namespace, name, version)``; namespace and version are None where the id has none.
@@ -28,6 +33,7 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
         InvalidDatasetIdError: the id is malformed.
 
     Example:
+        >>> from minari_pipe import parse_dataset_id
         >>> parse_dataset_id("D4RL/door/human-v2")
         ('D4RL/door', 'human', 2)
         >>> parse_dataset_id("human")
@@ -41,13 +47,24 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
             "least two characters; letters, digits, '-' and '_' are allowed.)"
         )
     namespace, name, version = match.group("namespace", "dataset", "version")
+    if version is not None and len(version) > _LONGEST_VERSION:
+        raise InvalidDatasetIdError(
+            f"Malformed dataset ID: {dataset_id[:80]}... has a version of {len(version)} digits; "
+            f"{_LONGEST_VERSION} are allowed"
+        )
     return namespace or None, name, None if version is None else int(version)
 
 
 def gen_dataset_id(namespace: str | None, dataset_name: str, version: int | None = None) -> str:
     """Build an id from its parts; the inverse of :func:`parse_dataset_id`.
 
+    Args:
+        namespace: None for a dataset in none.
+        dataset_name: the part before the version.
+        version: None for an id without one, which means the latest.
+
     Example:
+        >>> from minari_pipe import gen_dataset_id
         >>> gen_dataset_id("D4RL/door", "human", 2)
         'D4RL/door/human-v2'
     """
@@ -65,9 +82,20 @@ def dataset_id_sort_key(dataset_id: str) -> tuple[str, str, int]:
 def validate_namespace(namespace: str | None) -> None:
     """Check a namespace's form.
 
+    Args:
+        namespace: its name, such as ``D4RL/door``.
+
     Raises:
         TypeError: it is None.
         InvalidDatasetIdError: it is malformed.
+
+    Example:
+        >>> from minari_pipe import validate_namespace
+        >>> validate_namespace("D4RL/door")
+        >>> validate_namespace("../door")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        minari_pipe.errors.InvalidDatasetIdError: Malformed namespace: ../door. Expected ...
     """
     if namespace is None:
         raise TypeError("Namespace cannot be None")
@@ -82,10 +110,69 @@ def validate_namespace(namespace: str | None) -> None:
         )
 
 
+def check_new_namespace(namespace: str | None) -> None:
+    """Check that a namespace and its parents may be made.
+
+    More is read than made: real Minari lists a namespace of one character, but refuses every
+    other use of it, and a dataset in one breaks its listing of the whole root.
+
+    Raises:
+        TypeError: it is None.
+        InvalidDatasetIdError: it is malformed, has one character only, or a part ``data``.
+
+    Example:
+        >>> check_new_namespace("D4RL/door")
+        >>> check_new_namespace("d/door")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        minari_pipe.errors.InvalidDatasetIdError: Malformed namespace: d. Expected ...
+    """
+    validate_namespace(namespace)
+    for parent in namespace_hierarchy(namespace):
+        validate_namespace(parent)
+    _refuse_data(str(namespace))
+
+
+def check_new_dataset_id(dataset_id: str) -> None:
+    """Check that a dataset of this id may be made; more ids can be read.
+
+    Raises:
+        InvalidDatasetIdError: it is malformed, has no version, is in a namespace that may not be
+            made, or has a part ``data``.
+
+    Example:
+        >>> check_new_dataset_id("D4RL/door/human-v2")
+        >>> check_new_dataset_id("human")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        minari_pipe.errors.InvalidDatasetIdError: 'human' has no version; ...
+    """
+    namespace, _, version = parse_dataset_id(dataset_id)
+    if version is None:
+        raise InvalidDatasetIdError(
+            f"{dataset_id!r} has no version; a new dataset needs one, such as '{dataset_id}-v0'"
+        )
+    if namespace is not None:
+        check_new_namespace(namespace)
+    _refuse_data(dataset_id)
+
+
+def _refuse_data(path: str) -> None:
+    if "data" in path.split("/"):
+        raise InvalidDatasetIdError(
+            f"{path!r} has the part 'data', the name of the directory that marks a dataset; "
+            "use another one"
+        )
+
+
 def namespace_hierarchy(namespace: str | None) -> Iterator[str]:
     """Yield a namespace's parents from the outermost inwards, then the namespace itself.
 
+    Args:
+        namespace: its name; None has no parents.
+
     Example:
+        >>> from minari_pipe import namespace_hierarchy
         >>> list(namespace_hierarchy("D4RL/door"))
         ['D4RL', 'D4RL/door']
     """

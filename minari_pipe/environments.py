@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.metadata
+import importlib.util
 import io
 import json
 import re
+import sys
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -123,6 +126,10 @@ def registered_spec(env_id: str) -> EnvSpec:
             name.
         EnvironmentNotFoundError: nothing registers this id.
         MissingDependencyError: its package is known but not installed.
+
+    Example:
+        >>> registered_spec("CartPole-v1").max_episode_steps
+        500
     """
     module, colon, name = env_id.rpartition(":")
     if colon and not module:
@@ -155,7 +162,12 @@ def registered_spec(env_id: str) -> EnvSpec:
 
 
 def registered_horizon(env_id: str) -> int | None:
-    """``max_episode_steps`` as registered for ``env_id``, ``None`` if it has no time limit."""
+    """``max_episode_steps`` as registered for ``env_id``, ``None`` if it has no time limit.
+
+    Example:
+        >>> registered_horizon("Pendulum-v1")
+        200
+    """
     return registered_spec(env_id).max_episode_steps
 
 
@@ -164,6 +176,10 @@ def creator(env_id: str) -> Any:
 
     Raises:
         MissingDependencyError: it cannot be imported.
+
+    Example:
+        >>> creator("CartPole-v1").__name__
+        'CartPoleEnv'
     """
     entry_point = registered_spec(env_id).entry_point
     try:
@@ -173,7 +189,12 @@ def creator(env_id: str) -> Any:
 
 
 def time_limit(env_id: str, kwargs: Mapping[str, Any]) -> int | None:
-    """``max_episode_steps`` of an environment made with ``kwargs``; ``None`` if it has no limit."""
+    """``max_episode_steps`` of an environment made with ``kwargs``; ``None`` if it has no limit.
+
+    Example:
+        >>> time_limit("CartPole-v1", {"max_episode_steps": 7}), time_limit("CartPole-v1", {})
+        (7, 500)
+    """
     given = kwargs.get("max_episode_steps")
     limit = registered_horizon(env_id) if given is None else given
     return None if limit == -1 else limit  # -1 is Gymnasium's word for no limit
@@ -185,6 +206,10 @@ def wrapper_class(target: str) -> type[gym.Wrapper]:
     Raises:
         ConfigError: a wrapper that cannot be used for datasets, with the reason.
         TrustError: a wrapper of a module the user does not trust.
+
+    Example:
+        >>> wrapper_class("gymnasium.wrappers.TimeAwareObservation").__name__
+        'TimeAwareObservation'
     """
     module, name = split_target(target)
     if module.split(".")[0] == "gymnasium" and name in REFUSED_WRAPPERS:
@@ -220,6 +245,10 @@ def make_environment(
 
     Raises:
         ConfigError: arguments that the environment or a wrapper does not take.
+
+    Example:
+        >>> make_environment("CartPole-v1", {"max_episode_steps": 7}).spec.max_episode_steps
+        7
     """
     registered_spec(env_id)
     try:
@@ -243,7 +272,12 @@ def make_environment(
 
 
 def entry_point_name(entry_point: Any) -> str:
-    """``module:name`` of an entry point, which may be registered as a class or a function."""
+    """``module:name`` of an entry point, which may be registered as a class or a function.
+
+    Example:
+        >>> entry_point_name(gym.Env)
+        'gymnasium.core:Env'
+    """
     if callable(entry_point):
         return f"{entry_point.__module__}:{getattr(entry_point, '__qualname__', entry_point)}"
     return str(entry_point)
@@ -254,6 +288,10 @@ def spec_json(spec: EnvSpec) -> str:
 
     Raises:
         ConfigError: the spec holds something that JSON cannot, or that has no name to import.
+
+    Example:
+        >>> json.loads(spec_json(gym.spec("CartPole-v1")))["id"]
+        'CartPole-v1'
     """
     name = entry_point_name(spec.entry_point)
     if "<" in name:  # <locals> or <lambda>
@@ -280,6 +318,21 @@ def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str)
         )
 
 
+def _check_installed(entry_point: Any, env_id: str) -> None:
+    """Say that an environment's package is missing, which trust would not mend.
+
+    Only the first part of the name is looked up: nothing is imported.
+    """
+    package = str(entry_point).partition(":")[0].partition(".")[0]
+    if not package.isidentifier() or package in sys.modules:
+        return
+    if importlib.util.find_spec(package) is None:
+        raise MissingDependencyError(
+            f"No module named {package!r}: environment {env_id!r} needs it, and nothing else "
+            f"registers that id here. Install the package that has it"
+        )
+
+
 def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
     module, _, name = str(wrapper.entry_point).partition(":")
     if module == "gymnasium.wrappers" or module.startswith("gymnasium.wrappers."):
@@ -291,12 +344,33 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
     _check_entry_point(wrapper.entry_point, trusted, what=f"wrapper {wrapper.name!r}")
 
 
+def _parse_spec(env_spec: str) -> EnvSpec:
+    try:
+        fields = {k: v for k, v in json.loads(env_spec).items() if k not in OLD_SPEC_KEYS}
+        fields.setdefault("additional_wrappers", [])
+        spec = EnvSpec.from_json(json.dumps(fields))
+    except (AttributeError, RecursionError, TypeError, ValueError) as exc:
+        raise ConfigError(
+            f"the stored env_spec cannot be read: {exc}; expected the JSON of a Gymnasium EnvSpec, "
+            f"got {str(env_spec)[:80]!r}"
+        ) from exc
+    if not isinstance(spec.entry_point, str) or not isinstance(spec.kwargs, dict):
+        raise ConfigError(
+            f"the stored env_spec of {spec.id!r} has the entry point {spec.entry_point!r} and the "
+            f"kwargs {spec.kwargs!r}; expected 'module:Class' and an object of arguments"
+        )
+    return spec
+
+
 def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: Any) -> gym.Env:
     """Make the environment that a dataset's ``env_spec`` describes.
 
     The spec is used only if its id is registered in the running process with the same entry
     point, or the module of its entry point is trusted; its wrappers only if they are Gymnasium's
     or of a trusted module.
+
+    Wrappers that cannot be made again, because they do not record their arguments, are left out
+    with a warning that names them.
 
     Args:
         env_spec: JSON of a Gymnasium ``EnvSpec``, of any Gymnasium release.
@@ -305,14 +379,15 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
 
     Raises:
         TrustError: the spec names code that the user does not trust.
-        EnvironmentNotFoundError: its id is not registered and its module is not importable.
+        MissingDependencyError: its id is not registered and its package is not installed.
+        ConfigError: the spec is none, or the environment does not take its arguments.
+
+    Example:
+        >>> env = recover(gym.spec("CartPole-v1").to_json(), max_episode_steps=9)
+        >>> env.spec.max_episode_steps
+        9
     """
-    fields = {k: v for k, v in json.loads(env_spec).items() if k not in OLD_SPEC_KEYS}
-    fields.setdefault("additional_wrappers", [])
-    try:
-        spec = EnvSpec.from_json(json.dumps(fields))
-    except ValueError as exc:
-        raise ConfigError(f"the stored env_spec cannot be read: {exc}") from exc
+    spec = _parse_spec(env_spec)
     _refuse_adapter(spec.id, trusted_modules)
     try:
         if spec.id not in registry:
@@ -322,11 +397,23 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
             raise
     known = registry.get(spec.id)
     if known is None or entry_point_name(known.entry_point) != spec.entry_point:
+        if known is None:
+            _check_installed(spec.entry_point, spec.id)
         _check_entry_point(spec.entry_point, trusted_modules, what=f"env_spec {spec.id!r}")
     else:
         spec.entry_point = known.entry_point
     if known is None or known.vector_entry_point != spec.vector_entry_point:
         spec.vector_entry_point = None  # make_vec would import it
+    lost = [wrapper for wrapper in spec.additional_wrappers if wrapper.kwargs is None]
+    if lost:  # Gymnasium refuses the whole spec
+        warnings.warn(
+            f"environment {spec.id!r} was recorded in {', '.join(w.name for w in lost)}, which "
+            "kept no arguments to be made again with (gymnasium.utils.RecordConstructorArgs does); "
+            "the environment is recovered without it",
+            stacklevel=3,
+        )
+        kept = [wrapper for wrapper in spec.additional_wrappers if wrapper.kwargs is not None]
+        spec.additional_wrappers = tuple(kept)
     for wrapper in spec.additional_wrappers:
         _check_wrapper(wrapper, trusted_modules)
     try:
@@ -334,8 +421,14 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
     except gym.error.DependencyNotInstalled as exc:
         raise MissingDependencyError(f"environment {spec.id!r}: {exc}") from exc
     except ModuleNotFoundError as exc:
-        raise EnvironmentNotFoundError(
-            f"environment {spec.id!r} needs the module {exc.name!r}, which is not installed"
+        raise MissingDependencyError(
+            f"No module named {exc.name!r}: environment {spec.id!r} needs it"
+        ) from exc
+    except (TypeError, ValueError, AssertionError, gym.error.Error) as exc:
+        reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+        raise ConfigError(
+            f"environment {spec.id!r} cannot be made from the stored env_spec with its arguments "
+            f"{spec.kwargs} and {kwargs}: {reason}"
         ) from exc
 
 
@@ -351,7 +444,12 @@ def _require(distributions: tuple[str, ...], env_id: str, pip: str) -> None:
 
 
 def packages_of(env_id: str) -> dict[str, str]:
-    """Versions of the distributions that decide what ``env_id`` does, by distribution name."""
+    """Versions of the distributions that decide what ``env_id`` does, by distribution name.
+
+    Example:
+        >>> list(packages_of("CartPole-v1"))
+        ['gymnasium']
+    """
     entry_point = entry_point_name(registered_spec(env_id).entry_point)
     names = ["gymnasium"]
     for package in PACKAGES:

@@ -8,7 +8,7 @@
     ├─ CorruptDatasetError (OSError)               ├─ InvalidMetadataError (ValueError)
     ├─ UnsupportedVersionError (ValueError)        ├─ UnsupportedSpaceError (TypeError)
     ├─ UnknownFormatError (LookupError)            ├─ MissingReferenceScoreError (LookupError)
-    ├─ RemoteError (OSError)                       ├─ MissingDependencyError (ImportError)
+    ├─ RemoteError (OSError)                       ├─ MissingDependencyError (ModuleNotFoundError)
     ├─ EnvironmentNotFoundError (LookupError)      ├─ TrustError (PermissionError)
     └─ ConfigError (ValueError)
 
@@ -78,8 +78,8 @@ class RemoteError(MinariPipeError, OSError):
     """A remote could not be reached or sent something else than what was asked for."""
 
 
-class MissingDependencyError(MinariPipeError, ImportError):
-    """An optional package is not installed."""
+class MissingDependencyError(MinariPipeError, ModuleNotFoundError):
+    """A package is not installed: an optional one, or the one of a dataset's environment."""
 
 
 class ConfigError(MinariPipeError, ValueError):

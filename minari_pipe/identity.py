@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.manifest import sha256
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.attributes import exact_form
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
@@ -127,10 +128,8 @@ def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
     files = {}
     for path in sorted(data.rglob("*")):
         if path.is_file() and not path.name.startswith("."):
-            with path.open("rb") as file:
-                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             name = path.relative_to(dataset_dir).as_posix()
-            files[name] = {"sha256": sha256, "size": path.stat().st_size}
+            files[name] = {"sha256": sha256(path), "size": path.stat().st_size}
     if set(files) == {f"data/{METADATA_FILE_NAME}"}:
         raise DatasetNotFoundError(f"No data found in data path {data}")
     return {

@@ -6,54 +6,114 @@ import os
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.dataset_id import (
     dataset_id_sort_key,
     gen_dataset_id,
-    namespace_hierarchy,
     parse_dataset_id,
 )
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import (
+    ConfigError,
     CorruptDatasetError,
-    DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
-    RemoteError,
+    MinariPipeError,
     did_you_mean,
 )
-from minari_pipe.metadata import supported_dataset_versions
-from minari_pipe.storage.base import MinariStorage
+from minari_pipe.hosting import download_dataset
+from minari_pipe.installation import new_dataset as new_dataset  # lower, for copies of datasets
+from minari_pipe.manifest import verify as verify_files
+from minari_pipe.metadata import REQUIRED_KEYS, is_supported_version, metadata_faults
+from minari_pipe.storage.base import (
+    METADATA_FILE_NAME,
+    MinariStorage,
+    get_minari_storage,
+)
 
-NAMESPACE_METADATA_FILENAME = "namespace_metadata.json"
+#: a dataset of Minari 0.2 is one file
+_FLAT = ".hdf5"
 
 
-def load_dataset(dataset_id: str, download: bool = False) -> MinariDataset:
+def load_dataset(
+    dataset_id: str,
+    download: bool = False,
+    *,
+    verify: bool = False,
+    trusted_modules: Collection[str] = (),
+) -> MinariDataset:
     """Open a dataset of the local root.
 
     Args:
-        dataset_id: id of the dataset.
+        dataset_id: id of the dataset; without a version the latest, unless a dataset has this
+            very id.
         download: fetch it if it is not there.
+        verify: compare the files with the sha256s in the dataset's ``manifest.json`` first, which
+            reads all of them.
+        trusted_modules: modules whose code may run to find out the spaces of a dataset that does
+            not hold them (Minari 0.3) but names its environment.
 
     Raises:
         InvalidDatasetIdError: the id is malformed.
         DatasetNotFoundError: there is no such dataset.
+        CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
+            names each file that differs, is missing or is not in it.
+        TrustError: the spaces can only be found out by running code that nobody has trusted.
+        RemoteError: it could not be fetched.
+
+    Example:
+        >>> from minari_pipe import load_dataset
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> for version in (9, 10):
+        ...     _ = step_index_dataset(f"example/steps-v{version}")
+        >>> load_dataset("example/steps")
+        MinariDataset('example/steps-v10', 3 episodes)
     """
-    parse_dataset_id(dataset_id)
-    data = get_dataset_path(dataset_id) / "data"
-    if not data.exists():
-        if download:
-            raise RemoteError(
-                f"no dataset {dataset_id!r} in {get_dataset_path()}, and this version of "
-                "minari_pipe cannot download datasets yet"
-            )
+    try:
+        data = data_path_of(latest_version_of(dataset_id))
+    except DatasetNotFoundError:
+        if not download:
+            raise
+        download_dataset(dataset_id)
+        data = data_path_of(latest_version_of(dataset_id))
+    if verify:
+        verify_files(data.parent if data.name == "data" else data.with_suffix(""))
+    return MinariDataset(data, trusted_modules=trusted_modules)
+
+
+def latest_version_of(dataset_id: str) -> str:
+    """Return the id of the dataset that is meant: itself, or its latest version if it names none.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed.
+        DatasetNotFoundError: there is no such dataset.
+
+    Example:
+        >>> for version in (9, 10):
+        ...     with new_dataset(f"door-v{version}"):
+        ...         pass
+        >>> latest_version_of("door"), latest_version_of("door-v9")
+        ('door-v10', 'door-v9')
+        >>> delete_dataset("door-v9")
+        >>> delete_dataset("door-v10")
+    """
+    namespace, name, version = parse_dataset_id(dataset_id)
+    if os.path.lexists(data_path_of(dataset_id)):
+        return dataset_id
+    versions = {}
+    if version is None and get_dataset_path(namespace).is_dir():
+        for other, has_data in _entries(namespace or ""):
+            with suppress(InvalidDatasetIdError):
+                other_name, other_version = parse_dataset_id(other)[1:]
+                if has_data and other_name == name and other_version is not None:
+                    versions[other_version] = other
+    if not versions:
         raise _not_found(dataset_id)
-    return MinariDataset(data)
+    return versions[max(versions)]
 
 
 def _not_found(dataset_id: str) -> DatasetNotFoundError:
@@ -64,16 +124,34 @@ def _not_found(dataset_id: str) -> DatasetNotFoundError:
     )
 
 
+def _entries(below: str) -> Iterator[tuple[str, bool]]:
+    """Yield the paths of a folder's entries below the root, and whether they hold data."""
+    root = get_dataset_path()
+    try:
+        entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
+    except OSError as error:
+        if not below:
+            raise ConfigError(
+                f"the datasets root {root} cannot be read ({error.strerror})"
+            ) from error
+        warnings.warn(f"Misconfigured dataset named {below}: {error}", stacklevel=2)
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        path = f"{below}/{entry.name}" if below else entry.name
+        if not below and entry.name.endswith(_FLAT) and entry.is_file():
+            yield path.removesuffix(_FLAT), True
+        elif entry.is_dir():
+            yield path, os.path.lexists(root / path / "data")
+
+
 def _dataset_ids(below: str = "") -> Iterator[str]:
     """Yield the paths below the root that hold data, whether or not they are valid ids."""
-    root = get_dataset_path()
-    for directory in sorted((root / below).iterdir()):
-        if directory.name.startswith(".") or not directory.is_dir():
-            continue
-        path = directory.relative_to(root).as_posix()
-        if (directory / "data").exists():
+    for path, has_data in _entries(below):
+        if has_data:
             yield path
-        elif not directory.is_symlink():
+        elif not (get_dataset_path() / path).is_symlink():
             yield from _dataset_ids(path)
 
 
@@ -82,35 +160,42 @@ def list_local_datasets(
     compatible_minari_version: bool = False,
     prefix: str | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return the metadata of the local root's datasets.
+    """Return the metadata of the local root's datasets, of all generations.
 
     What is not a proper dataset is left out with a warning.
 
     Args:
         latest_version: only the highest version of each.
         compatible_minari_version: only those that this version can read.
-        prefix: only ids that begin with this text.
+        prefix: only ids that begin with this text, such as a namespace.
 
     Returns:
         Id to raw metadata, ordered by namespace, name and version.
+
+    Raises:
+        ConfigError: there is no root, or it cannot be read.
+
+    Example:
+        >>> from minari_pipe import list_local_datasets
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> for version in (9, 10):
+        ...     _ = step_index_dataset(f"example/steps-v{version}")
+        >>> list(list_local_datasets(prefix="example/"))
+        ['example/steps-v9', 'example/steps-v10']
+        >>> found = list_local_datasets(latest_version=True)
+        >>> found["example/steps-v10"]["total_episodes"]
+        3
     """
     found: dict[str, dict[str, Any]] = {}
     for dataset_id in _dataset_ids():
         if prefix is not None and not dataset_id.startswith(prefix):
             continue
         try:
-            parse_dataset_id(dataset_id)
-            metadata = MinariStorage.read_raw_metadata(get_dataset_path(dataset_id) / "data")
-            if metadata.get("dataset_id") != dataset_id:
-                raise CorruptDatasetError(
-                    f"Namespace location '{dataset_id}' does not match id "
-                    f"'{metadata.get('dataset_id')}'."
-                )
-        except (OSError, ValueError) as error:
+            metadata = _raw_metadata(dataset_id)
+        except (OSError, ValueError, MinariPipeError) as error:
             warnings.warn(f"Misconfigured dataset named {dataset_id}: {error}", stacklevel=2)
             continue
-        version = metadata.get("minari_version")
-        if not compatible_minari_version or version in supported_dataset_versions:
+        if not compatible_minari_version or is_supported_version(metadata.get("minari_version")):
             found[dataset_id] = metadata
     ordered = sorted(found, key=dataset_id_sort_key)
     if latest_version:
@@ -119,78 +204,60 @@ def list_local_datasets(
     return {name: found[name] for name in ordered}
 
 
+def _raw_metadata(dataset_id: str) -> dict[str, Any]:
+    """Return a dataset's metadata if what every reader relies on is of the right type.
+
+    Raises:
+        MinariPipeError: it cannot be read.
+    """
+    parse_dataset_id(dataset_id)
+    path = data_path_of(dataset_id)
+    metadata = MinariStorage.read_raw_metadata(path)
+    own_id = metadata.get("dataset_id")
+    if own_id != dataset_id and path.name == "data":
+        raise CorruptDatasetError(
+            f"Namespace location '{dataset_id}' does not match id '{own_id}'."
+        )
+    if path.name == "data" and (path / METADATA_FILE_NAME).exists():
+        get_minari_storage(str(metadata.get("data_format")))
+    known = {key: metadata[key] for key in REQUIRED_KEYS if metadata.get(key) is not None}
+    for key, what in metadata_faults(known):
+        raise CorruptDatasetError(f"metadata {key!r} {what}")
+    for key in ("total_episodes", "total_steps"):
+        if key not in metadata:  # a storage that is just made has none, a dataset has
+            raise CorruptDatasetError(f"the metadata of {dataset_id} in {path} has no {key}")
+    return metadata
+
+
 def delete_dataset(dataset_id: str) -> None:
     """Remove a dataset from the local root.
+
+    Args:
+        dataset_id: the very id of the dataset, with its version.
 
     Raises:
         InvalidDatasetIdError: the id is malformed.
         DatasetNotFoundError: there is no such dataset.
+        ConfigError: the root is read-only.
+
+    Example:
+        >>> from minari_pipe import delete_dataset, list_local_datasets
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> _ = step_index_dataset("example/steps-v0")
+        >>> delete_dataset("example/steps-v0")
+        >>> list_local_datasets()
+        {}
     """
     parse_dataset_id(dataset_id)
-    path = get_dataset_path(dataset_id)
-    if not (path / "data").exists():
+    data = data_path_of(dataset_id)
+    if not os.path.lexists(data):
         raise _not_found(dataset_id)
-    if path.is_symlink():
-        path.unlink()
-        return
-    # out of sight in one step, so that a broken-off removal leaves no half of a dataset
-    grave = path.with_name(f".deleted-{secrets.token_hex(8)}")
-    path.rename(grave)
-    shutil.rmtree(grave)
-
-
-@contextmanager
-def new_dataset(dataset_id: str) -> Iterator[Path]:
-    """Yield the data directory of a dataset in the making; at a clean exit it is installed.
-
-    On an error nothing is left behind, and the id stays free.
-
-    Raises:
-        InvalidDatasetIdError: the id is malformed or cannot be a directory of the root.
-        DatasetExistsError: the id is taken.
-    """
-    namespace = parse_dataset_id(dataset_id)[0]
-    target = get_dataset_path(dataset_id)
-    if "data" in dataset_id.split("/"):
-        raise InvalidDatasetIdError(
-            f"{dataset_id!r} has the part 'data', the name of the directory that marks a dataset; "
-            "use another one"
-        )
-    if target.exists():
-        raise DatasetExistsError(
-            f"A Minari dataset with ID {dataset_id} already exists and it cannot be overridden. "
-            "Please use a different dataset name or version."
-        )
-    for parent in namespace_hierarchy(namespace):
-        if (get_dataset_path(parent) / "data").exists():
-            raise DatasetExistsError(
-                f"the namespace of {dataset_id!r} already exists as the dataset {parent!r}"
-            )
-    stage = get_dataset_path() / f".new-{secrets.token_hex(8)}"
-    try:
-        (stage / "data").mkdir(parents=True)
-        yield stage / "data"
-        with _namespaces(namespace):
-            os.rename(stage, target)
-    except BaseException:
-        shutil.rmtree(stage, ignore_errors=True)
-        raise
-
-
-@contextmanager
-def _namespaces(namespace: str | None) -> Iterator[None]:
-    """Make a namespace and its parents, and take back what was made if the body fails."""
-    made: list[Path] = []
-    try:
-        for parent in namespace_hierarchy(namespace):
-            directory = get_dataset_path(parent)
-            if not directory.exists():
-                directory.mkdir()
-                made.append(directory)
-            if not (directory / NAMESPACE_METADATA_FILENAME).exists():
-                (directory / NAMESPACE_METADATA_FILENAME).write_text("{}", encoding="utf-8")
-        yield
-    except BaseException:
-        for directory in reversed(made):
-            shutil.rmtree(directory, ignore_errors=True)
-        raise
+    path = data.parent if data.name == "data" else data
+    with writing_below_root():
+        if path.is_symlink() or path is data:
+            path.unlink()
+            return
+        # out of sight in one step, so that a broken-off removal leaves no half of a dataset
+        grave = path.with_name(f".deleted-{secrets.token_hex(8)}")
+        path.rename(grave)
+        shutil.rmtree(grave)

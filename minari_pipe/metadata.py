@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import InvalidDatasetIdError, InvalidMetadataError
@@ -26,6 +27,30 @@ supported_dataset_versions = {
     "0.5.3",
     "0.5.4",
 }
+"""Versions of the standard that can be read; data that states none, as before 0.4, can be too."""
+
+
+def is_supported_version(version: str | None) -> bool:
+    """Whether data of this ``minari_version`` can be read.
+
+    Args:
+        version: of a release; or a specifier, as Minari 0.4 wrote it; None where data says nothing.
+
+    Example:
+        >>> is_supported_version("0.5.4"), is_supported_version("~=0.4"), is_supported_version(None)
+        (True, True, True)
+        >>> is_supported_version("0.9.0"), is_supported_version(">=0.9")
+        (False, False)
+    """
+    if not isinstance(version, str):
+        return version is None
+    if version in supported_dataset_versions:
+        return True
+    try:
+        return any(SpecifierSet(version).filter(supported_dataset_versions))
+    except InvalidSpecifier:  # a version, and not one of those
+        return False
+
 
 #: keys that keep their value once it is saved
 FIXED_KEYS = frozenset(

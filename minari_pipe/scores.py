@@ -119,8 +119,19 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
         dataset: its metadata has ``ref_min_score`` and ``ref_max_score``.
         returns: one return or shape ``(N,)``, in reward units.
 
+    Returns:
+        Normalized scores, of the same shape, dimensionless.
+
     Raises:
         MissingReferenceScoreError: the dataset lacks a reference score.
+
+    Example:
+        >>> from minari_pipe import get_normalized_score
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> dataset = step_index_dataset()
+        >>> dataset.storage.update_metadata({"ref_min_score": 10.0, "ref_max_score": 20.0})
+        >>> get_normalized_score(dataset, [10.0, 15.0])
+        array([0. , 0.5])
     """
     metadata = dataset.storage.metadata
     ref_min, ref_max = metadata.get("ref_min_score"), metadata.get("ref_max_score")
@@ -133,13 +144,31 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
 
 
 class RandomPolicy:
-    """Uniformly random actions, always the same ones (Minari's policy for ``ref_min_score``)."""
+    """Uniformly random actions, always the same ones (Minari's policy for ``ref_min_score``).
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from minari_pipe import RandomPolicy
+        >>> policy = RandomPolicy(gym.make("CartPole-v1"))
+        >>> [int(policy(observation=None)) for _ in range(6)]
+        [0, 1, 1, 0, 1, 0]
+    """
 
     def __init__(self, env: gym.Env) -> None:
+        """Seed the action space of an environment with 123.
+
+        Args:
+            env: the environment.
+        """
         self.action_space = env.action_space
         self.action_space.seed(123)
 
     def __call__(self, observation: Any) -> Any:
+        """Return a random action.
+
+        Args:
+            observation: not looked at.
+        """
         return self.action_space.sample()
 
 
@@ -152,6 +181,16 @@ def get_average_reference_score(
         env: environment that ends its episodes by itself.
         policy: maps an observation to an action.
         num_episodes: number of episodes, at least one.
+
+    Raises:
+        InvalidMetadataError: there are no episodes, or a return is not finite.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from minari_pipe import get_average_reference_score
+        >>> env = gym.make("CartPole-v1")
+        >>> get_average_reference_score(env, lambda observation: 0, num_episodes=4)
+        9.0
     """
     returns = []
     observation, _ = env.reset(seed=123)

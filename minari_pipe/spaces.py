@@ -33,6 +33,14 @@ def serialize_space(space: gym.Space, to_string: bool = True) -> SpaceDict | str
 
     Raises:
         UnsupportedSpaceError: no form is registered for this type of space.
+
+    Example:
+        >>> from gymnasium import spaces
+        >>> from minari_pipe import serialize_space
+        >>> serialize_space(spaces.Discrete(3))
+        '{"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}'
+        >>> serialize_space(spaces.Dict(a=spaces.MultiBinary(2)), to_string=False)
+        {'type': 'Dict', 'subspaces': {'a': {'type': 'MultiBinary', 'n': 2}}}
     """
     raise UnsupportedSpaceError(
         f"No serialization method available for {space}. Supported: Box, Discrete, "
@@ -121,7 +129,28 @@ def _serialize_text(space: spaces.Text, to_string: bool = True) -> SpaceDict | s
 
 
 class _SpaceReaders:
-    """``deserialize_space``: reads the JSON form by its ``type``; other types can be registered."""
+    """``deserialize_space``: reads a space from its JSON form; other types can be registered.
+
+    Args:
+        space_dict: a JSON string, or the dict that it stands for.
+
+    Raises:
+        UnsupportedSpaceError: no reader is registered for the form's type.
+        InvalidMetadataError: the form is not what its type asks for.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from minari_pipe import deserialize_space
+        >>> deserialize_space('{"type": "Discrete", "n": 3, "start": 1}')
+        Discrete(3, start=1)
+        >>> class Fruit(gym.Space):
+        ...     "A space of another package."
+        >>> @deserialize_space.register("Fruit")
+        ... def read_fruit(form):
+        ...     return Fruit()
+        >>> isinstance(deserialize_space({"type": "Fruit"}), Fruit)
+        True
+    """
 
     def __init__(self) -> None:
         self.registry: dict[str, Callable[[SpaceDict], gym.Space]] = {}
@@ -137,6 +166,9 @@ class _SpaceReaders:
 
     def __call__(self, space_dict: SpaceDict | str) -> gym.Space:
         """Read a space from its JSON form.
+
+        Args:
+            space_dict: a JSON string, or the dict that it stands for.
 
         Raises:
             UnsupportedSpaceError: no reader is registered for the form's type.
@@ -217,7 +249,12 @@ def _deserialize_tuple(form: SpaceDict) -> spaces.Tuple:
 
 
 def space_leaves(space: gym.Space, path: Path = ()) -> Iterator[tuple[Path, gym.Space]]:
-    """Yield ``(path, subspace)`` for every subspace that is neither Dict nor Tuple."""
+    """Yield ``(path, subspace)`` for every subspace that is neither Dict nor Tuple.
+
+    Example:
+        >>> list(space_leaves(spaces.Dict(a=spaces.Tuple([spaces.Discrete(2)]))))
+        [(('a', 0), Discrete(2))]
+    """
     if isinstance(space, spaces.Dict):
         for key, subspace in space.spaces.items():
             yield from space_leaves(subspace, (*path, key))
@@ -229,7 +266,20 @@ def space_leaves(space: gym.Space, path: Path = ()) -> Iterator[tuple[Path, gym.
 
 
 def is_image_space(space: gym.Space) -> bool:
-    """Tell whether the standard lets a leaf of this space be JPEG-encoded."""
+    """Tell whether the standard lets a leaf of this space be JPEG-encoded.
+
+    Args:
+        space: one that is no Dict or Tuple.
+
+    Example:
+        >>> import numpy as np
+        >>> from gymnasium import spaces
+        >>> from minari_pipe import is_image_space
+        >>> is_image_space(spaces.Box(0, 255, (64, 64, 3), np.uint8))
+        True
+        >>> is_image_space(spaces.Box(0, 255, (7, 7, 3), np.uint8))
+        False
+    """
     return (
         isinstance(space, spaces.Box)
         and len(space.shape) in {2, 3}
@@ -253,6 +303,10 @@ def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
 
     Returns:
         Booleans, shape ``(N,)``; all False where the column has not the form of the space.
+
+    Example:
+        >>> contains_rows(spaces.Discrete(2), np.array([0, 1, 2]))
+        array([ True,  True, False])
     """
     rows = _count_rows(column)
     inside = np.ones(rows, dtype=bool)

@@ -143,8 +143,6 @@ def git_workspace(folder: Path, **datasets: str) -> Workspace:
     workspace = new_workspace(folder)
     workspace.git("init", "--quiet", "--initial-branch=main")
     workspace.run("minari-pipe", "init")
-    with (workspace.root / ".dvc" / "config").open("a") as config:
-        config.write(SETTINGS)
     for name, text in datasets.items():
         workspace.write_config(name, text)
     workspace.commit("first")

@@ -122,6 +122,10 @@ ROWS = {
         [BASE, "dataset.id=tests/tiny"],
         "has no version; expected one at its end, such as 'door/human-v0'",
     ),
+    "a namespace that the peer lists but cannot use": (
+        [BASE, "dataset.id=t/tests/tiny-v0"],
+        "Malformed namespace: t",
+    ),
     "unknown environment": (
         [BASE, "env.id=CartPoel-v1"],
         "no environment 'CartPoel-v1' is registered. Did you mean 'CartPole-v1'",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe.pipeline.blocks import BlockStore, sha256
+from minari_pipe.manifest import sha256
+from minari_pipe.pipeline.blocks import BlockStore
 
 
 class Maker:

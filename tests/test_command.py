@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
+from minari_pipe.__main__ import main
 from minari_pipe.pipeline import compose
 from minari_pipe.pipeline.driver import _keep_places
 from tests.repositories import Workspace, assert_cpu_seconds, dvc_workspace
@@ -90,6 +91,12 @@ def test_the_console_script_works_outside_a_workspace(tmp_path):
     assert refused.startswith("error: ")
     assert "is not inside a DVC workspace; run `minari-pipe init` there first" in refused
     assert list(outside.root.iterdir()) == []
+
+
+def test_a_command_that_is_none_is_answered_with_the_nearest(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["minari-pipe", "lsit", "--json"])
+    with pytest.raises(SystemExit, match="error: no command 'lsit'. Did you mean 'list'?"):
+        main()
 
 
 HEAVY = {"torch", "numpy", "gymnasium", "h5py", "dvc", "mujoco", "stable_baselines3"}

@@ -7,20 +7,18 @@ from dataclasses import replace
 
 import gymnasium as gym
 import minari
-import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.creation import combine_datasets, create_dataset_from_buffers, split_dataset
+from minari_pipe.creation import create_dataset_from_buffers
 from minari_pipe.errors import (
     DatasetExistsError,
     InvalidDatasetIdError,
     InvalidEpisodeError,
     InvalidMetadataError,
 )
-from minari_pipe.library import get_dataset_path, list_local_datasets, load_dataset
-from minari_pipe.storage import MinariStorage
-from tests.storage_contract import ACTION, OBSERVATION, assert_stored, make
+from minari_pipe.library import get_dataset_path, load_dataset
+from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
 
 TOLD = {
     "algorithm_name": "random",
@@ -110,13 +108,21 @@ def test_missing_reference_scores_are_measured() -> None:
     ("arguments", "error", "message"),
     [
         ({"dataset_id": "../x-v0"}, InvalidDatasetIdError, "Malformed dataset ID"),
+        ({"dataset_id": "aa/b"}, InvalidDatasetIdError, "has no version"),
+        ({"dataset_id": "i/b-v0"}, InvalidDatasetIdError, "Malformed dataset ID"),
         ({"action_space": None}, InvalidMetadataError, "Both observation space and action space"),
         ({"env": 5}, TypeError, "Unsupported env type int"),
         ({"eval_env": 5}, InvalidMetadataError, "`eval_env` argument must be of types"),
         ({"data_format": "parchment"}, ValueError, "No storage implemented for parchment"),
         ({"ref_max_score": 1.0, "expert_policy": id}, ValueError, "Can't pass a value for `expert"),
         ({"expert_policy": id}, InvalidMetadataError, "needs an environment to be measured in"),
-        ({"author": 5}, Exception, "5|int"),
+        ({"author": 5}, InvalidMetadataError, "'author' must be a list or set of strings, got 5"),
+        ({"author_email": [[]]}, InvalidMetadataError, "'author_email' must be a list or set"),
+        ({"requirements": "numpy"}, InvalidMetadataError, "'requirements' must be .* got 'numpy'"),
+        ({"requirements": 5}, InvalidMetadataError, "'requirements' must be .* got 5"),
+        ({"ref_max_score": "9", "ref_min_score": 1.0}, InvalidMetadataError, "finite .* got '9'"),
+        ({"ref_min_score": True}, InvalidMetadataError, "must be a finite number, got True"),
+        ({"buffers": 5}, InvalidEpisodeError, "must be a list of episodes; got one int"),
         ({"description": 5}, InvalidMetadataError, "'description' must be a string, got 5"),
         (
             {"buffers": [*make(), replace(make()[0], actions=[0])]},
@@ -137,113 +143,3 @@ def test_an_id_is_not_taken_twice() -> None:
     with pytest.raises(DatasetExistsError, match="already exists and it cannot be overridden"):
         create(buffers=[])
     assert_stored(load_dataset("aa/b-v0").storage, make())
-
-
-# --- split and combine
-
-
-def test_split_is_real_minari_s() -> None:
-    dataset = create(buffers=make(0, 7))
-    theirs = minari.split_dataset(minari.load_dataset("aa/b-v0"), [2, 4], seed=3)
-    ours = split_dataset(dataset, [2, 4], seed=3)
-    assert [view.episode_indices.tolist() for view in ours] == [
-        view.episode_indices.tolist() for view in theirs
-    ]
-    assert [len(view) for view in ours] == [2, 4]
-    with pytest.raises(ValueError, match=r"the sum of sizes exceeds the number .* \(7\)"):
-        split_dataset(dataset, [4, 4])
-
-
-def test_combining_views_takes_their_episodes_and_all_that_belongs_to_them() -> None:
-    buffers = [make(0, 4), make(1, 3)]
-    first = create("aa/x-v0", buffers[0], ref_min_score=1.0, author={"A", "B"})
-    second = create("aa/y-v0", buffers[1], ref_min_score=1.0, author={"C"}, description="other")
-    view = split_dataset(first, [2], seed=0)[0]
-    combined = combine_datasets([view, second], "bb/cc/z-v0")
-    chosen = [buffers[0][index] for index in view.episode_indices]
-    assert_stored(combined.storage, [*chosen, *buffers[1]])
-    metadata = combined.storage.metadata
-    assert combined.combined_datasets == ["aa/x-v0", "aa/y-v0"]
-    assert metadata["author"] == {"A", "B", "C"}
-    assert metadata["ref_min_score"] == 1.0
-    assert "description" not in metadata
-    assert metadata["jpeg_encoding"] is False
-    assert minari.load_dataset("bb/cc/z-v0").total_episodes == 5
-
-
-def test_different_spaces_do_not_combine() -> None:
-    first = create("aa/x-v0")
-    other = create("aa/y-v0", [], action_space=spaces.Discrete(7))
-    with pytest.raises(InvalidMetadataError, match="different values for `action_space`"):
-        combine_datasets([first, other], "aa/z-v0")
-    with pytest.raises(InvalidMetadataError, match="at least one dataset"):
-        combine_datasets([], "aa/z-v0")
-    assert sorted(list_local_datasets()) == ["aa/x-v0", "aa/y-v0"]
-
-
-@pytest.mark.parametrize(
-    ("horizons", "expected"), [((10, 30, 20), 30), ((10, None), None), ((None, None), None)]
-)
-def test_the_horizon_of_a_combination_is_the_largest(horizons, expected) -> None:
-    datasets = []
-    for index, horizon in enumerate(horizons):
-        spec = gym.spec("CartPole-v1")
-        spec = gym.envs.registration.EnvSpec.from_json(spec.to_json())
-        spec.max_episode_steps = horizon
-        dataset_id = f"aa/x-v{index}"
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="`eval_env` is set to None")
-            datasets.append(
-                create(dataset_id, [], env=spec, observation_space=None, action_space=None)
-            )
-    combined = combine_datasets(datasets, "aa/z-v0")
-    assert combined.env_spec.max_episode_steps == expected
-    assert [dataset.env_spec.max_episode_steps for dataset in datasets] == list(horizons)
-
-
-def test_different_environments_do_not_combine() -> None:
-    own = {"buffers": [], "observation_space": None, "action_space": None}
-    pole = create("aa/x-v0", env="CartPole-v1", **own)
-    spec = gym.envs.registration.EnvSpec.from_json(gym.spec("CartPole-v1").to_json())
-    spec.kwargs = {"sutton_barto_reward": True}
-    old = create("aa/y-v0", env=spec, **own)
-    none = create("aa/z-v0", [], observation_space=pole.observation_space, action_space=ACTION)
-    with pytest.raises(ValueError, match="different values for `env_spec` attribute"):
-        combine_datasets([pole, old], "aa/c-v0")
-    with pytest.raises(InvalidMetadataError, match="different values for `action_space`"):
-        combine_datasets([pole, none], "aa/c-v0")
-    same = {"observation_space": pole.observation_space, "action_space": pole.action_space}
-    none = create("aa/n-v0", [], **same)
-    with pytest.raises(ValueError, match="Cannot combine datasets having env_spec with those"):
-        combine_datasets([pole, none], "aa/c-v0")
-
-
-def test_created_bytes_depend_on_the_values_only() -> None:
-    for name in ("x", "y"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            create(f"aa/{name}-v0")
-    x, y = (get_dataset_path(f"aa/{name}-v0") / "data" for name in "xy")
-    assert (x / "main_data.hdf5").read_bytes() == (y / "main_data.hdf5").read_bytes()
-    text = (x / "metadata.json").read_text().replace("aa/x-v0", "aa/y-v0")
-    assert text == (y / "metadata.json").read_text()
-    assert '"author": ["A", "B"]' in text
-
-
-def test_infos_may_be_nested_and_of_any_kind() -> None:
-    steps = 2
-    infos = {"x": [1, 2, 3], "nest": {"y": np.zeros((3, 2)), "s": ["a", "b", "c"]}}
-    buffer = replace(
-        make(0, 1)[0],
-        observations={"a": np.zeros((3, 2), np.float32), "t": (["x"] * 3,)},
-        actions=[0] * steps,
-        rewards=[0.0] * steps,
-        terminations=[False] * steps,
-        truncations=[False, True],
-        infos=infos,
-    )
-    found = create(buffers=[buffer])[0].infos
-    assert found["x"].tolist() == [1, 2, 3]
-    assert found["nest"]["s"].tolist() == ["a", "b", "c"]
-    assert found["nest"]["y"].shape == (3, 2)
-    assert isinstance(MinariStorage.read(get_dataset_path("aa/b-v0") / "data"), MinariStorage)

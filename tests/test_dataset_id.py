@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from minari.dataset.minari_dataset import parse_dataset_id as theirs
 
 from minari_pipe.dataset_id import (
+    check_new_dataset_id,
     dataset_id_sort_key,
     gen_dataset_id,
     namespace_hierarchy,
@@ -12,6 +20,7 @@ from minari_pipe.dataset_id import (
     validate_namespace,
 )
 from minari_pipe.errors import InvalidDatasetIdError
+from tests.generated import examples
 
 VALID = {
     "human-v0": (None, "human", 0),
@@ -34,8 +43,6 @@ def test_parse_and_gen_are_inverse(dataset_id: str, parts: tuple) -> None:
     "dataset_id", [name for name, parts in VALID.items() if parts[2] is not None]
 )
 def test_parse_agrees_with_real_minari(dataset_id: str) -> None:
-    from minari.dataset.minari_dataset import parse_dataset_id as theirs
-
     assert parse_dataset_id(dataset_id) == theirs(dataset_id)
 
 
@@ -82,3 +89,75 @@ def test_hierarchy_has_every_parent() -> None:
 def test_versions_sort_as_numbers() -> None:
     ids = ["b-v0", "aa/x-v10", "aa/x-v9", "aa/x", "c"]
     assert sorted(ids, key=dataset_id_sort_key) == ["b-v0", "c", "aa/x", "aa/x-v9", "aa/x-v10"]
+
+
+CREATABLE = ["human-v0", "D4RL/door/human-v2", "aa/b-v0", "aa/b/c-v0", "x-v0", "a-v1-v2"]
+
+
+@pytest.mark.parametrize("dataset_id", CREATABLE)
+def test_what_may_be_created(dataset_id: str) -> None:
+    check_new_dataset_id(dataset_id)
+
+
+@pytest.mark.parametrize(
+    ("dataset_id", "message"),
+    [
+        ("human", "'human' has no version; a new dataset needs one, such as 'human-v0'"),
+        ("D4RL/door/human", "has no version"),
+        ("human-v", "has no version"),
+        ("human-v\N{FULLWIDTH DIGIT TWO}", "has no version"),
+        ("i/foo-v0", "Malformed dataset ID: i/foo-v0"),
+        ("i/jj/foo-v0", "Malformed namespace: i"),
+        ("data/foo-v0", "has the part 'data'"),
+        ("aa/data/foo-v0", "has the part 'data'"),
+        ("../foo-v0", "Malformed dataset ID"),
+        ("/foo-v0", "Malformed dataset ID"),
+        ("aa/.foo-v0", "Malformed dataset ID"),
+        ("foo\0-v0", "Malformed dataset ID"),
+        ("foo-v0\0", "Malformed dataset ID"),
+        ("", "Malformed dataset ID"),
+    ],
+)
+def test_more_is_read_than_created(dataset_id: str, message: str) -> None:
+    with pytest.raises(InvalidDatasetIdError, match=re.escape(message)):
+        check_new_dataset_id(dataset_id)
+
+
+def test_a_version_of_thousands_of_digits_is_refused() -> None:
+    """Python refuses to turn them into a number, with an error that names no id."""
+    with pytest.raises(InvalidDatasetIdError, match="version of 5000 digits"):
+        parse_dataset_id("x-v" + "9" * 5000)
+    assert parse_dataset_id("x-v" + "9" * 200)[2] == int("9" * 200)
+
+
+IDS = st.from_regex(r"[-\w/.\x00 ]{0,12}(-v[0-9]{1,3})?", fullmatch=True)
+
+
+@examples(100)
+@given(IDS)
+def test_everything_that_the_peer_parses_is_parsed_alike(dataset_id: str) -> None:
+    try:
+        expected = theirs(dataset_id)
+    except (ValueError, TypeError):
+        return
+    if "//" in dataset_id:  # the peer's path of it is another id's
+        with pytest.raises(InvalidDatasetIdError):
+            parse_dataset_id(dataset_id)
+    elif not dataset_id.rpartition("-v")[2].isascii():
+        assert parse_dataset_id(dataset_id)[2] is None  # digits of other scripts are letters here
+    else:
+        assert parse_dataset_id(dataset_id) == expected
+
+
+@examples(100)
+@given(IDS)
+def test_what_may_be_created_the_peer_reads_as_the_same_place(dataset_id: str) -> None:
+    try:
+        check_new_dataset_id(dataset_id)
+    except InvalidDatasetIdError:
+        return
+    assert theirs(dataset_id) == parse_dataset_id(dataset_id)
+    path = Path("/root", dataset_id)
+    assert os.path.normpath(path) == str(path) == f"/root/{dataset_id}"
+    assert not {"data", ""} & set(dataset_id.split("/"))
+    assert not any(part.startswith(".") for part in dataset_id.split("/"))

@@ -118,11 +118,51 @@ def test_a_spec_of_an_old_gymnasium_is_recovered():
     assert recover(old).spec.id == "CartPole-v1"
 
 
-@pytest.mark.parametrize("entry_point", ["os:system", "builtins:eval", "own:Env"])
+@pytest.mark.parametrize("entry_point", ["os:system", "builtins:eval", "hydra:main"])
 def test_an_entry_point_of_a_file_is_not_imported(entry_point):
     for env_id in ("CartPole-v1", "Unknown-v0"):
         with pytest.raises(TrustError, match="because a file says so"):
             recover(spec_json(id=env_id, entry_point=entry_point))
+
+
+@pytest.mark.parametrize("entry_point", ["no_such_package:Env", "no_such_package.envs:Env"])
+def test_a_missing_package_of_a_file_s_environment_is_named_as_in_real_minari(entry_point):
+    with pytest.raises(ModuleNotFoundError, match="^No module named 'no_such_package'") as caught:
+        recover(spec_json(id="Unknown-v0", entry_point=entry_point))
+    assert isinstance(caught.value, MissingDependencyError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        "{}",
+        '{"id": 7}',
+        '{"id": "CartPole-v1", "no_such": 1}',
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param(spec_json(additional_wrappers=7), id="wrappers"),
+        pytest.param(spec_json(entry_point=None), id="entry point"),
+        pytest.param(spec_json(id="??"), id="id"),
+    ],
+)
+def test_a_stored_spec_that_is_none_is_a_clear_error(text):
+    with pytest.raises(ConfigError, match="stored env_spec"):
+        recover(text)
+
+
+def test_stored_arguments_that_the_environment_does_not_take_are_a_clear_error():
+    with pytest.raises(ConfigError, match="CartPole-v1.*no_such.*unexpected keyword"):
+        recover(spec_json(kwargs={"no_such": 1}))
+    with pytest.raises(ConfigError, match="CartPole-v1"):
+        recover(spec_json(kwargs=7))
+
+
+def test_a_missing_package_cannot_hide_behind_a_registered_id():
+    with pytest.raises(TrustError, match="because a file says so"):
+        recover(spec_json(id="CartPole-v1", entry_point="no_such_package:Env"))
 
 
 @pytest.mark.parametrize(
@@ -155,3 +195,15 @@ def test_the_packages_of_an_environment_name_its_simulator():
     assert set(packages_of("AdroitHandDoor-v1")) == {"gymnasium", "gymnasium-robotics", "mujoco"}
     assert set(packages_of("HalfCheetah-v5")) == {"gymnasium", "mujoco"}
     assert set(packages_of("CartPole-v1")) == {"gymnasium"}
+
+
+def test_a_wrapper_without_its_arguments_is_left_out_with_a_warning():
+    wrappers = [
+        {"name": "Monitor", "entry_point": "no_such_package:Monitor", "kwargs": None},
+        {"name": "Flat", "entry_point": "gymnasium.wrappers:FlattenObservation", "kwargs": {}},
+    ]
+    with pytest.warns(UserWarning, match="CartPole-v1' was recorded in Monitor, which") as caught:
+        env = recover(spec_json(additional_wrappers=wrappers))
+    assert len(caught) == 1
+    assert isinstance(env, gym.wrappers.FlattenObservation)
+    assert env.env.unwrapped is env.unwrapped

@@ -18,7 +18,7 @@ BUILTINS = {
     "InvalidMetadataError": (ValueError, AssertionError),
     "UnsupportedSpaceError": (TypeError, NotImplementedError),
     "MissingReferenceScoreError": (LookupError, ValueError),
-    "MissingDependencyError": (ImportError,),
+    "MissingDependencyError": (ModuleNotFoundError,),
     "EnvironmentNotFoundError": (LookupError,),
     "TrustError": (PermissionError,),
     "ConfigError": (ValueError,),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from minari_pipe import manifest
 from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError
-from minari_pipe.pipeline import manifest
 from minari_pipe.pipeline.driver import _told_to_replace, check_owner
 from minari_pipe.pipeline.install import MARKER, install, settle
 from tests.repositories import hashes

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
+from pathlib import Path
 
 import minari
+import numpy as np
 import pytest
+from gymnasium import spaces
+from typer.testing import CliRunner
 
+import minari_pipe
+from minari_pipe.__main__ import COMMANDS
+from minari_pipe.cli import app
 from tests.conftest import CHECKOUT
+from tests.legacy_files import GOLDEN
+from tests.test_both_directions import MINARI_IS_WRONG
 from tests.workspaces import make_workspace, run_ok, stages_that_ran
 
 README = (CHECKOUT / "README.md").read_text()
@@ -59,9 +70,79 @@ def test_every_command_of_the_readme_is_known():
         words = line.split()
         if words[0] == "make":
             assert f"\n{words[1]}:" in (CHECKOUT / "Makefile").read_text()
+    for word in re.findall(r"(?:`|\$ )minari-pipe ([-+\w]+)", README):
+        assert word in COMMANDS or word.startswith("+dataset"), word
 
 
 def test_every_key_and_file_that_the_readme_names_exists():
     for name in re.findall(r"\+dataset=(\w+)", README):
         shipped = (CHECKOUT / "conf" / "dataset" / f"{name}.yaml").is_file()
         assert shipped or name in ("NAME", "pendulum_spin"), name
+
+
+@pytest.fixture
+def doors(own_home: Path) -> None:
+    """Small datasets under the ids that the README has, and an old one under its path."""
+    for name, n_episodes in (("human", 2), ("expert", 10)):
+        buffers = [
+            minari_pipe.EpisodeBuffer(
+                seed=seed,
+                observations=np.arange(201),
+                actions=np.zeros(200, np.int64),
+                rewards=np.full(200, 15.0 + seed),
+                terminations=np.zeros(200, bool),
+                truncations=np.arange(1, 201) == 200,
+            )
+            for seed in range(n_episodes)
+        ]
+        minari_pipe.create_dataset_from_buffers(
+            f"door/{name}-v0",
+            buffers,
+            observation_space=spaces.Discrete(201),
+            action_space=spaces.Discrete(2),
+            ref_min_score=0.0,
+            ref_max_score=3000.0,
+        )
+    shutil.copytree(GOLDEN / "0.4.0" / "cartpole-random-v0", own_home / "old" / "door-human-v1")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the small datasets say little of themselves
+def test_the_library_s_block_runs(doors) -> None:
+    names: dict = {}
+    exec(block("python", "import minari_pipe as minari"), names)
+    assert names["dataset"].id == "door/expert-v0"
+    assert [len(names[part]) for part in ("good", "train", "test")] == [9, 8, 1]
+    assert names["batch"].observations.shape == (64, 20)
+    assert names["dataset"].normalized_scores()[0] == 1.0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_commands_of_the_library_run(doors, own_home) -> None:
+    for line in block("console", "$ minari-pipe list").splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        assert words.pop(0) == "minari-pipe"
+        words = [word.replace("~", str(own_home)) for word in words]
+        result = CliRunner().invoke(app, words, input="y\n")
+        assert result.exit_code == 0, f"{line}: {result.output}"
+        assert result.stdout
+    sizes = {name: m["total_episodes"] for name, m in minari_pipe.list_local_datasets().items()}
+    old = sizes.pop("door/old-v1")
+    assert old > 0
+    assert sizes == {
+        "door/expert-v0": 10,
+        "door/human-v0": 2,
+        "door/test-v0": 1,
+        "door/train-v0": 9,
+    }
+
+
+@pytest.mark.parametrize("data_format", re.findall(r"^\| .* \| `(\w+)`", README, re.MULTILINE))
+def test_every_format_of_the_readme_exists(data_format) -> None:
+    assert data_format in minari_pipe.get_storage_keys()
+
+
+def test_the_readme_lists_every_case_in_which_minari_is_wrong() -> None:
+    table = README.partition("| case | Minari 0.5.4 | here |\n|---|---|---|\n")[2]
+    rows = [row.strip("|").split("|") for row in table.partition("\n\n")[0].splitlines()]
+    assert all(len(row) == 3 and all(map(str.strip, row)) for row in rows)
+    assert [row[0].strip() for row in rows] == list(MINARI_IS_WRONG)

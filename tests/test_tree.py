@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.testing import assert_same, column, examples
+from minari_pipe.testing import spaces as any_space
 from minari_pipe.tree import as_array, fits_exactly, join_path, leaves, map_leaves, stack
-from tests.generated import any_space, assert_same, column, examples
 
 
 @examples(30)
-@given(any_space, st.integers(0, 2**32))
+@given(any_space(), st.integers(0, 2**32))
 def test_map_leaves_keeps_the_structure(space, seed) -> None:
     tree = column(space, 3, np.random.default_rng(seed))
     assert_same(map_leaves(lambda leaf: leaf, tree), tree)
@@ -21,7 +22,7 @@ def test_map_leaves_keeps_the_structure(space, seed) -> None:
 
 
 @examples(30)
-@given(any_space, st.integers(0, 2**32))
+@given(any_space(), st.integers(0, 2**32))
 def test_stack_is_the_inverse_of_taking_rows(space, seed) -> None:
     tree = column(space, 4, np.random.default_rng(seed))
     rows = [map_leaves(lambda leaf, row=row: leaf[row], tree) for row in range(4)]

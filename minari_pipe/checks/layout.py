@@ -6,11 +6,11 @@ import itertools
 import re
 from collections.abc import Iterator
 
-import h5py
-
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.hdf5 import MAIN_FILE_NAME, HDF5Storage
+from minari_pipe.storage.hdf5_format import nodes
+from minari_pipe.storage.hdf5_format.checked import open_checked
 from minari_pipe.storage.hdf5_values import member
 
 # Only names that a reader looks for, which `episode_01` is not.
@@ -35,7 +35,7 @@ class Layout(Check):
         if not isinstance(self.subject.storage, HDF5Storage):
             return
         try:
-            with h5py.File(self.subject.data_path / MAIN_FILE_NAME, "r") as file:
+            with open_checked(self.subject.data_path / MAIN_FILE_NAME) as file:
                 names = list(file)
                 found = {int(m[1]): name for name in names if (m := _EPISODE.fullmatch(name))}
                 for number in found:
@@ -61,7 +61,7 @@ class Layout(Check):
                 f"there is no episode_{gap}; episodes are numbered from 0 without gaps{more}",
             )
 
-    def _look_at_seed(self, file: h5py.File, number: int) -> None:
+    def _look_at_seed(self, file: nodes.File, number: int) -> None:
         """Note the seed of an episode if it is wrong: as it is stored, a reader makes an int."""
         try:
             stored = member(file, f"episode_{number}").attrs

@@ -178,7 +178,7 @@ def _episodes(storage: MinariStorage, expected: Any) -> Iterator[Episode]:
     while True:
         try:
             pairs = zip(
-                storage.get_episodes(itertools.count(index)),
+                storage.get_unchecked_episodes(itertools.count(index)),
                 storage.get_episode_metadata(itertools.count(index)),
                 strict=False,
             )

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.manifest import sha256
 from minari_pipe.metadata import dump_metadata
-from minari_pipe.pipeline.blocks import sha256
 from minari_pipe.pipeline.workspace import read_json
 
 NOT_CONTENT = ("publish", "validate", "overrides", "code")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.manifest import sha256
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
@@ -52,11 +53,6 @@ class BlockStore:
             temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
         write_atomic(record_path, dump_json({**record, "seal": _seal(record)}))
         return record
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_to_disk(path: Path) -> None:

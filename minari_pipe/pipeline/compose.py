@@ -107,9 +107,17 @@ datasets: {datasets}
   --debug              show tracebacks
   --hydra-help         Hydra's own flags
 
-other commands
-  minari-pipe init          make this folder a workspace
-  minari-pipe release ID    freeze a published version
+other commands, each with --help
+  minari-pipe init                   make this folder a workspace
+  minari-pipe release ID             freeze a published version
+  minari-pipe list                   the datasets that are installed
+  minari-pipe show ID                what one of them is
+  minari-pipe validate ID            check a dataset
+  minari-pipe delete ID              remove a dataset
+  minari-pipe combine ID ID          make one dataset of several
+  minari-pipe split ID               make several datasets of one
+  minari-pipe migrate SOURCE ID      rewrite a dataset of an older generation, or D4RL's file
+  minari-pipe recover                rescue what a collection that broke off has left
 
 keys and defaults (??? must be given; policy: random, sb3, demonstrations or scripted)
 

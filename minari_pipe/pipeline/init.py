@@ -48,8 +48,10 @@ def init() -> Iterator[str]:
         how = ["--no-scm"] if repository is None else [] if repository == here else ["--subdir"]
         _dvc("init", "--quiet", *how)
         yield "initialised DVC" + ("" if repository else " without git: releases need `git init`")
-    # Hard links would let an append rewrite DVC's cache.
+    # Hard links would let an append rewrite DVC's cache; nothing is sent anywhere unasked.
     _dvc("config", "cache.type", "reflink,copy")
+    _dvc("config", "core.analytics", "false")
+    _dvc("config", "core.check_update", "false")
     for folder in ("conf/dataset", "catalog", "pipelines"):
         (here / folder).mkdir(parents=True, exist_ok=True)
         if not any((here / folder).iterdir()):

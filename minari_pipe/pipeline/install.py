@@ -13,12 +13,8 @@ from typing import Any
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
-from minari_pipe.pipeline.manifest import (
-    MANIFEST,
-    changed_files,
-    read_manifest,
-    released_manifest,
-)
+from minari_pipe.manifest import MANIFEST, changed_files, read_manifest
+from minari_pipe.pipeline.manifest import released_manifest
 from minari_pipe.pipeline.swap import copy_tree, recover, swap_in
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline import closure
 from minari_pipe.pipeline.uses import Use, policies, sources, targets, trains
@@ -268,6 +268,7 @@ def _check_values(params: dict[str, Any]) -> None:
             f"dataset.id {params['dataset']['id'][:60] + '...'!r} has a part of more than "
             f"{_LONGEST_NAME} characters, which is no name of a folder everywhere"
         )
+    check_new_dataset_id(params["dataset"]["id"])
     for where, env in _environments(params):
         if env["kwargs"].get("render_mode") == "human":
             raise ConfigError(f"{where}.kwargs.render_mode is 'human', which opens a window")

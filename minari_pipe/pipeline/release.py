@@ -15,10 +15,9 @@ from typing import Any
 import minari_pipe
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
+from minari_pipe.manifest import changed_files, read_manifest, sha256
 from minari_pipe.pipeline import compose, graph
-from minari_pipe.pipeline.blocks import sha256
 from minari_pipe.pipeline.install import settle
-from minari_pipe.pipeline.manifest import changed_files, read_manifest
 from minari_pipe.pipeline.params import recorded
 from minari_pipe.pipeline.processes import exclusive
 from minari_pipe.pipeline.stages.publish import check_released

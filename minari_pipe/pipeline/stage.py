@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.pipeline.blocks import sha256, sync_to_disk
+from minari_pipe.manifest import sha256
+from minari_pipe.pipeline.blocks import sync_to_disk
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
 from minari_pipe.pipeline.stopping import Stopped, stop_on_signals
 from minari_pipe.pipeline.swap import copy_tree

@@ -8,6 +8,11 @@ import shutil
 import sys
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _FICLONE = 0x40049409
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -18,9 +23,7 @@ def copy_file(source: Path, target: Path) -> None:
 
     An append through a hard link rewrote an object of DVC's cache.
     """
-    if sys.platform == "linux":
-        import fcntl
-
+    if fcntl is not None and sys.platform == "linux":
         with source.open("rb") as reading, target.open("wb") as writing:
             try:
                 fcntl.ioctl(writing.fileno(), _FICLONE, reading.fileno())

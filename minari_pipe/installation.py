@@ -1,0 +1,71 @@
+"""Makes a dataset appear in the local root, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
+from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
+from minari_pipe.errors import DatasetExistsError
+from minari_pipe.namespace import making_namespaces, refuse_datasets
+
+
+@contextmanager
+def new_dataset(dataset_id: str) -> Iterator[Path]:
+    """Yield the data directory of a dataset in the making; at a clean exit it is installed.
+
+    On an error nothing is left behind, and the id stays free.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed, has no version or cannot be a directory of the
+            root.
+        DatasetExistsError: the id is taken; also if somebody else took it meanwhile.
+        ConfigError: the root is read-only.
+
+    Example:
+        >>> with new_dataset("door-v0") as path:
+        ...     _ = (path / "metadata.json").write_text("{}")
+        >>> data_path_of("door-v0") == path, data_path_of("door-v0").exists()
+        (False, True)
+        >>> from minari_pipe import delete_dataset
+        >>> delete_dataset("door-v0")
+    """
+    check_new_dataset_id(dataset_id)
+    namespace = parse_dataset_id(dataset_id)[0]
+    target = get_dataset_path(dataset_id)
+    if os.path.lexists(target) or os.path.lexists(data_path_of(dataset_id)):
+        raise _taken(dataset_id)
+    refuse_datasets(namespace)
+    stage = get_dataset_path() / f".new-{secrets.token_hex(8)}"
+    try:
+        with writing_below_root():
+            (stage / "data").mkdir(parents=True)
+        yield stage / "data"
+        with making_namespaces(namespace):
+            _move(stage, target, dataset_id)
+    except BaseException:
+        shutil.rmtree(stage, ignore_errors=True)
+        raise
+
+
+def _move(stage: Path, target: Path, dataset_id: str) -> None:
+    try:
+        with writing_below_root():
+            stage.rename(target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise _taken(dataset_id) from error
+        raise
+
+
+def _taken(dataset_id: str) -> DatasetExistsError:
+    return DatasetExistsError(
+        f"A Minari dataset with ID {dataset_id} already exists and it cannot be overridden. "
+        "Please use a different dataset name or version."
+    )

@@ -1,0 +1,132 @@
+"""The source has no import cycle, no import inside a function without a reason, no assert on input.
+
+Read from the syntax trees: nothing here runs the package.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "minari_pipe"
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+#: packages that a function may import for itself: optional, or slow and rarely needed
+DEFERRED = {
+    "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
+    "gymnasium_robotics": "optional, and it starts simulators",
+    "hydra": "a private name that only multirun needs",
+    "psutil": "not needed by a process that only wants to be stoppable",
+    "resource": "not on Windows",
+    "requests": "0.1 s, needed only to download",
+    "stable_baselines3": "imports torch",
+    "torch": "2 s, needed only by policies that are networks",
+    "tqdm": "needed only for a progress bar",
+    "voluptuous": "comes with DVC",
+}
+
+#: modules whose functions may import the package's own modules, so that a command starts quickly
+QUICK_STARTERS = ("minari_pipe.__main__", "minari_pipe.cli", "minari_pipe.pipeline")
+
+#: assertions of another form, each of which this code itself guarantees: ``module: text``
+OTHER_ASSERTIONS: tuple[str, ...] = ()
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"), filename=str(MODULES[name]))
+
+
+def top_level(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what runs when a module is imported; what only type checkers see does not."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        yield child
+        yield from top_level(child)
+
+
+def inside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.walk(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in child.body:
+                yield from ast.walk(part)
+
+
+def imported(node: ast.AST) -> list[str]:
+    """Return the modules that a statement imports; a name may be a module too."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports name the whole module"
+        return [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return []
+
+
+def own_imports(name: str) -> set[str]:
+    found = {module for node in top_level(tree(name)) for module in imported(node)}
+    return {module for module in found if module in MODULES and module != name}
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for other in sorted(own_imports(name)):
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in MODULES:
+        visit(name, ())
+    assert len(done) > 90
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_functions_import_only_what_is_slow_or_optional(name: str) -> None:
+    quick = name.startswith(QUICK_STARTERS)
+    for node in inside_functions(tree(name)):
+        for module in imported(node):
+            package = module.partition(".")[0]
+            where = f"{MODULES[name]}:{getattr(node, 'lineno', 0)}: {module}"
+            if package == "minari_pipe":
+                assert quick, where
+            else:
+                assert package in DEFERRED, where
+
+
+def test_every_reason_is_needed() -> None:
+    used = {
+        module.partition(".")[0]
+        for name in MODULES
+        for node in inside_functions(tree(name))
+        for module in imported(node)
+    }
+    assert used - {"minari_pipe"} == set(DEFERRED)
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if not n.startswith("minari_pipe.testing")])
+def test_assertions_only_narrow_types(name: str) -> None:
+    """``python -O`` drops them, so none may judge what a user gave."""
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Assert) and not narrows(node.test):
+            text = f"{name}: {ast.unparse(node.test)}"
+            assert text in OTHER_ASSERTIONS, f"{MODULES[name]}:{node.lineno}: {text}"
+
+
+def narrows(test: ast.expr) -> bool:
+    """Whether a condition is ``x is not None`` or ``isinstance(...)``."""
+    if isinstance(test, ast.Compare):
+        is_none = ast.unparse(test.comparators[0]) == "None"
+        return isinstance(test.ops[0], ast.IsNot) and is_none and len(test.ops) == 1
+    return isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
