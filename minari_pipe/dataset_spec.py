@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.dataset_id import parse_dataset_id
-from minari_pipe.environments import OLD_SPEC_KEYS
+from minari_pipe.environments import todays_spec
 from minari_pipe.errors import CorruptDatasetError
 
 
@@ -74,10 +73,7 @@ def parse_spec(text: str | None, dataset_id: str) -> EnvSpec | None:
     if text is None:
         return None
     try:
-        fields = json.loads(text)
-        for key in OLD_SPEC_KEYS:
-            fields.pop(key, None)
-        return EnvSpec.from_json(json.dumps(fields))
+        return EnvSpec.from_json(todays_spec(text))
     except Exception as error:
         raise CorruptDatasetError(
             f"{dataset_id}: env_spec in metadata.json is not an EnvSpec: {error}"

@@ -66,7 +66,7 @@ SIMULATORS = {
 """With the distributions they run on, all of them needed, and what pip installs."""
 
 # Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
-OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
+_OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
 
 # Registered, but made by importing whatever OpenAI Gym environment their arguments name.
 GYM_ADAPTERS = ("GymV21Environment-v0", "GymV26Environment-v0")
@@ -344,11 +344,24 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
     _check_entry_point(wrapper.entry_point, trusted, what=f"wrapper {wrapper.name!r}")
 
 
+def todays_spec(env_spec: str) -> str:
+    """Write the JSON of a spec of any Gymnasium release as today's release reads it.
+
+    Raises:
+        AttributeError, RecursionError, TypeError, ValueError: it is no JSON object.
+
+    Example:
+        >>> todays_spec('{"id": "CartPole-v1", "autoreset": false}')
+        '{"id": "CartPole-v1", "additional_wrappers": []}'
+    """
+    fields = {k: v for k, v in json.loads(env_spec).items() if k not in _OLD_SPEC_KEYS}
+    fields.setdefault("additional_wrappers", [])
+    return json.dumps(fields)
+
+
 def _parse_spec(env_spec: str) -> EnvSpec:
     try:
-        fields = {k: v for k, v in json.loads(env_spec).items() if k not in OLD_SPEC_KEYS}
-        fields.setdefault("additional_wrappers", [])
-        spec = EnvSpec.from_json(json.dumps(fields))
+        spec = EnvSpec.from_json(todays_spec(env_spec))
     except (AttributeError, RecursionError, TypeError, ValueError) as exc:
         raise ConfigError(
             f"the stored env_spec cannot be read: {exc}; expected the JSON of a Gymnasium EnvSpec, "

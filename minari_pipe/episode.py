@@ -36,6 +36,10 @@ OLDER_STEP_DATA_KEYS = {
     "infos": "info",
 }
 
+#: attribute of an episode whose layout kept no observation after the last step: the last row of
+#: its observations is the one before repeated, so its last transition leads nowhere
+FINAL_OBSERVATION_MISSING = "final_observation_missing"
+
 REWARD_STATISTICS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
 
 

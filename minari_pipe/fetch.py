@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
 from minari_pipe.errors import ConfigError, RemoteError
+from minari_pipe.files import sha256_file
 
 if TYPE_CHECKING:
     import requests
@@ -65,12 +66,6 @@ class _NotThereError(Exception):
 
 class _DownloadError(Exception):
     """The file could not be downloaded; the text says why."""
-
-
-def sha256_file(path: str | os.PathLike[str]) -> str:
-    """The sha256 of a file's bytes, as 64 hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def locate(source: Source, *, what: str, override: str) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.manifest import sha256
+from minari_pipe.manifest import describe
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.attributes import exact_form
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
@@ -125,16 +125,7 @@ def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
     dataset_dir = Path(dataset_dir)
     data = dataset_dir / "data"
     metadata = MinariStorage.read_raw_metadata(data)
-    files = {}
-    for path in sorted(data.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            name = path.relative_to(dataset_dir).as_posix()
-            files[name] = {"sha256": sha256(path), "size": path.stat().st_size}
-    if set(files) == {f"data/{METADATA_FILE_NAME}"}:
+    content = describe(dataset_dir, metadata)
+    if set(content["files"]) == {f"data/{METADATA_FILE_NAME}"}:
         raise DatasetNotFoundError(f"No data found in data path {data}")
-    return {
-        "content_sha256": content_sha256,
-        "total_episodes": metadata["total_episodes"],
-        "total_steps": metadata["total_steps"],
-        "files": files,
-    }
+    return {"content_sha256": content_sha256, **content}

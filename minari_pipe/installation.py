@@ -13,6 +13,7 @@ from pathlib import Path
 from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import DatasetExistsError
+from minari_pipe.manifest import write_manifest
 from minari_pipe.namespace import making_namespaces, refuse_datasets
 
 
@@ -47,6 +48,7 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
         with writing_below_root():
             (stage / "data").mkdir(parents=True)
         yield stage / "data"
+        write_manifest(stage)
         with making_namespaces(namespace):
             _move(stage, target, dataset_id)
     except BaseException:

@@ -53,7 +53,7 @@ def load_dataset(
             very id.
         download: fetch it if it is not there.
         verify: compare the files with the sha256s in the dataset's ``manifest.json`` first, which
-            reads all of them.
+            reads all of them. Every dataset that this library made has one.
         trusted_modules: modules whose code may run to find out the spaces of a dataset that does
             not hold them (Minari 0.3) but names its environment.
 

@@ -1,34 +1,77 @@
-"""Whether the files of a finished dataset are still what its ``manifest.json`` names.
+"""What the files of a dataset are, told by its ``manifest.json``.
 
 The manifest lies beside ``data/``, where real Minari does not look::
 
-    {"content_sha256": ..., "total_episodes": ..., "total_steps": ...,
+    {"total_episodes": ..., "total_steps": ...,
      "files": {"data/main_data.hdf5": {"sha256": ..., "size": ...}, ...}}
+
+It is written with the dataset and kept in step by every change that this library makes; another
+program's change makes it untrue. The manifest of a pipeline also has the ``content_sha256``, which
+goes with the first change.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.files import MANIFEST, current, sha256_file, staged_manifest
 
-MANIFEST = "manifest.json"
+_TOTALS = ("total_episodes", "total_steps")
 
 
-def sha256(path: Path) -> str:
-    """Hash a file's bytes: 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def describe(dataset: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a finished dataset.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        metadata: its metadata, for the totals.
+    """
+    names = sorted(f"data/{name}" for name in _files_below(dataset / "data"))
+    return {
+        **{key: metadata[key] for key in _TOTALS},
+        "files": {name: _entry(dataset / name) for name in names},
+    }
+
+
+def write_manifest(dataset: Path) -> None:
+    """Write the manifest of a dataset in the making, if its data are files with metadata."""
+    try:
+        metadata = json.loads((dataset / "data" / "metadata.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    if metadata.keys() >= set(_TOTALS):
+        _dump(describe(dataset, metadata), dataset / MANIFEST)
+
+
+def stage_manifest(data: Path, stage: Path, metadata: Mapping[str, Any]) -> None:
+    """Let a change of a dataset's files change its manifest with them, if it has one.
+
+    Args:
+        data: the directory of the data.
+        stage: the new versions of files, see :func:`minari_pipe.files.transaction`.
+        metadata: what the change makes of the metadata.
+    """
+    content = read_manifest(data.parent) if data.name == "data" else None
+    if content is None or not _is_well_formed(content["files"]):
+        return
+    if not _totals_agree(data, content):
+        return  # of a change by another program, of whose files nothing is known
+    changed = {f"data/{name}": _entry(stage / name) for name in _files_below(stage)}
+    content["files"] = dict(sorted((content["files"] | changed).items()))
+    content.pop("content_sha256", None)
+    _dump({**content, **{key: metadata[key] for key in _TOTALS}}, staged_manifest(stage))
 
 
 def read_manifest(dataset: Path) -> dict[str, Any] | None:
     """The manifest in the folder ``dataset``, ``None`` if there is none that can be read."""
     try:
-        content = json.loads((dataset / MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads(_manifest_text(dataset))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and "files" in content else None
@@ -49,19 +92,24 @@ def verify(dataset: Path) -> None:
     if content is None:
         what = "is no manifest" if path.exists() else "does not exist"
         raise CorruptDatasetError(
-            f"{dataset} cannot be verified: {path} {what}. Datasets that a pipeline published have "
-            "one; load this one without verify=True"
-        )
-    if not _is_well_formed(content["files"]):
-        raise CorruptDatasetError(
-            f"{path} is damaged: `files` must have a sha256 and a size for paths below data/"
+            f"{dataset} cannot be verified: {path} {what}. Datasets made by minari_pipe have one; "
+            "load this one without verify=True"
         )
     faults = [f"{name} {fault}" for name, fault in file_faults(dataset, content)]
-    if faults:
+    if not faults:
+        return None
+    if read_manifest(dataset) != content:  # somebody appends meanwhile
+        return verify(dataset)
+    told = "; ".join(faults)
+    if not _totals_agree(dataset / "data", content):
         raise CorruptDatasetError(
-            f"{dataset} is not what its {MANIFEST} names: {'; '.join(faults)}. Restore the files, "
-            "or delete the dataset and fetch it again"
+            f"{dataset} was changed since it was finished, by a program that does not keep its "
+            f"{MANIFEST}: {told}. Load it without verify=True, or combine it into a new version"
         )
+    raise CorruptDatasetError(
+        f"{dataset} is not what its {MANIFEST} names: {told}. Restore the files, or delete the "
+        "dataset and fetch it again"
+    )
 
 
 def file_faults(
@@ -75,25 +123,37 @@ def file_faults(
         seen: what an earlier call left here: files that look untouched since are not hashed
             again. Updated.
     """
+    if not _is_well_formed(content["files"]):
+        yield MANIFEST, "is damaged: `files` must have a sha256 and a size for paths below data/"
+        return
+    data = dataset / "data"
     stamps = {} if seen is None else seen
     for name, expected in content["files"].items():
-        path = dataset / name
-        if not path.is_file():
-            yield name, "is missing"
-            continue
-        # A write sets mtime, and setting mtime back sets ctime.
-        stat = path.stat()
-        stamp = [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, expected["sha256"]]
-        if stat.st_size != expected["size"]:
-            yield name, f"has {stat.st_size} bytes, not {expected['size']}"
-        elif stamps.get(name) == stamp:
-            continue
-        elif sha256(path) == expected["sha256"]:
-            stamps[name] = stamp
-        else:
-            yield name, "has other content (sha256)"
-    found = {p.relative_to(dataset).as_posix() for p in (dataset / "data").rglob("*")}
-    for name in sorted({n for n in found if not (dataset / n).is_dir()} - set(content["files"])):
+
+        def fault(path: Path, name: str = name, expected: dict[str, Any] = expected) -> str | None:
+            # A write sets mtime, and setting mtime back sets ctime.
+            stat = path.stat()
+            stamp = [
+                *(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns),
+                expected["sha256"],
+            ]
+            if not S_ISREG(stat.st_mode):
+                return "is no file"
+            if stat.st_size != expected["size"]:
+                return f"has {stat.st_size} bytes, not {expected['size']}"
+            if stamps.get(name) != stamp:
+                if sha256_file(path) != expected["sha256"]:
+                    return "has other content (sha256)"
+                stamps[name] = stamp
+            return None
+
+        try:
+            found = current(dataset / name, fault, directory=data)
+        except (FileNotFoundError, NotADirectoryError):
+            found = "is missing"
+        if found is not None:
+            yield name, found
+    for name in sorted({f"data/{name}" for name in _files_below(data)} - set(content["files"])):
         yield name, "is not in the manifest"
 
 
@@ -108,6 +168,43 @@ def changed_files(
         seen: see :func:`file_faults`.
     """
     return [name for name, _ in file_faults(dataset, content, seen)]
+
+
+def _manifest_text(dataset: Path) -> str:
+    return current(
+        dataset / MANIFEST,
+        lambda path: path.read_text(encoding="utf-8"),
+        directory=dataset / "data",
+    )
+
+
+def _dump(content: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"sha256": sha256_file(path), "size": path.stat().st_size}
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    """Yield the paths of all files, but what is hidden: the traces of a change, and of desktops."""
+    for top, below, names in os.walk(folder):
+        below[:] = [name for name in below if not name.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                yield Path(top, name).relative_to(folder).as_posix()
+
+
+def _totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
+    """Whether the metadata count what the manifest counts; what is damaged counts nothing else."""
+    try:
+        text = current(data / "metadata.json", lambda path: path.read_text(encoding="utf-8"))
+        metadata = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return True
+    return not isinstance(metadata, dict) or all(
+        metadata.get(key) == content.get(key) for key in _TOTALS
+    )
 
 
 def _is_well_formed(files: Any) -> bool:

@@ -5,37 +5,24 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.copying import STORAGE_KEYS
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
-from minari_pipe.environments import OLD_SPEC_KEYS
+from minari_pipe.environments import todays_spec
+from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import DatasetNotFoundError, InvalidDatasetIdError
 from minari_pipe.library import load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import MinariStorage, has_metadata_file, other_format
-from minari_pipe.storage.legacy.base import FINAL_OBSERVATION_MISSING
 
-#: what the new storage finds out by itself, or what only described the old layout
-_NOT_COPIED = frozenset(
-    {
-        "dataset_id",
-        "total_episodes",
-        "total_steps",
-        "dataset_size",
-        "data_format",
-        "jpeg_encoding",
-        "observation_space",
-        "action_space",
-        "minari_version",
-        "flatten_observation",
-        "flatten_action",
-    }
-)
+#: what only described the old layout, beside what the new storage finds out by itself
+_NOT_COPIED = STORAGE_KEYS | {"flatten_observation", "flatten_action"}
 
 
 def migrate_dataset(
@@ -195,11 +182,7 @@ def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:
 
 
 def _todays_spec(spec: Any) -> Any:
-    """Drop the fields of an environment's spec that Gymnasium 1.0 removed."""
     try:
-        fields = json.loads(spec)
-    except (TypeError, ValueError, RecursionError):
+        return todays_spec(spec)
+    except (AttributeError, RecursionError, TypeError, ValueError):
         return spec  # it is left out as a fault
-    if not isinstance(fields, Mapping):
-        return spec
-    return json.dumps({key: value for key, value in fields.items() if key not in OLD_SPEC_KEYS})

@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.storage.base import MinariStorage
 from minari_pipe.tree import join_path, leaves, map_leaves
-
-#: attribute of an episode whose last observation is not the environment's but a repetition
-FINAL_OBSERVATION_MISSING = "final_observation_missing"
 
 Ints = npt.NDArray[np.int_]
 Batch = TypeVar("Batch", "TransitionBatch", "WindowBatch")

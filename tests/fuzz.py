@@ -171,15 +171,17 @@ def read(dataset_id: str) -> dict[str, Any]:
     return {"episodes": episodes, "attributes": table, "about": about}
 
 
-def compare(truth: Any, found: Any, *, free: bool = False) -> str:
+def compare(truth: Any, found: Any, *, free: str = "") -> str:
     """``same``, ``values`` where only values differ, else ``wrong``.
 
     Of infos, extras and attributes no file says which there should be and of what dtype: they
-    are ``free``, and only the manifest can tell. Their rows are counted all the same.
+    are ``free``, and only the manifest can tell. Their rows are counted all the same; extras may
+    lack the one of the reset.
     """
     if isinstance(truth, np.ndarray) and isinstance(found, np.ndarray):
         if (truth.shape, truth.dtype) != (found.shape, found.dtype):
-            return "values" if free and truth.shape[:1] == found.shape[:1] else "wrong"
+            fewer = len(truth) - len(found) if truth.ndim and found.ndim else truth.ndim
+            return "values" if free and fewer in (0, free == "extras") else "wrong"
         same = (
             truth.tolist() == found.tolist()
             if truth.dtype.kind == "O"
@@ -190,7 +192,7 @@ def compare(truth: Any, found: Any, *, free: bool = False) -> str:
         if truth.keys() != found.keys() and not free:
             return "wrong"
         results = {
-            compare(truth[key], found[key], free=free or key in FREE)
+            compare(truth[key], found[key], free=free or (key if key in FREE else ""))
             for key in truth.keys() & found.keys()
         }
         if truth.keys() != found.keys():

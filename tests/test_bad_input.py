@@ -371,7 +371,7 @@ def test_a_checkpoint_for_other_spaces_is_refused_with_both(workspace):
 
 
 def shipped_sha256() -> str:
-    from minari_pipe.fetch import sha256_file
+    from minari_pipe.files import sha256_file
 
     return sha256_file(CHECKOUT / "minari_pipe" / "policies" / "shipped" / "door_expert.zip")
 

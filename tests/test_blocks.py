@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe.manifest import sha256
+from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.blocks import BlockStore
 
 
@@ -37,7 +37,7 @@ def test_a_finished_block_is_taken_with_its_record(tmp_path):
     assert store.n_reused == 3
     assert [maker.n_made for maker in makers] == [0, 0, 0]
     assert [r["episodes"] for r in first] == [[0], [1], [2]]
-    assert first[1]["sha256"] == sha256(store.path(1))
+    assert first[1]["sha256"] == sha256_file(store.path(1))
 
 
 def record(folder: Path, index: int) -> Path:

@@ -32,8 +32,8 @@ from minari_pipe.library import get_dataset_path, list_local_datasets, load_data
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.base import get_storage_keys
 from minari_pipe.storage.jpeg import Frames
-from tests.generated import any_space, episode, examples
-from tests.storage_contract import ACTION, assert_stored, make
+from minari_pipe.testing import ACTION, assert_stored, episode, examples, make
+from minari_pipe.testing import spaces as any_space
 from tests.test_creation import create
 from tests.test_dataset import episode as numbered
 
@@ -283,7 +283,7 @@ def test_real_minari_drops_scores_requirements_and_algorithm_and_invents_authors
 
 
 @examples(4)
-@given(any_space, any_space, st.integers(0, 2**32))
+@given(any_space(), any_space(), st.integers(0, 2**32))
 def test_any_views_combine_to_their_episodes_one_after_another(
     tmp_path_factory, observation_space, action_space, seed
 ) -> None:

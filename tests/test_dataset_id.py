@@ -20,7 +20,7 @@ from minari_pipe.dataset_id import (
     validate_namespace,
 )
 from minari_pipe.errors import InvalidDatasetIdError
-from tests.generated import examples
+from minari_pipe.testing import examples
 
 VALID = {
     "human-v0": (None, "human", 0),
@@ -157,7 +157,7 @@ def test_what_may_be_created_the_peer_reads_as_the_same_place(dataset_id: str) -
     except InvalidDatasetIdError:
         return
     assert theirs(dataset_id) == parse_dataset_id(dataset_id)
-    path = Path("/root", dataset_id)
-    assert os.path.normpath(path) == str(path) == f"/root/{dataset_id}"
+    path = Path("/datasets", dataset_id)
+    assert os.path.normpath(path) == str(path) == f"/datasets/{dataset_id}"
     assert not {"data", ""} & set(dataset_id.split("/"))
     assert not any(part.startswith(".") for part in dataset_id.split("/"))

@@ -17,7 +17,8 @@ from minari_pipe.errors import (
     MinariPipeError,
     RemoteError,
 )
-from minari_pipe.fetch import Source, sha256_file
+from minari_pipe.fetch import Source
+from minari_pipe.files import sha256_file
 from minari_pipe.policies.demonstrations import DemonstrationPolicy
 from tests.conftest import FULL, SHARED
 from tests.demonstration_files import (

@@ -19,7 +19,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.library import load_dataset
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.base import get_storage_keys
-from tests.generated import assert_same
+from minari_pipe.testing import assert_same
 from tests.test_combine import create_with_real_minari
 from tests.test_dataset import episode
 

@@ -16,7 +16,6 @@ import pytest
 from gymnasium import spaces
 
 import minari_pipe
-from minari_pipe.identity import content_sha256, manifest
 from minari_pipe.testing import FULL, episode
 from tests.conftest import CHECKOUT
 
@@ -32,20 +31,16 @@ N_CASES = 420 if FULL else 100
 
 
 def make(dataset_id: str, data_format: str) -> None:
-    """A dataset with a manifest, as the pipeline publishes it."""
     rng = np.random.default_rng(0)
     action_space = spaces.Box(-1, 1, (2,), np.float32)
     with warnings.catch_warnings(action="ignore"):
-        dataset = minari_pipe.create_dataset_from_buffers(
+        minari_pipe.create_dataset_from_buffers(
             dataset_id,
             [episode(SPACE, action_space, rng) for _ in range(4)],
             observation_space=SPACE,
             action_space=action_space,
             data_format=data_format,
         )
-    storage = dataset.storage
-    content = manifest(storage.data_path.parent, content_sha256(storage, storage.metadata))
-    (storage.data_path.parent / "manifest.json").write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("name", [*FORMATS, *OLDER])

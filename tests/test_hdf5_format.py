@@ -22,8 +22,9 @@ from minari_pipe.storage.hdf5 import EpisodeFile
 from minari_pipe.storage.hdf5_format import checked, nodes, reader
 from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked
 from minari_pipe.storage.hdf5_format.source import NotUnderstoodError, lookup3
+from minari_pipe.testing import assert_same, episode, examples
+from minari_pipe.testing import spaces as any_space
 from tests.conftest import FULL, SHARED
-from tests.generated import any_space, assert_same, episode, examples
 
 OBSERVATIONS = spaces.Dict(
     a=spaces.Box(-1, 1, (2,)), t=spaces.Tuple([spaces.Text(8), spaces.Discrete(3)])
@@ -145,7 +146,7 @@ def test_every_feature_is_read_as_h5py_does(tmp_path: Path, options: dict[str, A
 
 
 @examples(8)
-@given(any_space, any_space, st.integers(0, 2**32))
+@given(any_space(), any_space(), st.integers(0, 2**32))
 def test_files_of_ours_are_read_as_h5py_does(
     tmp_path_factory: pytest.TempPathFactory, observations: Any, actions: Any, seed: int
 ) -> None:
@@ -456,10 +457,11 @@ def test_arrays_outlive_their_file_and_can_be_changed(tmp_path: Path, small: byt
 
 def test_nothing_is_appended_to_a_damaged_file(tmp_path: Path, small: bytes) -> None:
     """libhdf5, which writes, would crash on some."""
-    path = tmp_path / "main_data.hdf5"
+    storage = MinariStorage.new(tmp_path / "data", OBSERVATIONS, ACTIONS)
+    path = storage.data_path / "main_data.hdf5"
     at = small.rindex(b"TREE")
     path.write_bytes(small[:at] + b"tree" + small[at + 4 :])
     before = path.read_bytes()
-    with pytest.raises(CorruptDatasetError), EpisodeFile.extend(path):
-        pass
+    with pytest.raises(CorruptDatasetError):
+        storage.update_episodes([episode(OBSERVATIONS, ACTIONS, np.random.default_rng(0))])
     assert path.read_bytes() == before

@@ -69,8 +69,8 @@ def test_installing_again_touches_nothing_and_hashes_only_what_was_touched(
     root, target, monkeypatch
 ):
     hashed = []
-    true_sha256 = manifest.sha256
-    monkeypatch.setattr(manifest, "sha256", lambda p: hashed.append(p.name) or true_sha256(p))
+    true_sha256 = manifest.sha256_file
+    monkeypatch.setattr(manifest, "sha256_file", lambda p: hashed.append(p.name) or true_sha256(p))
     (target.parent.parent).mkdir(parents=True)
     (target.parent.parent / "namespace_metadata.json").write_text('{"description": "kept"}')
     install("small", ID, root, replace=False)
@@ -121,6 +121,20 @@ def changed_in_place(target: Path, root: Path) -> None:
         file.write("an episode that the user appended")
 
 
+def changed_with_the_library(target: Path, root: Path) -> None:
+    """Which keeps the manifest in step with the files."""
+    install("small", ID, root, replace=False)
+    content = json.loads((target / "manifest.json").read_text())
+    del content["content_sha256"]
+    data = b"other"
+    (target / "data" / "metadata.json").write_bytes(data)
+    content["files"]["data/metadata.json"] = {
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "size": len(data),
+    }
+    (target / "manifest.json").write_text(json.dumps(content))
+
+
 def changed_behind_the_back(target: Path, root: Path) -> None:
     """Same size, and the old time of modification."""
     install("small", ID, root, replace=False)
@@ -154,6 +168,7 @@ OWNED = [
     foreign,
     foreign_with_marker,
     changed_in_place,
+    changed_with_the_library,
     changed_behind_the_back,
     added_to,
     of_another_pipeline,

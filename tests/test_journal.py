@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.journal import Journal, JournalReader, is_alive, journals
-from tests.generated import any_space, assert_same, column, examples, options
+from minari_pipe.testing import assert_same, column, examples, options
+from minari_pipe.testing import spaces as any_space
 
 HEAD = {"env_id": "StepIndex-v0", "observation_space": "{}"}
 
@@ -53,7 +54,7 @@ def written() -> tuple[Path, bytes, list[EpisodeBuffer]]:
 
 
 @examples(30)
-@given(any_space, any_space, st.integers(0, 2**32), st.integers(1, 20))
+@given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 20))
 def test_every_value_comes_back_in_its_type(observation_space, action_space, seed, steps) -> None:
     rng = np.random.default_rng(seed)
     expected = EpisodeBuffer(

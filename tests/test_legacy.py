@@ -32,9 +32,9 @@ from minari_pipe.storage.base import MinariStorage
 from minari_pipe.storage.legacy.inference import infer_space
 from minari_pipe.storage.legacy.rows import episode_bounds
 from minari_pipe.storage.legacy.unflatten import unflatten_rows
+from minari_pipe.testing import examples
 from minari_pipe.tree import leaves, map_leaves, stack
 from tests.conftest import CHECKOUT, FULL
-from tests.generated import examples
 from tests.legacy_files import (
     DATASETS,
     GOLDEN,

@@ -36,7 +36,6 @@ from minari_pipe.errors import (
     RemoteError,
     TrustError,
 )
-from minari_pipe.identity import manifest
 from minari_pipe.library import (
     delete_dataset,
     get_dataset_path,
@@ -136,6 +135,7 @@ def test_installing_makes_every_namespace_as_real_minari_does(root: Path) -> Non
         "aa/bb/cc/d-v0/data",
         "aa/bb/cc/d-v0/data/main_data.hdf5",
         "aa/bb/cc/d-v0/data/metadata.json",
+        "aa/bb/cc/d-v0/manifest.json",
         "aa/bb/cc/namespace_metadata.json",
         "aa/bb/namespace_metadata.json",
         "aa/namespace_metadata.json",
@@ -509,9 +509,7 @@ def test_a_flat_file_takes_an_id(root: Path) -> None:
 
 def published(root: Path) -> Path:
     install("aa/b-v0")
-    folder = root / "aa/b-v0"
-    (folder / "manifest.json").write_text(json.dumps(manifest(folder, "0" * 64)))
-    return folder
+    return root / "aa/b-v0"
 
 
 def test_verifying_compares_every_file(root: Path) -> None:

@@ -17,7 +17,7 @@ from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, DatasetN
 from minari_pipe.library import list_local_datasets, load_dataset
 from minari_pipe.migrate import migrate_dataset
 from minari_pipe.storage.base import get_storage_keys
-from tests.generated import assert_same
+from minari_pipe.testing import assert_same
 from tests.legacy_files import (
     DATASETS,
     GOLDEN,

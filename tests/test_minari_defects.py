@@ -22,7 +22,6 @@ from stable_baselines3.common.monitor import Monitor
 from typer.testing import CliRunner
 
 import minari_pipe
-from minari_pipe.identity import manifest
 from tests import defects_of_data  # noqa: F401  (registers the scenarios P1 to P9)
 from tests.defects import (
     ABSENT,
@@ -188,7 +187,6 @@ def p20_an_empty_download_is_left_out_with_a_warning(library: ModuleType) -> Non
 def p21_a_changed_file_is_noticed(library: ModuleType) -> None:
     dataset = create(library, buffers=[buffer(library, rewards=[1.0, 7.25, 3.0])])
     folder = dataset.storage.data_path.parent
-    (folder / "manifest.json").write_text(json.dumps(manifest(folder, "0" * 64)))
     file = folder / "data" / "main_data.hdf5"
     rewards, changed = struct.pack("<3d", 1, 7.25, 3), struct.pack("<3d", 1, 2.5, 3)
     assert file.read_bytes().count(rewards) == 1

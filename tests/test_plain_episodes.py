@@ -17,7 +17,7 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.library import get_dataset_path
 from minari_pipe.plain_episodes import as_buffer
-from tests.storage_contract import ACTION, OBSERVATION, assert_stored, make
+from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
 
 SPACES = {"observation_space": OBSERVATION, "action_space": ACTION}
 

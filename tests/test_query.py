@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.query import MAX_DEPTH, MAX_LENGTH, Query
-from tests.generated import examples
+from minari_pipe.testing import examples
 
 ROW = {
     "id": 3,

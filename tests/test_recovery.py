@@ -30,8 +30,8 @@ from minari_pipe.errors import (
 )
 from minari_pipe.library import list_local_datasets, load_dataset
 from minari_pipe.recovery import Leftover, discard, list_leftovers, recover
+from minari_pipe.testing import assert_same
 from tests.conftest import CHECKOUT, StepIndex
-from tests.generated import assert_same
 from tests.peer import let_minari_collect
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None):UserWarning")

@@ -18,8 +18,9 @@ from minari_pipe.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.sampling import TransitionBatch, WindowBatch
 from minari_pipe.storage import MinariStorage
+from minari_pipe.testing import assert_same, episode, examples
+from minari_pipe.testing import spaces as any_space
 from minari_pipe.tree import map_leaves, stack
-from tests.generated import any_space, assert_same, episode, examples
 
 LENGTHS = (4, 1, 6, 2)
 
@@ -260,7 +261,7 @@ def naive_window(found: EpisodeData, start: int, length: int, name: str, shift: 
 
 
 @examples(15)
-@given(any_space, any_space, st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 5))
+@given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 5))
 def test_any_space_is_batched_in_its_dicts_and_tuples(
     tmp_path_factory, observation_space, action_space, seed, batch_size, length
 ) -> None:

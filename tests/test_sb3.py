@@ -8,7 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.fetch import Source, sha256_file
+from minari_pipe.fetch import Source
+from minari_pipe.files import sha256_file
 from minari_pipe.policies import batched_network
 from minari_pipe.policies.archive import write_arrays
 from minari_pipe.policies.batched_network import BatchedNetwork, one_torch_thread, pad_small_layers

@@ -23,19 +23,23 @@ from minari_pipe.checks import Subject, run
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.identity import content_sha256
-from minari_pipe.storage import MinariStorage
-from minari_pipe.storage import base as storage_base
-from minari_pipe.tree import map_leaves
-from tests.conftest import CHECKOUT, SHARED
-from tests.generated import (
+from minari_pipe.storage import MinariStorage, directory
+from minari_pipe.testing import (
+    ACTION,
     ARRAYS,
-    TEXT,
+    OBSERVATION,
+    StorageContract,
     assert_episode,
     assert_same,
+    assert_stored,
     column,
     episode,
+    files,
+    make,
 )
-from tests.storage_contract import ACTION, OBSERVATION, StorageContract, assert_stored, files, make
+from minari_pipe.testing.strategies import TEXT
+from minari_pipe.tree import map_leaves
+from tests.conftest import CHECKOUT, SHARED
 
 FORMATS = ("arrow", "parquet")
 FINISHED = {"dataset_id": "aa/b-v0", "minari_version": "0.5.4"}
@@ -539,8 +543,8 @@ def test_the_checks_name_a_damaged_episode(path: Path, data_format: str) -> None
 
 def test_an_update_walks_over_the_files_once(path, data_format, monkeypatch) -> None:
     walks = []
-    size = storage_base.directory_size
-    monkeypatch.setattr(storage_base, "directory_size", lambda *a: walks.append(a) or size(*a))
+    size = directory.directory_size
+    monkeypatch.setattr(directory, "directory_size", lambda *a: walks.append(a) or size(*a))
     new(path, data_format).update_episodes(make(count=20))
     assert len(walks) == 1
 

@@ -18,8 +18,9 @@ from gymnasium import spaces
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
+from minari_pipe.testing import episode
+from minari_pipe.testing.strategies import TEXT
 from tests.conftest import CHECKOUT, FULL
-from tests.generated import TEXT, episode
 from tests.test_storage_arrow import FORMATS, stored_table, write_table
 
 OBSERVATION = spaces.Dict(
@@ -312,7 +313,7 @@ import resource, signal, sys
 from collections import Counter
 import numpy as np
 from minari_pipe.errors import CorruptDatasetError
-from tests.generated import assert_same
+from minari_pipe.testing import (assert_same)
 from tests.test_storage_arrow_damage import part, read
 from minari_pipe.storage import MinariStorage
 

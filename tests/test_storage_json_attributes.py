@@ -14,7 +14,7 @@ from minari.dataset._storages.arrow_storage import NumpyEncoder
 
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.json_attributes import dump_attributes, load_attributes
-from tests.generated import assert_same, examples
+from minari_pipe.testing import assert_same, examples
 
 VALUES: dict[str, Any] = {
     "an array": np.arange(6.0).reshape(2, 3),

@@ -12,8 +12,9 @@ from minari_pipe.checks import Finding, Options, Report, Subject, run
 from minari_pipe.cli.datasets import complete_id
 from minari_pipe.cli.edits import Trusted
 from minari_pipe.cli.tables import counted, print_json, print_table
+from minari_pipe.files import MANIFEST
 from minari_pipe.library import load_dataset
-from minari_pipe.manifest import changed_files, read_manifest
+from minari_pipe.manifest import file_faults, read_manifest
 
 _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -76,13 +77,12 @@ def _found(dataset: str) -> tuple[str, Path]:
 
 def _changed(data_path: Path) -> list[Finding]:
     """Files that are not what the manifest beside the data names."""
-    manifest = read_manifest(data_path.parent)
-    if manifest is None:
+    dataset = data_path.parent
+    if data_path.name != "data" or not (dataset / MANIFEST).exists():
         return []
-    return [
-        Finding("error", "manifest", name, "is not the file that manifest.json names")
-        for name in changed_files(data_path.parent, manifest)
-    ]
+    manifest = read_manifest(dataset)
+    faults = [(MANIFEST, "is no manifest")] if manifest is None else file_faults(dataset, manifest)
+    return [Finding("error", "manifest", name, fault) for name, fault in faults]
 
 
 def _show(dataset: str, report: Report) -> None:

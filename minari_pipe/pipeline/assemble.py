@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.manifest import sha256
+from minari_pipe.files import sha256_file
 from minari_pipe.metadata import dump_metadata
 from minari_pipe.pipeline.workspace import read_json
 
@@ -64,5 +64,5 @@ def metadata_text(metadata: dict[str, Any]) -> str:
 
 def assembled_sha256(folder: Path, metadata: dict[str, Any]) -> str:
     """One hash over the data file and the metadata that go out together."""
-    data = sha256(folder / "dataset" / "data" / "main_data.hdf5")
+    data = sha256_file(folder / "dataset" / "data" / "main_data.hdf5")
     return hashlib.sha256(f"{data}\n{metadata_text(metadata)}".encode()).hexdigest()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.manifest import sha256
+from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
@@ -47,7 +47,7 @@ class BlockStore:
         try:
             kept = make(temporary)
             sync_to_disk(temporary)
-            record = {**kept, "block": path.name, "sha256": sha256(temporary)}
+            record = {**kept, "block": path.name, "sha256": sha256_file(temporary)}
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
@@ -62,7 +62,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def _has(path: Path, digest: str) -> bool:
-    return path.is_file() and sha256(path) == digest
+    return path.is_file() and sha256_file(path) == digest
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -10,7 +10,8 @@ import gymnasium as gym
 
 from minari_pipe.environments import make_environment
 from minari_pipe.errors import ConfigError
-from minari_pipe.fetch import Source, sha256_file
+from minari_pipe.fetch import Source
+from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.uses import SOURCE_KEYS, Use, sources
 from minari_pipe.pipeline.workspace import make_importable
 from minari_pipe.policies import CONTROLLERS, registered_policies

@@ -13,8 +13,9 @@ from typing import Any
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
-from minari_pipe.manifest import MANIFEST, changed_files, read_manifest
-from minari_pipe.pipeline.manifest import released_manifest
+from minari_pipe.files import MANIFEST
+from minari_pipe.manifest import changed_files
+from minari_pipe.pipeline.manifest import published_manifest, released_manifest
 from minari_pipe.pipeline.swap import copy_tree, recover, swap_in
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 
@@ -40,10 +41,11 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
     target = minari_root / dataset_id
     if target.resolve() == source.resolve():
         return f"{target} is the workspace's own folder"
-    content = read_manifest(source)
+    content = published_manifest(source)
     if content is None:
         raise CorruptDatasetError(
-            f"{source} has no {MANIFEST}; remove the folder and run the pipeline again"
+            f"{source} has no {MANIFEST} of a publication; remove the folder and "
+            "run the pipeline again"
         )
     recover(target)
     if _is_installed(target, content, root):
@@ -84,7 +86,7 @@ def check_before(dataset_id: str, root: Path, *, replace: bool) -> None:
     """
     minari_root = get_dataset_path()
     target = minari_root / dataset_id
-    if target.resolve() == (root / "datasets" / dataset_id).resolve() or read_manifest(target):
+    if target.resolve() == (root / "datasets" / dataset_id).resolve() or published_manifest(target):
         return
     _check_place(target, minari_root, dataset_id)
     if (target / "data").exists() and not replace:
@@ -96,7 +98,7 @@ def settle(dataset_id: str, root: Path) -> None:
     target = get_dataset_path() / dataset_id
     if (target / MARKER).is_file():
         released = released_manifest(dataset_id, root)
-        if released is not None and read_manifest(target) == released:
+        if released is not None and published_manifest(target) == released:
             (target / MARKER).unlink()
 
 
@@ -115,7 +117,7 @@ def _is_installed(target: Path, content: dict[str, Any], root: Path) -> bool:
     A file is hashed once; then its size, times and inode are remembered, so that a run on which
     nothing happens does not read a large dataset.
     """
-    if read_manifest(target) != content:
+    if published_manifest(target) != content:
         return False
     relative = target.relative_to(get_dataset_path()).as_posix()
     path = root / STATE / "installed" / f"{relative}.json"
@@ -140,7 +142,7 @@ def _is_own_draft(target: Path, name: str, root: Path) -> bool:
         mark = read_json(target / MARKER)
     except (OSError, ValueError):
         return False
-    content = read_manifest(target)
+    content = published_manifest(target)
     own = mark == {"pipeline": name, "workspace": workspace_id(root)}
     return own and content is not None and _is_installed(target, content, root)
 

@@ -1,4 +1,4 @@
-"""The manifest of a released version, which must never change."""
+"""The manifests of what pipelines published, and of released versions, which must never change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.manifest import read_manifest
 from minari_pipe.pipeline.workspace import read_json
+
+
+def published_manifest(dataset: Path) -> dict[str, Any] | None:
+    """The manifest of a dataset that a pipeline published and no library call changed since."""
+    content = read_manifest(dataset)
+    return content if content is not None and "content_sha256" in content else None
 
 
 def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:

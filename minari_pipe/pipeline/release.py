@@ -15,7 +15,8 @@ from typing import Any
 import minari_pipe
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
-from minari_pipe.manifest import changed_files, read_manifest, sha256
+from minari_pipe.files import sha256_file
+from minari_pipe.manifest import changed_files, read_manifest
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.install import settle
 from minari_pipe.pipeline.params import recorded
@@ -75,7 +76,7 @@ def _record(
         "pipeline": name,
         "content_sha256": content["content_sha256"],
         "manifest": content,
-        "params_sha256": sha256(root / "pipelines" / name / "params.yaml"),
+        "params_sha256": sha256_file(root / "pipelines" / name / "params.yaml"),
         "git_commit": commit,
         "minari_pipe": minari_pipe.__version__,
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -99,7 +100,7 @@ def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, A
     if content is None:
         raise DatasetNotFoundError(f"{published} is not there, or has no manifest; {again}")
     changed = changed_files(published, content)
-    if changed or content["content_sha256"] != entry["content_sha256"]:
+    if changed or content.get("content_sha256") != entry["content_sha256"]:
         raise ConfigError(
             f"{published} is not what was published ({', '.join(changed) or 'manifest.json'} "
             f"changed); {again}"

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.manifest import sha256
+from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.blocks import sync_to_disk
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
 from minari_pipe.pipeline.stopping import Stopped, stop_on_signals
@@ -93,7 +93,7 @@ class StageRun:
             path = self.root / dep
             files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
             for file in files:
-                digest.update(f"{file.relative_to(path.parent)}\0{sha256(file)}\0".encode())
+                digest.update(f"{file.relative_to(path.parent)}\0{sha256_file(file)}\0".encode())
         return digest.hexdigest()[:20]
 
     @contextmanager

@@ -17,7 +17,8 @@ import numpy as np
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.fetch import Source, locate, sha256_file
+from minari_pipe.fetch import Source, locate
+from minari_pipe.files import sha256_file
 from minari_pipe.policies.algorithms import (
     check_spaces,
     find_algorithm,

@@ -15,7 +15,7 @@
     files.transaction               new files in a hidden folder, committed by one rename
 
     base.MinariStorage              what users see: read, new, get_episodes, update_episodes
-    base.DirectoryStorage           what a format with files inherits
+    directory.DirectoryStorage      what a format with files inherits
     attributes, json_attributes     attributes of episodes, exact, in what HDF5 and JSON hold
     jpeg                            images under jpeg_encoding, the one lossy thing here
     legacy                          the layouts before Minari 0.5, and D4RL's: read only

@@ -43,6 +43,7 @@ from minari_pipe.errors import (
     MinariPipeError,
     MissingDependencyError,
 )
+from minari_pipe.files import current
 from minari_pipe.storage.arrow_files import read_ipc, read_parquet, write_ipc, write_parquet
 from minari_pipe.storage.arrow_values import (
     pa,
@@ -51,10 +52,10 @@ from minari_pipe.storage.arrow_values import (
     without_empty_dicts,
     write_column,
 )
-from minari_pipe.storage.base import METADATA_FILE_NAME, DirectoryStorage
+from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns
-from minari_pipe.storage.files import current
-from minari_pipe.storage.jpeg import Frames, check_jpeg_spaces, decode, encode_column
+from minari_pipe.storage.directory import DirectoryStorage
+from minari_pipe.storage.jpeg import Frames, decode
 from minari_pipe.storage.json_attributes import dump_attributes, load_attributes
 from minari_pipe.storage.writer import EpisodeWriter
 
@@ -104,9 +105,7 @@ class ArrowStorage(DirectoryStorage):
             >>> ArrowStorage.check_spaces(Discrete(2), Discrete(2))
         """
         _require_pyarrow(cls.FORMAT)
-        super().check_spaces(observation_space, action_space)
-        if jpeg_encoding:
-            check_jpeg_spaces(observation_space, action_space)
+        super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""
@@ -267,7 +266,7 @@ class EpisodeFolders(EpisodeWriter):
 
     def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
         text = dump_attributes(attributes)
-        data = self._serialized(self._encoded(columns))
+        data = self._serialized(_without_empty_groups(columns))
         folder = self._stage / str(len(self))
         try:
             folder.mkdir()
@@ -282,7 +281,7 @@ class EpisodeFolders(EpisodeWriter):
         path = self._current(index, self._storage._part_name())
         with _translated(path, index):
             stored = self._storage._columns(self._storage._read(path.read_bytes()), frames=True)
-        columns = self._encoded(columns)
+        columns = _without_empty_groups(columns)
         joined: Columns = {}
         for key in ("observations", "actions", *_STEP_COLUMNS, "infos"):
             joined[key] = _join(stored[key], columns[key], f"episode {index}: {key}")
@@ -304,24 +303,6 @@ class EpisodeFolders(EpisodeWriter):
     def _current(self, index: int, name: str) -> Path:
         staged = self._stage / str(index) / name
         return staged if staged.exists() else self._storage.data_path / str(index) / name
-
-    def _encoded(self, columns: Columns) -> Columns:
-        columns = {
-            **columns,
-            **{
-                key: without_empty_dicts(columns[key])
-                for key in ("infos", "extras")
-                if key in columns
-            },
-        }
-        storage = self._storage
-        if not storage.jpeg_encoding:
-            return columns
-        return {
-            **columns,
-            "observations": encode_column(storage.observation_space, columns["observations"]),
-            "actions": encode_column(storage.action_space, columns["actions"]),
-        }
 
     def _serialized(self, columns: Columns) -> bytes:
         storage = self._storage
@@ -375,6 +356,11 @@ def _step_column(values: Any, name: str) -> npt.NDArray[Any]:
         found = f"{values.dtype}{values.shape[1:]}" if isinstance(values, np.ndarray) else "dicts"
         raise CorruptDatasetError(f"the column {name} is {found}, expected one number a step")
     return values
+
+
+def _without_empty_groups(columns: Columns) -> Columns:
+    groups = {key: columns[key] for key in ("infos", "extras") if key in columns}
+    return {**columns, **{key: without_empty_dicts(group) for key, group in groups.items()}}
 
 
 def _join(stored: Any, more: Any, where: str) -> Any:

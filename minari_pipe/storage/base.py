@@ -1,7 +1,7 @@
 """What every storage is: the bytes of one dataset in one directory, whatever their format.
 
-A format is one subclass of :class:`DirectoryStorage` and one entry of the registry below, or an
-entry point of the group ``minari_pipe.storages`` in another package.
+A format is one subclass of :class:`~minari_pipe.storage.directory.DirectoryStorage` and one entry
+of the registry below, or an entry point of the group ``minari_pipe.storages`` in another package.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
 import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from importlib.metadata import entry_points
 from itertools import zip_longest
@@ -34,9 +33,9 @@ from minari_pipe.errors import (
     InvalidMetadataError,
     UnknownFormatError,
 )
-from minari_pipe.metadata import FIXED_KEYS, dump_metadata, metadata_faults, validate_metadata
+from minari_pipe.files import current
+from minari_pipe.metadata import FIXED_KEYS, metadata_faults, validate_metadata
 from minari_pipe.spaces import deserialize_space, serialize_space
-from minari_pipe.storage.files import current, transaction
 from minari_pipe.storage.jpeg import check_jpeg_spaces
 from minari_pipe.storage.writer import EpisodeWriter, buffer_of
 
@@ -644,66 +643,6 @@ class Change:
         """The writer of episodes, opened when it is first asked for."""
         self.has_episodes = True
         return self._open_writer()
-
-
-class DirectoryStorage(MinariStorage):
-    """A storage whose data are files in a directory, ``metadata.json`` among them.
-
-    A format implements the reading of :class:`MinariStorage`, :meth:`_create` and
-    :meth:`_writer`.
-    """
-
-    @classmethod
-    def _create(
-        cls,
-        data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
-        jpeg_encoding: bool = False,
-        metadata: dict[str, Any] | None = None,
-    ) -> DirectoryStorage:
-        made = not data_path.exists()
-        data_path.mkdir(parents=True, exist_ok=True)
-        try:
-            cls._create_files(data_path)
-            if metadata is not None:  # else the caller, such as a test of Minari's, wrote it
-                with transaction(data_path) as stage:
-                    text = dump_metadata(metadata)
-                    (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
-        except BaseException:
-            if made:
-                shutil.rmtree(data_path, ignore_errors=True)
-            raise
-        return cls(data_path, observation_space, action_space, jpeg_encoding)
-
-    @classmethod
-    def _create_files(cls, data_path: Path) -> None:
-        """Write the files of a storage without episodes, if the format has any."""
-
-    @abstractmethod
-    def _writer(self, stage: Path, total_episodes: int) -> AbstractContextManager[EpisodeWriter]:
-        """Begin to write episodes.
-
-        Args:
-            stage: folder for new versions of the files; each takes the place of the one of the
-                same relative path when the change is committed.
-            total_episodes: number of episodes that count. Files may hold more, if real Minari was
-                killed between writing them and the metadata; those are dropped with a warning.
-        """
-
-    @contextmanager
-    def _change(self) -> Iterator[Change]:
-        with transaction(self.data_path) as stage:
-            metadata: dict[str, Any] = {"total_episodes": 0, "total_steps": 0}
-            metadata |= self.read_raw_metadata(self.data_path)
-            count = metadata["total_episodes"]
-            with ExitStack() as stack:
-                change = Change(metadata, lambda: stack.enter_context(self._writer(stage, count)))
-                yield change
-            if change.has_episodes:
-                metadata["dataset_size"] = directory_size(self.data_path, stage)
-            text = dump_metadata(metadata)
-            (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
 
 
 def _encoded_always(metadata: Mapping[str, Any]) -> bool:

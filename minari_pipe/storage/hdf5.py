@@ -37,20 +37,18 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.episode import EpisodeData
 from minari_pipe.errors import (
     CorruptDatasetError,
-    DatasetExistsError,
     DatasetNotFoundError,
     InvalidEpisodeError,
     MinariPipeError,
 )
-from minari_pipe.metadata import dump_metadata
+from minari_pipe.files import current, replacing, require_space
 from minari_pipe.storage.agreement import check_agreement
 from minari_pipe.storage.attributes import EXACT, flatten_attributes, unflatten_attributes
-from minari_pipe.storage.base import METADATA_FILE_NAME, DirectoryStorage, directory_size
 from minari_pipe.storage.columns import Columns, check_space_names
-from minari_pipe.storage.files import current, replacing, require_space, transaction
+from minari_pipe.storage.directory import DirectoryStorage
 from minari_pipe.storage.hdf5_format import nodes
 from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked, trust
 from minari_pipe.storage.hdf5_values import (
@@ -66,8 +64,7 @@ from minari_pipe.storage.hdf5_values import (
     write_attribute,
     write_column,
 )
-from minari_pipe.storage.jpeg import has_images
-from minari_pipe.storage.writer import EpisodeWriter, buffer_of
+from minari_pipe.storage.writer import EpisodeWriter
 from minari_pipe.tree import leaves
 
 MAIN_FILE_NAME = "main_data.hdf5"
@@ -84,20 +81,18 @@ _GROUPS = frozenset({"observations", "actions", "rewards", "terminations", "trun
 class EpisodeFile(EpisodeWriter):
     """An HDF5 file of ``episode_<i>`` groups, numbered from 0 without gaps.
 
-    Use one of the context managers :meth:`create`, :meth:`open` and :meth:`extend`. What is
-    written appears under the file's name only at a clean exit, wholly or not at all.
+    Use one of the context managers :meth:`create`, :meth:`open` and :meth:`append_to`.
     """
 
     def __init__(self, file: nodes.File | h5py.File, path: Path) -> None:
         self._file: Any = file  # of h5py if it is written
         self._path = path
         self._count = sum(1 for name in file if _EPISODE.fullmatch(name))
-        self._steps: int | None = None
 
     @classmethod
     @contextmanager
     def create(cls, path: str | Path) -> Iterator[EpisodeFile]:
-        """Write a new file, replacing one of this name at a clean exit."""
+        """Write a new file, which appears, replacing one of this name, only at a clean exit."""
         path = Path(path)
         with replacing(path) as beside, h5py.File(beside, "w") as file:
             yield cls(file, path)
@@ -123,18 +118,6 @@ class EpisodeFile(EpisodeWriter):
 
     @classmethod
     @contextmanager
-    def extend(cls, path: str | Path) -> Iterator[EpisodeFile]:
-        """Append to a copy of the file, which replaces it at a clean exit."""
-        path = Path(path)
-        with _translated(path):
-            check_structure(path)
-        with replacing(path) as beside:
-            shutil.copyfile(path, beside)
-            with cls.append_to(beside, path) as episodes:
-                yield episodes
-
-    @classmethod
-    @contextmanager
     def append_to(cls, path: Path, name: Path | None = None) -> Iterator[EpisodeFile]:
         """Append to the file itself, which nobody else reads yet; messages call it ``name``.
 
@@ -150,16 +133,6 @@ class EpisodeFile(EpisodeWriter):
     def __len__(self) -> int:
         """Number of episodes."""
         return self._count
-
-    @property
-    def total_steps(self) -> int:
-        """Number of steps of all episodes."""
-        if self._steps is None:
-            with _translated(self._path):
-                self._steps = sum(
-                    int(self._group(index).attrs["total_steps"]) for index in range(len(self))
-                )
-        return self._steps
 
     def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
         attributes = dict(attributes)
@@ -181,8 +154,6 @@ class EpisodeFile(EpisodeWriter):
             self._discard(name)
             raise
         self._count += 1
-        if self._steps is not None:
-            self._steps += attributes["total_steps"]
 
     def _require_space(self, columns: Columns) -> None:
         more = sum(_size(leaf) + _OVERHEAD for _, leaf in leaves(columns))
@@ -207,7 +178,6 @@ class EpisodeFile(EpisodeWriter):
         with _translated(self._path):
             for key, column in groups.items():
                 extend_column(group, key, column, f"episode {index}: {key}")
-            self._steps = None
             return group["rewards"][()]
 
     def _set_attributes(self, index: int, attributes: Mapping[str, Any]) -> None:
@@ -227,14 +197,12 @@ class EpisodeFile(EpisodeWriter):
             group = self._group(index)
         for name, value in flat.items():
             write_attribute(group, name, value)
-        self._steps = None
 
     def cut(self, episodes: int) -> None:
         """Remove all episodes from number ``episodes`` on."""
         for index in range(episodes, len(self)):
             self._discard(f"episode_{index}")
         self._count = min(self._count, episodes)
-        self._steps = None
 
     def read(
         self,
@@ -289,13 +257,6 @@ class EpisodeFile(EpisodeWriter):
                 total_steps = attributes.get("total_steps")
                 check_agreement(vars(episode), observation_space, action_space, total_steps)
             return episode
-
-    def read_buffer(
-        self, index: int, observation_space: gym.Space, action_space: gym.Space
-    ) -> EpisodeBuffer:
-        """Read an episode with all its attributes, ready to be appended elsewhere."""
-        episode = self.read(index, observation_space, action_space, frames=True)
-        return buffer_of(vars(episode), self.episode_metadata(index))
 
     def episode_metadata(self, index: int) -> dict[str, Any]:
         """Return an episode's attributes, options nested again.
@@ -412,33 +373,6 @@ class HDF5Storage(DirectoryStorage):
                 )
                 file.cut(total_episodes)
             yield file
-
-    def adopt(self, path: Path) -> None:
-        """Take a copy of an :class:`EpisodeFile` as the data of this storage, which is empty.
-
-        Raises:
-            DatasetExistsError: the storage has episodes.
-        """
-        spaces = (self.observation_space, self.action_space)
-        with transaction(self.data_path) as stage:
-            metadata = self.read_raw_metadata(self.data_path)
-            if metadata["total_episodes"]:
-                raise DatasetExistsError(
-                    f"{self.data_path} has {metadata['total_episodes']} episodes already"
-                )
-            with EpisodeFile.open(path) as file:
-                metadata["total_episodes"] = len(file)
-                metadata["total_steps"] = file.total_steps
-                if self.jpeg_encoding and has_images(*spaces):
-                    with EpisodeFile.create(stage / MAIN_FILE_NAME) as own:
-                        for index in range(len(file)):
-                            buffer = file.read_buffer(index, *spaces)
-                            own.append(buffer, *spaces, jpeg_encoding=True)
-                else:
-                    shutil.copyfile(path, stage / MAIN_FILE_NAME)
-            metadata["dataset_size"] = directory_size(self.data_path, stage)
-            text = dump_metadata(metadata)
-            (stage / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
 
 
 def _size(leaf: Any) -> int:

@@ -9,8 +9,9 @@ from typing import Any
 
 from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
 from minari_pipe.errors import DatasetExistsError, MinariPipeError
+from minari_pipe.files import MANIFEST
 from minari_pipe.identity import manifest
-from minari_pipe.manifest import MANIFEST, changed_files, read_manifest
+from minari_pipe.manifest import changed_files, read_manifest
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256, metadata_text
 from minari_pipe.pipeline.manifest import released_manifest
 from minari_pipe.pipeline.stage import StageRun, run_stage

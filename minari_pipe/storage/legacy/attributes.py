@@ -38,6 +38,7 @@ import h5py
 import numpy as np
 
 from minari_pipe.environments import recover
+from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.agreement import check_agreement
@@ -45,7 +46,6 @@ from minari_pipe.storage.attributes import unflatten_attributes
 from minari_pipe.storage.hdf5_format.checked import open_checked
 from minari_pipe.storage.hdf5_values import check_leaf, member, read_column, read_infos, read_leaf
 from minari_pipe.storage.legacy.base import (
-    FINAL_OBSERVATION_MISSING,
     LegacyStorage,
     Stamp,
     dataset_id_of,

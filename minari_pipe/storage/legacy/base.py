@@ -29,9 +29,6 @@ from minari_pipe.storage.hdf5_format.checked import check_structure
 from minari_pipe.storage.hdf5_heaps import refuse_endless_heaps
 from minari_pipe.tree import join_path, leaves, map_leaves
 
-#: attribute of an episode whose layout kept no observation after the last step: the last row of
-#: its observations is the one before repeated, so its last transition leads nowhere
-FINAL_OBSERVATION_MISSING = "final_observation_missing"
 #: attribute of an episode that ends without a flag in the file: the last truncation was set
 TRUNCATION_INFERRED = "truncation_inferred"
 

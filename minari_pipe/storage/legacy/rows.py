@@ -15,11 +15,11 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5_format.checked import open_checked
 from minari_pipe.storage.hdf5_values import check_leaf, member
 from minari_pipe.storage.legacy.base import (
-    FINAL_OBSERVATION_MISSING,
     TRUNCATION_INFERRED,
     LegacyStorage,
     Stamp,

@@ -1,8 +1,9 @@
-"""Files that appear whole or not at all, and the lock that lets one process write at a time."""
+"""Files that appear whole or not at all, one writer at a time, and what their bytes are."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,6 +25,15 @@ T = TypeVar("T")
 
 _STAGE = ".minari_pipe-stage"
 _COMMIT = ".minari_pipe-commit"
+
+MANIFEST = "manifest.json"
+"""The file of a dataset that lies beside the directory of its data; a transaction may change it."""
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """The sha256 of a file's bytes, as 64 hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
@@ -106,19 +116,30 @@ def transaction(directory: Path) -> Iterator[Path]:
         _roll_forward(directory)
 
 
+def staged_manifest(stage: Path) -> Path:
+    """Where a transaction finds a new manifest, which is no file of its directory."""
+    return stage / f".{MANIFEST}"
+
+
 def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = None) -> T:
     """Return ``read`` of a file as the last transaction of its directory left it.
 
     Args:
-        path: the file.
+        path: the file, in the directory of the transactions; or its manifest.
         read: opens or reads the path that it is given; FileNotFoundError says it is not there.
         directory: where the transactions are, if it is not the file's own folder.
+
+    Raises:
+        FileNotFoundError: there is no such file.
     """
     directory = path.parent if directory is None else directory
     commit = directory / _COMMIT
     if commit.is_dir():
+        is_manifest = path == directory.parent / MANIFEST
         try:
-            return read(commit / path.relative_to(directory))
+            return read(
+                staged_manifest(commit) if is_manifest else commit / path.relative_to(directory)
+            )
         except FileNotFoundError:
             pass  # not part of the commit, or moved to its place meanwhile
     return read(path)
@@ -128,6 +149,8 @@ def _roll_forward(directory: Path) -> None:
     """Move the files of a commit to their places, those at the top last."""
     commit = directory / _COMMIT
     if commit.is_dir():
+        if staged_manifest(commit).is_file():
+            os.replace(staged_manifest(commit), directory.parent / MANIFEST)
         _move(str(commit), str(directory))
         shutil.rmtree(commit)
 
@@ -137,9 +160,9 @@ def _move(source: str, target: str) -> None:
         entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
     for entry in entries:
         place = os.path.join(target, entry.name)
-        if not entry.is_dir():
+        if not entry.is_dir(follow_symlinks=False):
             os.replace(entry.path, place)
-        elif os.path.lexists(place):
+        elif os.path.isdir(place) and not os.path.islink(place):  # a link could lead anywhere
             _move(entry.path, place)
         else:  # a new folder moves at once, which is what a format of many small ones needs
             os.rename(entry.path, place)
