@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.policies import archive
-from minari_pipe.policies.algorithms import build_policy
+from minari_pipe.policies.algorithms import ALGORITHMS, build_policy
 from minari_pipe.policies.checkpoint import (
     load_policy,
     load_weights,
@@ -271,6 +271,13 @@ def test_building_leaves_the_global_generator_alone():
     before = torch.random.get_rng_state()
     build_policy("sac", "MlpPolicy", None, VECTOR, ACTIONS["box"])
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_optimizer_is_made_which_would_import_the_compiler(algorithm, monkeypatch):
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", lambda *_, **__: pytest.fail("made"))
+    action_space = ACTIONS["discrete" if algorithm == "dqn" else "box"]
+    build_policy(algorithm, "MlpPolicy", None, VECTOR, action_space)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac", "td3", "ddpg"])

@@ -281,7 +281,8 @@ def build_policy(
         action_space: the environment's.
 
     Returns:
-        The policy on the CPU in evaluation mode. PyTorch's global generator is left as it was.
+        The policy on the CPU in evaluation mode, without an optimizer. PyTorch's global generator
+        is left as it was.
 
     Raises:
         ConfigError: an unknown name, a value of the wrong kind, or spaces that do not fit.
@@ -293,6 +294,8 @@ def build_policy(
     cls = find_policy_class(algorithm, policy_class)
     if "ortho_init" in inspect.signature(cls.__init__).parameters:
         kwargs.setdefault("ortho_init", False)  # slow, and the weights are replaced anyway
+    # It only acts; and the first optimizer of a process imports PyTorch's compiler, for 2 s.
+    kwargs["optimizer_class"] = lambda *_, **__: None
     seen = network_observation_space(observation_space)
     try:
         with torch.random.fork_rng(devices=[]):
