@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -475,5 +476,15 @@ def packages_of(env_id: str) -> dict[str, str]:
                 _require(simulators, env_id, pip)
                 names += simulators
         top = entry_point.split(":")[0].split(".")[0]
-        names += importlib.metadata.packages_distributions().get(top, [])
+        names += distributions_of(top) if top not in names else []
     return {name: importlib.metadata.version(name) for name in dict.fromkeys(names)}
+
+
+def distributions_of(package: str) -> list[str]:
+    """Names of the distributions that an importable top-level package comes from."""
+    return _packages_distributions().get(package, [])
+
+
+@functools.cache  # reads the files of everything that is installed, half a second or more
+def _packages_distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()

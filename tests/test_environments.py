@@ -197,6 +197,11 @@ def test_the_packages_of_an_environment_name_its_simulator():
     assert set(packages_of("CartPole-v1")) == {"gymnasium"}
 
 
+def test_what_is_known_is_not_looked_for_in_all_that_is_installed(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: pytest.fail("slow"))
+    assert set(packages_of("CartPole-v1")) == {"gymnasium"}
+
+
 def test_a_wrapper_without_its_arguments_is_left_out_with_a_warning():
     wrappers = [
         {"name": "Monitor", "entry_point": "no_such_package:Monitor", "kwargs": None},

@@ -138,6 +138,8 @@ def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
+    from minari_pipe.environments import distributions_of
+
     names: list[str] = []
     for use in policies(params, stage):
         for target in targets(use):
@@ -146,7 +148,7 @@ def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
                 names += SB3_PACKAGES
             elif module.split(".")[0] != PACKAGE.name:
                 top = module.split(".")[0]
-                names += importlib.metadata.packages_distributions().get(top, [])
+                names += distributions_of(top)
     return {name: importlib.metadata.version(name) for name in names}
 
 
