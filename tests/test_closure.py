@@ -7,11 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.closure import import_closure, module_files, source_folder
-from tests.recipe_runs import SMALL, is_possible, run_recipe
 
 
 def write(root: Path, **files: str) -> Path:
@@ -130,20 +128,3 @@ def test_the_users_source_is_found_and_installed_packages_are_left_out(tmp_path,
     assert source_folder("json", root) is None
     assert source_folder("gymnasium.wrappers", root) is None
     assert source_folder("no_such_module", root) is None
-
-
-@pytest.mark.parametrize("name", sorted(SMALL))
-def test_a_stage_imports_only_what_its_dependencies_declare(name, tmp_path_factory):
-    if not is_possible(name):
-        pytest.skip("the real demonstrations are not beside the checkout")
-    runs = run_recipe(name, tmp_path_factory.getbasetemp())
-    root = runs.checkout.root
-    written = yaml.safe_load((root / "pipelines" / name / "dvc.yaml").read_text())["stages"]
-    assert set(written) == set(runs.imports)
-    for stage, entry in written.items():
-        declared = {root / dep for dep in entry["deps"]}
-        real = {Path(file) for file in runs.imports[stage].values()}
-        assert all(file.is_relative_to(root) for file in real)
-        assert root / "minari_pipe" / "pipeline" / "stages" / f"{stage}.py" in real
-        undeclared = {str(file.relative_to(root)) for file in real - declared}
-        assert not undeclared, f"{stage} of {name} imports what it does not declare"

@@ -1,11 +1,20 @@
-"""Every recipe gives the same bytes in two workspaces that have nothing in common."""
+"""Every recipe gives the same bytes in two workspaces that have nothing in common.
+
+Whatever looks at those runs stands here: files are shared out among processes, and each process
+that looked would run the recipes again.
+"""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from tests.recipe_runs import SMALL, is_possible, run_recipe
+import pytest
+import yaml
+
+from tests.recipe_runs import SMALL, RecipeRun, arguments_of, is_possible, run_recipe
 from tests.repositories import hashes
+from tests.wheels import installed_wheel
+from tests.workspaces import stages_that_ran
 
 IDS = {
     "cartpole_expert": "cartpole/expert-v0",
@@ -15,11 +24,19 @@ IDS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
-def test_a_recipe_gives_the_same_bytes_anywhere(name, tmp_path_factory):
+@pytest.fixture(params=sorted(SMALL))
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def runs(name, tmp_path_factory) -> RecipeRun:
     if not is_possible(name):
         pytest.skip("the real demonstrations are not beside the checkout")
-    runs = run_recipe(name, tmp_path_factory.getbasetemp())
+    return run_recipe(name, tmp_path_factory.getbasetemp())
+
+
+def test_a_recipe_gives_the_same_bytes_anywhere(name, runs):
     first, second = runs.checkout, runs.wheel
     published = hashes(first.root / "datasets" / IDS[name])
     assert {"data/main_data.hdf5", "data/metadata.json", "manifest.json"} == set(published)
@@ -31,3 +48,38 @@ def test_a_recipe_gives_the_same_bytes_anywhere(name, tmp_path_factory):
         assert installed == published
     metadata = (first.root / "datasets" / IDS[name] / "data" / "metadata.json").read_text()
     assert str(first.root) not in metadata
+
+
+def test_a_stage_imports_only_what_its_dependencies_declare(name, runs):
+    root = runs.checkout.root
+    written = yaml.safe_load((root / "pipelines" / name / "dvc.yaml").read_text())["stages"]
+    assert set(written) == set(runs.imports)
+    for stage, entry in written.items():
+        declared = {root / dep for dep in entry["deps"]}
+        real = {Path(file) for file in runs.imports[stage].values()}
+        assert all(file.is_relative_to(root) for file in real)
+        assert root / "minari_pipe" / "pipeline" / "stages" / f"{stage}.py" in real
+        undeclared = {str(file.relative_to(root)) for file in real - declared}
+        assert not undeclared, f"{stage} of {name} imports what it does not declare"
+
+
+@pytest.mark.parametrize("name", ["cartpole_expert"])
+def test_a_recipe_runs_in_an_empty_folder(name, runs, tmp_path_factory):
+    installed, workspace = installed_wheel(tmp_path_factory.getbasetemp()), runs.wheel
+    code = "import minari_pipe; print(minari_pipe.__file__)"
+    where = installed.run(workspace, "python", "-c", code).strip()
+    assert where.startswith(str(installed.bin.parent))
+    data = workspace.minari_root / "cartpole" / "expert-v0" / "data"
+    assert {p.name for p in data.iterdir()} == {"main_data.hdf5", "metadata.json"}
+    assert not (workspace.root / "conf").exists()
+    # The code of the stages lies outside: a number stands for it.
+    stages = yaml.safe_load((workspace.root / "pipelines" / name / "dvc.yaml").read_text())
+    for stage, entry in stages["stages"].items():
+        assert not [d for d in entry.get("deps", []) if d.endswith(".py")]
+        assert f"code.{stage}" in next(iter(entry["params"][0].values()))
+    # From a subfolder, by the console script: the same workspace.
+    (workspace.root / "notes").mkdir()
+    script = ("minari-pipe", f"+dataset={name}", *arguments_of(name))
+    output = installed.run(workspace, *script, folder="notes")
+    assert stages_that_ran(output) == []
+    assert list((workspace.root / "notes").iterdir()) == []
