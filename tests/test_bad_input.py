@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from minari_pipe.pipeline import driver
 from minari_pipe.pipeline.command import run
-from minari_pipe.pipeline.driver import _forget
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, home_variables
 from tests.workspaces import make_workspace, minari_pipe, run_ok, tiny, validation
 
 BASE = "+dataset=tiny"
@@ -27,6 +27,24 @@ def workspace(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("sys.argv", ["minari_pipe"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A workspace in which a run ended well, and the home of who ran it."""
+    folder = tmp_path_factory.mktemp("made")
+    workspace = make_workspace(folder / "work", tiny=tiny("tests/tiny-v0"))
+    run_ok(workspace, BASE, **home_variables(folder / "home"))
+    return folder
+
+
+@pytest.fixture
+def finished(made, tmp_path, monkeypatch) -> Path:
+    """A copy of it to change; it has been moved, home and all."""
+    shutil.copytree(made, tmp_path / "finished", symlinks=True)
+    for variable, place in home_variables(tmp_path / "finished" / "home").items():
+        monkeypatch.setenv(variable, place)
+    return tmp_path / "finished" / "work"
 
 
 def files(folder: Path) -> set[Path]:
@@ -263,10 +281,13 @@ def test_the_user_may_set_hydra_but_no_file_what_lies_beside_or_below(workspace)
     one_line(done, "hydra/launcher/mine is no setting of Hydra or of an installed plugin")
 
 
-def test_a_folder_that_a_config_gives_hydra_is_not_made(workspace):
+def test_a_folder_that_a_config_gives_hydra_is_not_made(workspace, monkeypatch):
     config = workspace / "conf" / "dataset" / "tiny.yaml"
     config.write_text(config.read_text() + "hydra: {run: {dir: elsewhere}}\n")
-    run_ok(workspace, BASE)
+    ran = []  # in place of DVC and the stages, of which none knows Hydra
+    monkeypatch.setattr(driver, "run_pipeline", lambda name, *_: ran.append(name))
+    assert run([BASE]) == 0
+    assert ran == ["tiny"]
     assert not (workspace / "elsewhere").exists()
 
 
@@ -420,9 +441,11 @@ def test_what_fails_in_its_first_stage_leaves_no_pipeline(workspace):
     one_line(minari_pipe(workspace, BASE, "env.id=Ant-v3"), "moved to the gymnasium-robotics")
     assert files(workspace) == before
     assert not (workspace / "pipelines" / "tiny").exists()
-    run_ok(workspace, BASE)
-    one_line(minari_pipe(workspace, BASE, "env.id=Ant-v3"), "moved to the gymnasium-robotics")
-    assert (workspace / "pipelines" / "tiny" / "dvc.lock").is_file()
+
+
+def test_what_fails_later_keeps_the_pipeline_that_was_there(finished):
+    one_line(minari_pipe(finished, BASE, "env.id=Ant-v3"), "moved to the gymnasium-robotics")
+    assert (finished / "pipelines" / "tiny" / "dvc.lock").is_file()
 
 
 @pytest.mark.parametrize("finished", ["block_00000.json.record", "policy.done", None])
@@ -434,7 +457,7 @@ def test_a_first_run_that_finished_something_keeps_its_pipeline(finished, tmp_pa
         scratch = tmp_path / ".minari_pipe" / "work" / "p" / "collect" / "1a2b" / "blocks"
         scratch.mkdir(parents=True)
         (scratch / finished).write_text("")
-    _forget("p", tmp_path)
+    driver._forget("p", tmp_path)
     assert params.exists() == bool(finished)
 
 
@@ -451,20 +474,18 @@ def test_the_place_of_the_dataset_is_checked_before_the_work(workspace, tmp_path
     assert (other / "main_data.hdf5").read_bytes() == b"of another tool"
 
 
-def test_a_pipeline_of_another_config_is_not_taken_over(workspace):
-    (workspace / "conf" / "dataset" / "other.yaml").write_text(tiny("tests/other-v0"))
-    run_ok(workspace, BASE)
-    before = files(workspace)
+def test_a_pipeline_of_another_config_is_not_taken_over(finished):
+    (finished / "conf" / "dataset" / "other.yaml").write_text(tiny("tests/other-v0"))
+    before = files(finished)
     one_line(
-        minari_pipe(workspace, "+dataset=other", "pipeline=tiny"),
+        minari_pipe(finished, "+dataset=other", "pipeline=tiny"),
         "pipeline 'tiny' is that of +dataset=tiny, and this command chooses +dataset=other",
     )
-    assert files(workspace) == before
+    assert files(finished) == before
 
 
-def test_an_id_of_another_pipeline_is_refused(workspace):
-    run_ok(workspace, BASE)
-    done = minari_pipe(workspace, BASE, "pipeline=other")
+def test_an_id_of_another_pipeline_is_refused(finished):
+    done = minari_pipe(finished, BASE, "pipeline=other")
     assert done.returncode == 1
     assert "dataset id 'tests/tiny-v0' belongs to pipeline 'tiny'" in done.stderr
-    assert not (workspace / "pipelines" / "other").exists()
+    assert not (finished / "pipelines" / "other").exists()

@@ -40,7 +40,7 @@ VICTIMS = (
     ("shell", "stage"),
     ("driver", "shell", "stage"),
 )
-N_SEEDED = 70 if FULL else 10
+N_SEEDED = 70 if FULL else len(VICTIMS)
 
 BLOCK = "minari_pipe.pipeline.blocks:BlockStore.get"
 PHASES = {

@@ -87,21 +87,28 @@ def run(workspace: Workspace, *arguments: str, **environment: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Workspace:
-    """A workspace of the installed package, with a policy and an environment of the user's own."""
-    workspace = dvc_workspace(tmp_path_factory.mktemp("rerun"), mine=MINE, replayed=REPLAYED)
+    """A workspace of the installed package, with a policy of the user's own."""
+    workspace = dvc_workspace(tmp_path_factory.mktemp("rerun"), mine=MINE)
     (workspace.root / "my_package").mkdir()
     (workspace.root / "my_package" / "rules.py").write_text(RULES)
     (workspace.root / "my_policy.py").write_text(MY_POLICY)
-    (workspace.root / "my_env.py").write_text(MY_ENV)
-    write_dapg(workspace.root / "demos.pickle", counting_episodes())
     assert run(workspace, "+dataset=mine") == ALL
-    assert run(workspace, "+dataset=replayed") == ALL
     return workspace
 
 
 @pytest.fixture
 def workspace(made: Workspace, tmp_path: Path) -> Workspace:
     return made.copy(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory) -> Workspace:
+    """A workspace with demonstrations in an environment of the user's own."""
+    workspace = dvc_workspace(tmp_path_factory.mktemp("replayed"), replayed=REPLAYED)
+    (workspace.root / "my_env.py").write_text(MY_ENV)
+    write_dapg(workspace.root / "demos.pickle", counting_episodes())
+    assert run(workspace, "+dataset=replayed") == ALL
+    return workspace
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +171,15 @@ def test_a_line_in_the_users_policy_reruns_collect(workspace):
     assert run(workspace, "+dataset=mine") == ["collect", "create", "validate", "publish"]
 
 
-def test_a_changed_file_of_demonstrations_reruns_collect(workspace):
+def test_a_changed_file_of_demonstrations_reruns_collect(replayed, tmp_path):
+    workspace = replayed.copy(tmp_path)
     write_dapg(workspace.root / "demos.pickle", counting_episodes(seed=1))
     expected = ["collect", "create", "validate", "publish"]
     assert run(workspace, "+dataset=replayed") == expected
 
 
-def test_a_line_in_the_users_environment_reruns_whatever_makes_one(workspace):
+def test_a_line_in_the_users_environment_reruns_whatever_makes_one(replayed, tmp_path):
+    workspace = replayed.copy(tmp_path)
     with (workspace.root / "my_env.py").open("a") as file:
         file.write("# a remark\n")
     assert run(workspace, "+dataset=replayed") == ["collect", "ref_scores", "validate"]
