@@ -12,8 +12,8 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/test.stamp lint
 	$(BIN)/python -m pytest --doctest-modules minari_pipe
-	$(BIN)/python -m pytest -m "not alone" -n $(JOBS) --dist loadfile
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m "not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m alone $$(grep -l "mark.alone" tests/*.py)
 
 test-all: export MINARI_PIPE_FULL = 1
 test-all: test

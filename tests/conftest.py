@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import gymnasium as gym
@@ -15,10 +17,52 @@ FULL = os.environ.get("MINARI_PIPE_FULL") == "1"
 """`make test-all`: the random cases at full count."""
 
 
+LONGEST = (
+    "test_kill",
+    "test_stages_rerun",
+    "test_reproducible",
+    "test_door_human",
+    "test_bad_input",
+    "test_signals",
+    "test_dvc",
+    "test_stage_errors",
+    "test_checks",
+    "test_storage_arrow",
+    "test_concurrency",
+    "test_stranger",
+    "test_command",
+    "test_release",
+    "test_fuzz",
+)
+"""The files that take half a minute or more, as the table of time shows."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, so that at the end no process is left alone with one.
+
+    ``--no-loadscope-reorder`` keeps this order: pytest-xdist's own puts files of few tests last,
+    and those are the long ones.
+    """
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Places for one home after another.
+
+    Numbered here, since pytest lists its whole folder to find its next number, for each of
+    thousands of tests.
+    """
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep every test away from the user's datasets, caches, trust and DVC settings."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     for variable, place in home_variables(home).items():
         monkeypatch.setenv(variable, place)
     for variable in ("MINARI_PIPE_TRUSTED_MODULES", "MINARI_PIPE_TRUSTED_SHA256"):
