@@ -55,6 +55,9 @@ class EpisodeTable:
         attributes = storage.get_episode_metadata(indices)
         for index, own in zip(indices, attributes, strict=True):
             row = {**dict.fromkeys(COLUMNS), **own, "id": index}
+            for name in REWARD_STATISTICS:
+                if not isinstance(row[name], int | float | np.integer | np.floating):
+                    row[name] = None  # what is no number is as good as not stored
             row["return"] = row["rewards_sum"]
             self._rows.append(row)
         custom = dict.fromkeys(name for row in self._rows for name in row)
@@ -134,7 +137,9 @@ class EpisodeTable:
             return
         episodes = self._storage.get_episodes([row["id"] for row in lacking])
         for row, episode in zip(lacking, episodes, strict=True):
-            for name, value in reward_statistics(episode["rewards"]).items():
+            rewards = episode["rewards"]
+            computed = reward_statistics(rewards) if len(rewards) else {"rewards_sum": 0.0}
+            for name, value in computed.items():
                 if row[name] is None:
                     row[name] = value
             row["return"] = row["rewards_sum"]

@@ -12,10 +12,15 @@ from typing import Any
 from minari_pipe.copying import STORAGE_KEYS
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.dataset_spec import parse_spec
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.environments import todays_spec
 from minari_pipe.episode import FINAL_OBSERVATION_MISSING
-from minari_pipe.errors import DatasetNotFoundError, InvalidDatasetIdError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidDatasetIdError,
+)
 from minari_pipe.library import load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
@@ -85,7 +90,7 @@ def migrate_dataset(
         if key in metadata:
             metadata[key] = _todays_spec(metadata[key])
     left_out = {}
-    for key, what in list(metadata_faults(metadata)):
+    for key, what in list(_faults(metadata)):
         if key in metadata:
             left_out[key] = metadata.pop(key)
             unknown.append(f"{key} is left out of the metadata: it {what}"[:300])
@@ -179,6 +184,16 @@ def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:
     ):
         unknown.append("images may have been stored as JPEG, whose loss cannot be undone")
     return steps, unknown
+
+
+def _faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what today's readers would not take, real Minari among them, and why."""
+    yield from metadata_faults(metadata)
+    for key in ("env_spec", "eval_env_spec"):
+        try:
+            parse_spec(metadata.get(key), key)
+        except CorruptDatasetError as error:
+            yield key, f"is not the spec of an environment: {error}"
 
 
 def _todays_spec(spec: Any) -> Any:

@@ -9,7 +9,9 @@ import sys
 import warnings
 from pathlib import Path
 
+import h5py
 import numpy as np
+import pytest
 from gymnasium import spaces
 from rich.console import Console
 from typer.testing import CliRunner
@@ -18,6 +20,7 @@ import minari_pipe
 from minari_pipe.cli import app, datasets, tables
 from minari_pipe.episode import EpisodeBuffer
 from tests.conftest import CHECKOUT
+from tests.legacy_files import d4rl_columns, write_attributes, write_d4rl, write_flat
 
 ID = "tests/tiny-v0"
 
@@ -81,6 +84,47 @@ def test_show_describes_a_dataset_and_takes_the_latest_version() -> None:
         assert text in out, text
     assert json.loads(run("show", "tests/tiny", "--json").stdout)["dataset_id"] == "tests/tiny-v1"
     assert "Did you mean 'tests/tiny-v0'" in error("show", "tests/tyni-v0")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"author": 3},
+        {"combined_datasets": 3},
+        {"requirements": 5},
+        {"ref_min_score": "low"},
+        {"env_spec": "null"},
+        {"env_spec": "[]"},
+        {"env_spec": 3},
+        {"eval_env_spec": '{"additional_wrappers": 7}'},
+    ],
+    ids=str,
+)
+def test_metadata_of_wrong_types_is_shown_as_such(wrong) -> None:
+    path = make().storage.data_path / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert ID in run("list").stdout
+    assert "ot valid" in run("show", ID).stdout
+
+
+def test_statistics_that_are_no_numbers_are_computed() -> None:
+    make().storage.update_episode_metadata([{"rewards_sum": "much"}], [4])
+    assert "mean 8.00, from 0.00 to 20.00" in run("show", ID).stdout
+
+
+def test_data_of_older_layouts_is_validated_like_todays(tmp_path) -> None:
+    root = minari_pipe.get_dataset_path()
+    write_attributes(root, "old-v0", [0, 1])
+    write_flat(root / "flat.hdf5", [2, 3])
+    file = write_d4rl(tmp_path / "maze.hdf5", d4rl_columns([2, 3]))
+    for name in ("old-v0", str(root / "old-v0"), "flat", str(file)):
+        assert f"{name}: ok, 0 warnings" in run("validate", name).stdout
+    with h5py.File(root / "old-v0/data/main_data.hdf5", "r+") as opened:
+        opened["episode_1/observations"][0] = -5
+        opened.attrs["author_email"] = "nobody"
+    out = run("validate", "old-v0", code=1).stdout
+    for text in ("author_email", "episode 1 / observations", "old-v0: 1 error, 1 warning"):
+        assert text in out, out
 
 
 def test_delete_asks_unless_told_not_to() -> None:

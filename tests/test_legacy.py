@@ -611,6 +611,7 @@ def test_a_flat_file_is_cut_into_episodes(root):
     episode = dataset[1]
     assert rows(episode.observations) == [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0], [8.0, 9.0]]
     assert rows(episode.actions) == [2, 0, 1]
+    assert episode.actions.dtype == dataset.action_space.dtype
     assert rows(episode.rewards) == [0.5, 0.75, 1.0]
     assert rows(episode.terminations) == [False, False, True]
     assert episode.terminations.dtype == bool
@@ -641,6 +642,21 @@ def test_a_rest_without_an_end_is_an_episode_of_its_own(root):
     assert rows(dataset[1].truncations) == [False, False, True]
     [attributes] = dataset.storage.get_episode_metadata([1])
     assert attributes["truncation_inferred"] is True
+
+
+def test_an_episode_without_steps_has_a_return_of_0(root):
+    data = write_attributes(root, "old-v0", [0, 7])
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        for name, rows in {"observations": 1, "actions": 0, "rewards": 0}.items():
+            values = file["episode_1"][name][:rows]
+            del file["episode_1"][name]
+            file["episode_1"][name] = values
+        for name in ("terminations", "truncations"):
+            del file["episode_1"][name]
+            file["episode_1"][name] = np.zeros(0, bool)
+    table = load_dataset("old-v0").episodes
+    assert table["return"].tolist() == [1.5, 0.0]
+    assert table["rewards_max"].tolist() == [1.0, None]
 
 
 def test_a_file_of_0_1_has_no_environment_and_may_lack_the_ends(root):

@@ -170,6 +170,16 @@ def test_what_users_added_is_kept(root):
     assert attributes["infos_filled"] == {"late": [[0, 1]]}
 
 
+@pytest.mark.parametrize("spec", ["null", "[1]", "{}", '{"id": 3, "additional_wrappers": 7}'])
+def test_what_is_no_spec_is_left_out_so_that_minari_reads_the_result(root, spec):
+    minari = pytest.importorskip("minari")
+    write_attributes(root, "old-v0", [0], env_spec=spec)
+    dataset, unknown = migrated("old-v0")
+    assert dataset.storage.metadata["migration"]["left_out"] == {"env_spec": spec}
+    assert any("env_spec is left out" in sentence for sentence in unknown)
+    assert len(minari.load_dataset(dataset.id)) == 1
+
+
 def test_without_trust_it_says_that_values_stay_flattened():
     dataset, unknown = migrated(GOLDEN / "0.3.1" / "nest-random-v0")
     assert dataset.observation_space.shape == (9,)

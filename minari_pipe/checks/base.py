@@ -16,6 +16,7 @@ import gymnasium as gym
 from minari_pipe.errors import ConfigError
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
+from minari_pipe.storage.legacy.base import LegacyStorage
 from minari_pipe.tree import Path as LeafPath
 
 Level = Literal["error", "warning", "note"]
@@ -116,16 +117,20 @@ class Subject:
 
         Args:
             data_path: the folder with ``metadata.json`` and the data files.
-            metadata: the final metadata; ``None``: those in ``metadata.json``.
+            metadata: the final metadata; ``None``: those in ``metadata.json``. Of an older layout
+                its own, in the form that migrating gives them: its data is judged, not its age.
             options: settings of the validation.
         """
         storage, fault = None, ""
         try:
-            storage = MinariStorage.read(data_path)
+            storage = MinariStorage.read(data_path, trusted_modules=options.trusted_modules)
         except Exception as exc:  # an environment may be asked for missing spaces
             fault = relative(f"{type(exc).__name__}: {exc}", data_path)
         if metadata is None:
-            metadata = _raw_metadata(Path(data_path) / METADATA_FILE_NAME)
+            if isinstance(storage, LegacyStorage):
+                metadata = storage.todays_metadata()
+            else:
+                metadata = _raw_metadata(Path(data_path) / METADATA_FILE_NAME)
         return cls(storage, metadata, Path(data_path), options, fault)
 
     @cached_property

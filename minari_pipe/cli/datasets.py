@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from minari_pipe.cli.tables import (
     print_table,
 )
 from minari_pipe.dataset import MinariDataset
+from minari_pipe.dataset_spec import parse_spec
 from minari_pipe.datasets_root import get_dataset_path
-from minari_pipe.errors import RemoteError
+from minari_pipe.errors import CorruptDatasetError, RemoteError
 from minari_pipe.library import delete_dataset, list_local_datasets, load_dataset
 from minari_pipe.manifest import read_manifest
-from minari_pipe.metadata import supported_dataset_versions
+from minari_pipe.metadata import metadata_faults, supported_dataset_versions
 
 
 def complete_id(incomplete: str) -> list[str]:
@@ -108,7 +108,7 @@ def show(dataset_id: DatasetId, as_json: Json = False) -> None:
     ):
         if spec:
             print()
-            print_fields(title, _environment(spec))
+            print_fields(title, _environment(spec, dataset.id))
     print()
     files = {"Path": str(path)}
     if manifest is not None:
@@ -117,6 +117,8 @@ def show(dataset_id: DatasetId, as_json: Json = False) -> None:
 
 
 def _description(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, str]:
+    faults = dict(metadata_faults(metadata))
+    metadata = {key: value for key, value in metadata.items() if key not in faults}
     version = dataset.minari_version or "not given"
     returns = np.asarray(dataset.episodes["return"], dtype=np.float64)
     fields = {
@@ -132,12 +134,13 @@ def _description(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, 
         "Email": names(metadata.get("author_email")),
         "Code": metadata.get("code_permalink"),
         "Requirements": names(metadata.get("requirements")),
-        "Combined from": names(dataset.combined_datasets),
+        "Combined from": names(metadata.get("combined_datasets")),
         "License": metadata.get("license"),
         "Citation": metadata.get("citation"),
         "Format": f"{metadata.get('data_format')}, {megabytes(metadata.get('dataset_size'))}",
         "Standard": version
         + ("" if version in supported_dataset_versions else " (an older or unknown one)"),
+        "Not valid": "; ".join(f"{key} {what}" for key, what in faults.items()),
     }
     return {name: str(value) for name, value in fields.items() if value}
 
@@ -162,11 +165,14 @@ def _scores(metadata: dict[str, Any]) -> str:
     return ", ".join(texts) + (f" (over {n} episodes)" if n else "")
 
 
-def _environment(text: str) -> dict[str, str]:
-    spec = json.loads(text)
+def _environment(text: Any, dataset_id: str) -> dict[str, str]:
+    try:
+        spec = parse_spec(text, dataset_id)
+    except CorruptDatasetError as error:
+        return {"not valid": str(error)}
     keys = ("id", "entry_point", "max_episode_steps", "reward_threshold", "kwargs")
-    fields = {key: str(spec[key]) for key in keys if spec.get(key)}
-    wrappers = [wrapper.get("name", "?") for wrapper in spec.get("additional_wrappers") or ()]
+    fields = {key: str(getattr(spec, key)) for key in keys if getattr(spec, key)}
+    wrappers = [str(wrapper.name) for wrapper in getattr(spec, "additional_wrappers", ())]
     return {**fields, "wrappers": ", ".join(wrappers)} if wrappers else fields
 
 

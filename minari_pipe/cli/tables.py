@@ -112,10 +112,10 @@ def megabytes(value: Any) -> str:
 
 
 def names(value: Any) -> str:
-    """A list of names as text."""
-    if isinstance(value, str):
-        return value
-    return ", ".join(sorted(map(str, value))) if value else ""
+    """A list of names as text; whatever else metadata has there as it is."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(sorted(map(str, value)))
+    return str(value) if value else ""
 
 
 def _console() -> Console:

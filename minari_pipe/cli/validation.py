@@ -15,13 +15,14 @@ from minari_pipe.cli.tables import counted, print_json, print_table
 from minari_pipe.files import MANIFEST
 from minari_pipe.library import load_dataset
 from minari_pipe.manifest import file_faults, read_manifest
+from minari_pipe.storage.base import has_metadata_file, other_format
 
 _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 def validate(
     dataset: Annotated[
-        str, typer.Argument(autocompletion=complete_id, help="A dataset id, or its folder.")
+        str, typer.Argument(autocompletion=complete_id, help="A dataset id, its folder or file.")
     ],
     replay: Annotated[
         bool, typer.Option("--replay/--no-replay", help="Simulate episodes again and compare.")
@@ -69,7 +70,7 @@ def _found(dataset: str) -> tuple[str, Path]:
     """Return what the dataset is called, and where its data is."""
     path = Path(dataset)
     for place in (path / "data", path):
-        if place.is_dir() and (place / "metadata.json").exists():
+        if has_metadata_file(place) or other_format(place) is not None:
             return dataset, place
     loaded = load_dataset(dataset)
     return loaded.id, loaded.storage.data_path

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
@@ -24,6 +24,8 @@ from minari_pipe.errors import (
     MinariPipeError,
     UnsupportedVersionError,
 )
+from minari_pipe.metadata import MINARI_VERSION
+from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.base import Change, MinariStorage
 from minari_pipe.storage.hdf5_format.checked import check_structure
 from minari_pipe.storage.hdf5_heaps import refuse_endless_heaps
@@ -72,6 +74,19 @@ class LegacyStorage(MinariStorage):
             f"{self.data_path} has the layout {self.FORMAT!r}. An older layout is read in place "
             f"but not written; run minari-pipe migrate {self.data_path} ID"
         )
+
+    def todays_metadata(self) -> dict[str, Any]:
+        """Return the raw metadata as if today's layout held this data."""
+        raw = self.read_raw_metadata(self.data_path)
+        namespace, name, version = parse_dataset_id(raw["dataset_id"])
+        return {
+            **raw,
+            "dataset_id": gen_dataset_id(namespace, name, version or 0),
+            "observation_space": serialize_space(self.observation_space),
+            "action_space": serialize_space(self.action_space),
+            "data_format": "hdf5",
+            "minari_version": MINARI_VERSION,
+        }
 
     @property
     def _file_path(self) -> Path:

@@ -14,6 +14,7 @@ import gymnasium as gym
 import h5py
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import CorruptDatasetError
@@ -163,7 +164,9 @@ class RowsStorage(LegacyStorage):
 
     def _actions(self, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self.action_space.shape == () and actions.ndim == 2 and actions.shape[1] == 1:
-            return actions[:, 0]
+            actions = actions[:, 0]
+        if isinstance(self.action_space, spaces.Discrete) and actions.dtype.kind in "iu":
+            return actions.astype(self.action_space.dtype)  # 0.2 always stored int32
         return actions
 
 
