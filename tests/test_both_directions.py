@@ -345,6 +345,19 @@ def test_continued_episodes_go_both_ways(tmp_path: Path) -> None:
         assert storage.total_steps == 5
 
 
+@pytest.mark.skipif("arrow" not in FORMATS, reason="there is no format arrow")
+@pytest.mark.parametrize("values", [[None] * 3, [None, "a", ""], [True, None, False], [None, 1, 2]])
+def test_infos_that_are_none_on_some_steps_are_read_as_minari_reads_them(
+    tmp_path: Path, values: list[Any]
+) -> None:
+    _, theirs = _in_arrow(tmp_path)
+    theirs.update_episodes([replace(their_buffer(steps()), infos={"x": values})])
+    found = _first(MinariStorage.read(tmp_path / "theirs"))["infos"]["x"]
+    expected = _first(theirs)["infos"]["x"]
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
 # --- where real Minari is wrong: each claim first about it, then about this package
 
 

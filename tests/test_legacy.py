@@ -710,8 +710,9 @@ def test_a_registered_name_lends_its_spaces_where_the_shapes_agree(root):
         {"author": np.zeros((3, 3))},
         {"actions": h5py.ExternalLink("x", "/x")},
         {"observations": h5py.SoftLink("/actions")},
+        {"actions": np.array([2**64 - 1, 0, 1, 2, 3], np.uint64)},
     ],
-    ids=["short", "text", "half", "scalar", "array", "external", "soft"],
+    ids=["short", "text", "half", "scalar", "array", "external", "soft", "large"],
 )
 def test_damaged_flat_files_give_an_error_of_the_tree(changes, root):
     path = write_flat(root / "bad.hdf5", [2, 3], **changes)

@@ -103,6 +103,7 @@ def lists(size: int, dtype: type = np.float32) -> pa.Array:
 
 
 NULLS = pa.array([None, *range(6)])
+MISSING_TEXT = pa.array([None] + ["x"] * 6)
 
 TABLES: dict[str, tuple[Change, str]] = {
     **{
@@ -143,9 +144,13 @@ TABLES: dict[str, tuple[Change, str]] = {
         "terminations is float64",
     ),
     "a missing action": (put("actions", lambda a: NULLS), "actions has 1 rows without a value"),
+    "a missing flag": (
+        put("terminations", lambda a: pa.array([None] + [False] * 6)),
+        "terminations is object",
+    ),
     "a missing text": (
-        put("infos", part_of_struct("text", lambda a: pa.array([None] + ["x"] * 6))),
-        "infos.text has 1 rows without a value",
+        put("observations", part_of_struct("t", part_of_struct("0", lambda a: MISSING_TEXT))),
+        "observations.t.0 has 1 rows without a value",
     ),
     "a missing row": (
         put(

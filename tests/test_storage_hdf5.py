@@ -265,6 +265,14 @@ for _ in range(100):
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
 
 
+@pytest.mark.parametrize(("name", "value"), [("seed", np.inf), ("minari_pipe_exact", "[]")])
+def test_damaged_attributes_are_refused(storage, path: Path, name: str, value: object) -> None:
+    with h5py.File(path / "main_data.hdf5", "r+") as file:
+        file["episode_1"].attrs[name] = value
+    with pytest.raises(CorruptDatasetError, match="attributes of episode 1 cannot be read"):
+        list(storage.get_episode_metadata([1]))
+
+
 def test_attributes_of_others_are_read(storage, path: Path) -> None:
     def change(file):
         attributes = file["episode_0"].attrs

@@ -337,14 +337,16 @@ def _flatten(
         return values, (size, *shape)
     is_text = types.is_string(array.type) or types.is_large_string(array.type)
     is_number = types.is_integer(array.type) or types.is_floating(array.type)
-    if not (is_text or is_number or types.is_boolean(array.type)):
+    is_missing = nan_for_null and types.is_null(array.type)
+    if not (is_text or is_number or types.is_boolean(array.type) or is_missing):
         raise _fault(path, f"has the type {array.type}, which is none of the standard")
-    if array.null_count:
-        if not (nan_for_null and is_number):
-            raise _fault(path, f"has {array.null_count} rows without a value")
-        # what real Minari makes of it; the cast refuses integers that would be rounded
+    if array.null_count and not nan_for_null:
+        raise _fault(path, f"has {array.null_count} rows without a value")
+    # what real Minari makes of it: NaN among numbers, else None
+    if array.null_count and is_number:
+        # the cast refuses integers that would be rounded
         array = array if types.is_floating(array.type) else array.cast(pa.float64())
-    if is_text:
+    if is_text or is_missing:
         return np.array(array.to_pylist(), dtype=object), ()
     return np.array(array.to_numpy(zero_copy_only=False)), ()
 

@@ -52,6 +52,7 @@ from minari_pipe.storage.directory import DirectoryStorage
 from minari_pipe.storage.hdf5_format import nodes
 from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked, trust
 from minari_pipe.storage.hdf5_values import (
+    DAMAGE,
     extend_column,
     fit_a_small_header,
     info_paths,
@@ -393,7 +394,7 @@ def _translated(path: Path, what: str = "file") -> Iterator[None]:
         if isinstance(error, CorruptDatasetError) and str(path) not in str(error):
             raise CorruptDatasetError(f"{path}: {what}: {error}") from None
         raise
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
+    except DAMAGE as error:
         message = f"{path}: {what} cannot be read: {type(error).__name__}: {error}"
         raise CorruptDatasetError(message) from error
 

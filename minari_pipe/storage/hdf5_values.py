@@ -21,6 +21,18 @@ from minari_pipe.storage.hdf5_format import nodes
 from minari_pipe.storage.hdf5_format.checked import adapt
 from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
 
+#: what HDF5, NumPy and Python raise on damaged data
+DAMAGE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    MemoryError,
+)
+
 _TEXT_DTYPE = h5py.string_dtype("utf-8")
 _VLEN_BYTES = h5py.vlen_dtype(np.uint8)
 #: HDF5 refuses chunks of 4 GiB; one chunk of at most this many bytes per dataset otherwise

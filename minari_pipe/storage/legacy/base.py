@@ -29,6 +29,7 @@ from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.base import Change, MinariStorage
 from minari_pipe.storage.hdf5_format.checked import check_structure
 from minari_pipe.storage.hdf5_heaps import refuse_endless_heaps
+from minari_pipe.storage.hdf5_values import DAMAGE
 from minari_pipe.tree import join_path, leaves, map_leaves
 
 #: attribute of an episode that ends without a flag in the file: the last truncation was set
@@ -114,7 +115,7 @@ def reading(path: Path, what: str = "file") -> Iterator[None]:
         raise CorruptDatasetError(f"{path}: {what}: {error}") from None
     except (MinariPipeError, IndexError):
         raise
-    except (OSError, RuntimeError, ValueError, TypeError, LookupError, MemoryError) as error:
+    except DAMAGE as error:
         message = f"{path}: {what} cannot be read: {type(error).__name__}: {error}"
         raise CorruptDatasetError(message) from error
 
