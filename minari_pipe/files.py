@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, one writer at a time, and what their bytes are."""
+"""Files that appear whole or not at all, whoever dies meanwhile, and what their bytes are."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-try:
-    import fcntl
-except ImportError:  # Windows: renames stay atomic, two writers at once are not held apart
-    fcntl = None  # type: ignore[assignment]
+from minari_pipe.locks import exclusive
 
 try:
     import resource
@@ -50,23 +47,6 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def exclusive(directory: Path) -> Iterator[None]:
-    """Hold a directory's lock, so that two appends cannot overwrite each other's result.
-
-    The lock is on the directory itself: a lock file would count as data of the dataset.
-    """
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def require_space(path: Path, handle: int, size: int) -> None:

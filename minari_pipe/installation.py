@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import DatasetExistsError
+from minari_pipe.locks import hidden_folder
 from minari_pipe.manifest import write_manifest
 from minari_pipe.namespace import making_namespaces, refuse_datasets
 
@@ -21,7 +20,8 @@ from minari_pipe.namespace import making_namespaces, refuse_datasets
 def new_dataset(dataset_id: str) -> Iterator[Path]:
     """Yield the data directory of a dataset in the making; at a clean exit it is installed.
 
-    On an error nothing is left behind, and the id stays free.
+    On an error nothing is left behind, and the id stays free; what a killed process leaves is
+    hidden, and removed by the next one that makes or deletes a dataset.
 
     Raises:
         InvalidDatasetIdError: the id is malformed, has no version or cannot be a directory of the
@@ -43,17 +43,14 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
     if os.path.lexists(target) or os.path.lexists(data_path_of(dataset_id)):
         raise _taken(dataset_id)
     refuse_datasets(namespace)
-    stage = get_dataset_path() / f".new-{secrets.token_hex(8)}"
-    try:
+    with ExitStack() as stack:
         with writing_below_root():
-            (stage / "data").mkdir(parents=True)
+            stage = stack.enter_context(hidden_folder(get_dataset_path()))
+            (stage / "data").mkdir()
         yield stage / "data"
         write_manifest(stage)
         with making_namespaces(namespace):
             _move(stage, target, dataset_id)
-    except BaseException:
-        shutil.rmtree(stage, ignore_errors=True)
-        raise
 
 
 def _move(stage: Path, target: Path, dataset_id: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import warnings
 from collections.abc import Collection, Iterator
@@ -27,6 +26,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.hosting import download_dataset
 from minari_pipe.installation import new_dataset as new_dataset  # lower, for copies of datasets
+from minari_pipe.locks import hidden_folder
 from minari_pipe.manifest import verify as verify_files
 from minari_pipe.metadata import REQUIRED_KEYS, is_supported_version, metadata_faults
 from minari_pipe.storage.base import (
@@ -258,6 +258,6 @@ def delete_dataset(dataset_id: str) -> None:
             path.unlink()
             return
         # out of sight in one step, so that a broken-off removal leaves no half of a dataset
-        grave = path.with_name(f".deleted-{secrets.token_hex(8)}")
-        path.rename(grave)
-        shutil.rmtree(grave)
+        with hidden_folder(get_dataset_path()) as grave:
+            path.rename(grave / "data")
+            shutil.rmtree(grave / "data")

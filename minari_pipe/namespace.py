@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,6 +35,7 @@ from minari_pipe.hosting import (
     list_remote_namespaces,
     upload_namespace,
 )
+from minari_pipe.locks import exclusive
 
 __all__ = [
     "NAMESPACE_METADATA_FILENAME",
@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 NAMESPACE_METADATA_FILENAME = "namespace_metadata.json"
+#: what it is called before it is whole
+_BESIDE = f".{NAMESPACE_METADATA_FILENAME}.tmp"
 
 
 def create_namespace(namespace: str, description: str | None = None, **kwargs: Any) -> None:
@@ -285,14 +287,18 @@ def _dump(metadata: dict[str, Any]) -> str:
 
 @contextmanager
 def _beside(path: Path, text: str) -> Iterator[Path]:
-    """Yield a file with this text in the same folder, and remove it unless it was renamed."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        yield beside
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+    """Yield a file with this text in the same folder, and remove it unless it was renamed.
+
+    Its name is fixed, so what a killed process left behind is overwritten by the next one.
+    """
+    beside = path.with_name(_BESIDE)
+    with exclusive(path.parent):
+        try:
+            beside.write_text(text, encoding="utf-8")
+            yield beside
+        finally:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
 
 
 def _add_file(path: Path, text: str) -> bool:
@@ -312,10 +318,11 @@ def _add_file(path: Path, text: str) -> bool:
 def _remove(directory: Path) -> bool:
     """Remove a folder that holds nothing but its metadata; whether it could be."""
     path = directory / NAMESPACE_METADATA_FILENAME
-    if any(name != path.name for name in os.listdir(directory)):
+    if set(os.listdir(directory)) - {path.name, _BESIDE}:
         return False
     text = path.read_bytes() if path.exists() else None
     path.unlink(missing_ok=True)
+    path.with_name(_BESIDE).unlink(missing_ok=True)
     try:
         directory.rmdir()
     except OSError:  # meanwhile something was put into it

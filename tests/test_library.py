@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -46,6 +48,7 @@ from minari_pipe.library import (
 )
 from minari_pipe.namespace import (
     create_namespace,
+    delete_namespace,
     get_namespace_metadata,
     list_local_namespaces,
     update_namespace_metadata,
@@ -274,6 +277,34 @@ def test_deleting_removes_the_dataset_only(root: Path) -> None:
     with pytest.raises(DatasetNotFoundError):
         delete_dataset("aa")
     install("aa/b-v0")
+
+
+def test_a_killed_creation_and_a_killed_removal_leave_nothing_for_long(root: Path) -> None:
+    for name in ("aa/b-v0", "aa/c-v0"):
+        install(name)
+
+    def die(*_args) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def creation() -> None:
+        with new_dataset("aa/d-v0"):
+            die()
+
+    def removal() -> None:
+        shutil.rmtree = die
+        delete_dataset("aa/b-v0")
+
+    for killed in (removal, creation):
+        with warnings.catch_warnings(action="ignore"):  # other tests may have left threads
+            child = os.fork()
+        if not child:
+            killed()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert len([name for name in os.listdir(root) if name.startswith(".")]) == 1
+    assert list(list_local_datasets()) == ["aa/c-v0"]
+    delete_dataset("aa/c-v0")
+    assert content(root) == ["aa", "aa/namespace_metadata.json"]
+    delete_namespace("aa")
 
 
 def test_files_have_the_user_s_permissions(root: Path) -> None:

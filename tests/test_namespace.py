@@ -251,6 +251,24 @@ def test_a_failed_write_leaves_what_was_there(monkeypatch, root: Path) -> None:
     assert json.loads((root / "aa/namespace_metadata.json").read_text()) == {"description": "mine"}
 
 
+def test_what_a_killed_process_was_writing_is_in_nobody_s_way(monkeypatch, root: Path) -> None:
+    create_namespace("aa", "mine")
+    before = content(root)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "replace", lambda *_args: 1 / 0)
+        killed.setattr(Path, "unlink", lambda *_args, **_kwargs: None)
+        with pytest.raises(ZeroDivisionError):
+            update_namespace_metadata("aa", "yours")
+    (left,) = set(content(root)) - set(before)
+    for _ in range(2):
+        update_namespace_metadata("aa", "again")
+        assert content(root) == before
+        (root / left).write_text("{")
+    delete_namespace("aa")
+    assert content(root) == []
+
+
 def test_the_metadata_of_another_process_is_not_overwritten(monkeypatch, root: Path) -> None:
     def meanwhile(path) -> bool:
         if str(path).endswith("namespace_metadata.json") and not Path(path).exists():

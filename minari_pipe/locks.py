@@ -1,0 +1,85 @@
+"""Locks on folders, which end with their process, and folders that do not outlive it for long."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: renames stay atomic, two writers at once are not held apart
+    fcntl = None  # type: ignore[assignment]
+
+_HIDDEN = re.compile(r"\.new-[0-9a-f]{16}")
+
+#: handles of the locks of this process
+_held: set[int] = set()
+
+
+@contextmanager
+def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a directory's lock, so that two appends cannot overwrite each other's result.
+
+    The lock is on the directory itself: a lock file would count as data of the dataset.
+
+    Args:
+        directory: what to lock.
+        wait: until whoever has the lock gives it up, or dies.
+
+    Raises:
+        BlockingIOError: somebody has it, and ``wait`` is false.
+    """
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    _held.add(handle)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        if handle in _held:
+            _held.remove(handle)
+            # closing would not do: a child that was forked when the handle was new has it too
+            fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+
+def _let_go() -> None:
+    """Close the locks of the parent, which else would last as long as this forked child."""
+    for handle in _held:
+        os.close(handle)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
+
+@contextmanager
+def hidden_folder(directory: Path) -> Iterator[Path]:
+    """Yield a new hidden folder in ``directory``, which is removed at the exit unless it moved.
+
+    What a killed process left behind is removed when the next one makes such a folder.
+    """
+    with ExitStack() as stack:
+        with exclusive(directory):  # so that none is seen before it has its lock
+            _remove_abandoned(directory)
+            folder = directory / f".new-{secrets.token_hex(8)}"
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder.mkdir()
+            stack.enter_context(exclusive(folder))
+        yield folder
+
+
+def _remove_abandoned(directory: Path) -> None:
+    if fcntl is None:  # nobody knows whether its process lives
+        return
+    for name in filter(_HIDDEN.fullmatch, os.listdir(directory)):
+        with suppress(OSError), exclusive(directory / name, wait=False):
+            shutil.rmtree(directory / name, ignore_errors=True)

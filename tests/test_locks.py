@@ -1,0 +1,90 @@
+"""What a process holds ends with it, and neither its children nor its leftovers hold up others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minari_pipe.locks import exclusive, hidden_folder
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    # other tests may have left threads, which the children here do not use
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
+]
+
+
+def fork(run: Callable[[], object]) -> int:
+    child = os.fork()
+    if not child:
+        run()
+        os._exit(0)
+    return child
+
+
+def end(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_child_that_outlives_a_lock_does_not_hold_it(tmp_path: Path) -> None:
+    with exclusive(tmp_path):
+        child = fork(lambda: time.sleep(60))
+        with pytest.raises(BlockingIOError), exclusive(tmp_path, wait=False):
+            pass
+    with exclusive(tmp_path, wait=False):
+        end(child)
+
+
+def test_a_child_does_not_hold_the_lock_of_a_parent_that_was_killed(tmp_path: Path) -> None:
+    read, write = os.pipe()
+
+    def die() -> None:
+        with exclusive(tmp_path):
+            child = fork(lambda: (os.write(write, b"x"), time.sleep(60)))
+            os.write(write, child.to_bytes(8, "big"))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(fork(die), 0)
+    told = b""
+    while len(told) < 9:  # the child has begun, and has let go by then
+        told += os.read(read, 9)
+    try:
+        with exclusive(tmp_path, wait=False):
+            pass
+    finally:
+        os.kill(int.from_bytes(told.replace(b"x", b"", 1), "big"), signal.SIGKILL)
+
+
+def test_a_child_that_leaves_the_block_does_not_unlock_its_parent(tmp_path: Path) -> None:
+    with exclusive(tmp_path):
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            with pytest.raises(BlockingIOError), exclusive(tmp_path, wait=False):
+                pass
+    if not child:
+        os._exit(0)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_path: Path) -> None:
+    def die() -> None:
+        with hidden_folder(tmp_path) as hidden:
+            (hidden / "data").mkdir()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(fork(die), 0)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".new-")
+    (tmp_path / ".new-mine").mkdir()
+    with hidden_folder(tmp_path) as first:
+        assert not left.exists()
+        with hidden_folder(tmp_path) as second:
+            assert first.is_dir()
+            second.rename(tmp_path / "kept")
+    assert sorted(os.listdir(tmp_path)) == [".new-mine", "kept"]
