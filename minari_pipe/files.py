@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,7 +94,14 @@ def transaction(directory: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(stage, ignore_errors=True)
             raise
-        _roll_forward(directory)
+        try:
+            _roll_forward(directory)
+        except OSError as error:  # an exception would say that nothing was changed
+            warnings.warn(
+                f"{directory} is changed, but the new files could not be moved to their places "
+                f"({error}). The next change moves them; real Minari sees the old ones until then",
+                stacklevel=2,
+            )
 
 
 def staged_manifest(stage: Path) -> Path:

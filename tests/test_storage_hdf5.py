@@ -30,7 +30,7 @@ from minari_pipe.errors import (
     InvalidEpisodeError,
     UnsupportedSpaceError,
 )
-from minari_pipe.storage import MinariStorage
+from minari_pipe.storage import MinariStorage, hdf5
 from minari_pipe.storage.hdf5 import EpisodeFile
 from minari_pipe.storage.hdf5_values import _chunk_shape
 from minari_pipe.storage.writer import buffer_of
@@ -246,7 +246,7 @@ import resource
 from pathlib import Path
 import numpy as np
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.storage import MinariStorage
+from minari_pipe.storage import MinariStorage, hdf5
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30,) * 2)
 path = Path({str(path)!r}) / "main_data.hdf5"
 storage, content = MinariStorage.read(path.parent), path.read_bytes()
@@ -586,3 +586,25 @@ def test_a_file_that_may_not_grow_is_an_error_and_changes_nothing(path: Path, li
     assert files(path) == before
     storage.update_episodes(big)
     assert storage.total_episodes == 20
+
+
+@pytest.mark.parametrize("limit", [10_000, 20_000])
+def test_a_write_that_fails_unforeseen_is_an_error_and_changes_nothing(
+    path: Path, limit: int, monkeypatch
+) -> None:
+    """As on a disk that another process fills meanwhile: libhdf5 told of it or crashed, or not."""
+    storage = MinariStorage.new(path, OBSERVATION, ACTION)
+    before = files(path)
+    monkeypatch.setattr(hdf5, "require_space", lambda *_args: None)
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            storage.update_episodes(make(count=3))
+        except OSError as error:
+            os._exit(17 if error.errno == errno.EFBIG else 2)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 17, status
+    assert files(path) == before

@@ -22,13 +22,14 @@ differ. No time, no path and no order of creation is stored: equal calls write e
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class EpisodeFile(EpisodeWriter):
     def create(cls, path: str | Path) -> Iterator[EpisodeFile]:
         """Write a new file, which appears, replacing one of this name, only at a clean exit."""
         path = Path(path)
-        with replacing(path) as beside, h5py.File(beside, "w") as file:
+        with replacing(path) as beside, _open_to_write(beside, "w", path) as file:
             yield cls(file, path)
 
     @classmethod
@@ -124,10 +125,10 @@ class EpisodeFile(EpisodeWriter):
 
         libhdf5, which writes, can crash on what is damaged: check the structure before.
         """
-        with _translated(name or path):
-            file = h5py.File(path, "r+" if path.stat().st_size else "w")
-            episodes = cls(file, name or path)
-        with file:
+        mode = "r+" if path.stat().st_size else "w"
+        with _open_to_write(path, mode, name or path) as file:
+            with _translated(name or path):
+                episodes = cls(file, name or path)
             yield episodes
         trust(path)  # the next to append need not check all that is there
 
@@ -374,6 +375,28 @@ class HDF5Storage(DirectoryStorage):
                 )
                 file.cut(total_episodes)
             yield file
+
+
+@contextmanager
+def _open_to_write(path: Path, mode: str, name: Path) -> Iterator[h5py.File]:
+    """Open a file to write it, which raises OSError wherever that fails; messages call it ``name``.
+
+    Without a cache of chunks: what libhdf5 cannot write when a dataset is closed, it tells nobody.
+    """
+    with _translated(name):
+        file = h5py.File(path, mode, rdcc_nbytes=0)
+    try:
+        yield file
+    except BaseException:
+        with suppress(OSError, RuntimeError):  # it cannot be written any more; the error says why
+            file.close()
+        raise
+    try:
+        file.close()
+    except RuntimeError as error:
+        found = re.search(r"errno = (\d+)", str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number), str(name)) from error
 
 
 def _size(leaf: Any) -> int:

@@ -79,6 +79,21 @@ class ProcessesContract(Contract):
         assert seen[0] == "old"
         assert seen[-1] == "new"
 
+    @pytest.mark.usefixtures("in_files")
+    def test_a_change_counts_though_its_files_cannot_be_moved_to_their_places(
+        self, storage: MinariStorage, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_args: Any) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "replace", fail)
+            with pytest.warns(UserWarning, match="is changed, but the new files could not be"):
+                storage.update_episodes(make(5, 2))
+        assert_stored(MinariStorage.read(path), make(5, 2))
+        storage.update_episodes(make(7, 1))
+        assert_stored(MinariStorage.read(path), [*make(5, 2), *make(7, 1)])
+
     @pytest.mark.usefixtures("other_processes")
     def test_a_reader_beside_a_writer_sees_whole_appends(
         self, storage: MinariStorage, path: Path
