@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from minari_pipe.datasets_root import writing_below_root
+from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.locks import exclusive
 
 try:
@@ -82,26 +84,39 @@ def transaction(directory: Path) -> Iterator[Path]:
     folder becomes the commit in one rename. Its files are then moved to their places, and
     whoever reads meanwhile, or after a kill in between, finds them with :func:`current`; the next
     transaction ends what was broken off. One process has a transaction at a time, others wait.
+
+    Raises:
+        DatasetNotFoundError: the directory is not there, or is deleted meanwhile.
+        ConfigError: it is read-only.
     """
-    with exclusive(directory):
-        _roll_forward(directory)
-        stage = directory / _STAGE
-        shutil.rmtree(stage, ignore_errors=True)
-        stage.mkdir()
-        try:
-            yield stage
-            os.rename(stage, directory / _COMMIT)
-        except BaseException:
-            shutil.rmtree(stage, ignore_errors=True)
-            raise
-        try:
+    try:
+        with exclusive(directory):
             _roll_forward(directory)
-        except OSError as error:  # an exception would say that nothing was changed
-            warnings.warn(
-                f"{directory} is changed, but the new files could not be moved to their places "
-                f"({error}). The next change moves them; real Minari sees the old ones until then",
-                stacklevel=2,
-            )
+            stage = directory / _STAGE
+            shutil.rmtree(stage, ignore_errors=True)
+            with writing_below_root():
+                stage.mkdir()
+            try:
+                yield stage
+                os.rename(stage, directory / _COMMIT)
+            except BaseException:
+                shutil.rmtree(stage, ignore_errors=True)
+                raise
+            try:
+                _roll_forward(directory)
+            except OSError as error:  # an exception would say that nothing was changed
+                warnings.warn(
+                    f"{directory} is changed, but the new files could not be moved to their "
+                    f"places ({error}). The next change moves them; real Minari sees the old ones "
+                    "until then",
+                    stacklevel=2,
+                )
+    except FileNotFoundError as error:
+        if directory.is_dir():
+            raise
+        raise DatasetNotFoundError(
+            f"The data path {directory} doesn't exist any more; was the dataset deleted?"
+        ) from error
 
 
 def staged_manifest(stage: Path) -> Path:

@@ -676,6 +676,7 @@ def test_a_read_only_root_is_read(open_root: Path) -> None:
             lambda: create_namespace("cc"),
             lambda: create_namespace("aa/cc"),
             lambda: update_namespace_metadata("aa", "new"),
+            lambda: load_dataset("aa/b-v0").storage.update_metadata({"description": "new"}),
         ):
             with pytest.raises(ConfigError, match=r"nothing can be written .*MINARI_DATASETS_PATH"):
                 refused()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.testing.base import ACTION, OBSERVATION, Contract, make, steps_of
 from minari_pipe.testing.comparison import assert_same, assert_stored, state
@@ -93,6 +96,21 @@ class ProcessesContract(Contract):
         assert_stored(MinariStorage.read(path), make(5, 2))
         storage.update_episodes(make(7, 1))
         assert_stored(MinariStorage.read(path), [*make(5, 2), *make(7, 1)])
+
+    @pytest.mark.usefixtures("in_files")
+    def test_a_dataset_that_somebody_deleted_cannot_be_changed(
+        self, storage: MinariStorage, path: Path
+    ) -> None:
+        def meanwhile() -> Iterator[EpisodeBuffer]:
+            shutil.rmtree(path)
+            yield from make(1, 1)
+
+        with pytest.raises(DatasetNotFoundError, match="doesn't exist any more; was the dataset"):
+            storage.update_episodes(meanwhile())
+        for change in (CHANGES["an append"], CHANGES["metadata"]):
+            with pytest.raises(DatasetNotFoundError, match="doesn't exist any more"):
+                change(storage)
+        assert not path.exists()
 
     @pytest.mark.usefixtures("other_processes")
     def test_a_reader_beside_a_writer_sees_whole_appends(
