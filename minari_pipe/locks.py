@@ -6,9 +6,12 @@ import os
 import re
 import secrets
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from minari_pipe.errors import ConfigError
 
 try:
     import fcntl
@@ -17,8 +20,8 @@ except ImportError:  # Windows: renames stay atomic, two writers at once are not
 
 _HIDDEN = re.compile(r"\.new-[0-9a-f]{16}")
 
-#: handles of the locks of this process
-_held: set[int] = set()
+#: handles of the locks of this process, with the thread and the folder of each
+_held: dict[int, tuple[int, int, int]] = {}
 
 
 @contextmanager
@@ -33,18 +36,27 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises:
         BlockingIOError: somebody has it, and ``wait`` is false.
+        ConfigError: this very thread has it, and would wait for itself.
     """
     if fcntl is None:
         yield
         return
     handle = os.open(directory, os.O_RDONLY)
-    _held.add(handle)
+    status = os.fstat(handle)
+    holder = (threading.get_ident(), status.st_dev, status.st_ino)
+    waits_for_itself = wait and holder in _held.values()
+    _held[handle] = holder
     try:
+        if waits_for_itself:
+            raise ConfigError(
+                f"{directory} is being changed already, by the code that changes it now; let the "
+                "first change end, such as an append whose episodes come from a generator"
+            )
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         if handle in _held:
-            _held.remove(handle)
+            del _held[handle]
             # closing would not do: a child that was forked when the handle was new has it too
             fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.testing.base import ACTION, OBSERVATION, Contract, make, steps_of
 from minari_pipe.testing.comparison import assert_same, assert_stored, state
@@ -111,6 +111,19 @@ class ProcessesContract(Contract):
             with pytest.raises(DatasetNotFoundError, match="doesn't exist any more"):
                 change(storage)
         assert not path.exists()
+
+    @pytest.mark.usefixtures("in_files")
+    def test_a_change_inside_of_a_change_is_refused(self, storage: MinariStorage) -> None:
+        def changing() -> Iterator[EpisodeBuffer]:
+            for buffer in make(5, 2):
+                assert storage.total_episodes == 0
+                yield buffer
+            storage.update_metadata({"description": "new"})
+
+        with pytest.raises(ConfigError, match="is being changed already, by the code that"):
+            storage.update_episodes(changing())
+        assert storage.total_episodes == 0
+        storage.update_episodes(make(1, 1))
 
     @pytest.mark.usefixtures("other_processes")
     def test_a_reader_beside_a_writer_sees_whole_appends(
