@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import gymnasium as gym
 import h5py
 import numpy as np
 import pytest
@@ -204,6 +205,19 @@ def test_migrate_and_recover_are_commands_of_the_library() -> None:
     assert "no collection has left anything" in run("recover").stdout
     assert json.loads(run("recover", "--json").stdout) == []
     assert "no collection has left anything" in error("recover", "tests/r-v0")
+
+
+def test_a_leftover_without_episodes_is_not_in_the_way_of_the_one_with_some() -> None:
+    env = minari_pipe.DataCollector(gym.make("CartPole-v1"))
+    env.reset(seed=1)
+    env.step(0)
+    env.close()
+    # what kill -9 leaves before a first episode is written
+    empty = minari_pipe.get_dataset_path() / ".minari_pipe/collecting/1-killed"
+    empty.mkdir()
+    (empty / "journal").touch()
+    assert run("recover", "tests/r-v0").stdout == "tests/r-v0: 1 episode, 1 step\n"
+    assert "cut short" in error("recover", "tests/s-v0")
 
 
 def test_commands_are_reached_from_the_shell(tmp_path: Path) -> None:

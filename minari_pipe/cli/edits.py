@@ -141,6 +141,7 @@ def recover(
 
 def _chosen(found: dict[str, Leftover], name: str | None) -> Leftover:
     idle = [key for key, place in found.items() if not place.alive]
+    idle = [key for key in idle if found[key].episodes] or idle
     if name is None and len(idle) == 1:
         return found[idle[0]]
     if name is not None and Path(name).name in found:
