@@ -366,8 +366,14 @@ class DataCollector(gym.Wrapper):
 
         Raises:
             InvalidEpisodeError: the dataset's spaces are not those of this environment.
+            ConfigError: it is no dataset.
             DatasetNotFoundError: the collector is closed.
         """
+        if not isinstance(dataset, MinariDataset):
+            raise ConfigError(
+                f"add_to_dataset takes a MinariDataset, such as load_dataset returns; got "
+                f"{dataset!r:.80}"
+            )
         first = dataset.storage.total_episodes
         with self._taken(first):
             dataset.storage.update_episodes(self._recorded.episodes(first))

@@ -61,6 +61,8 @@ def split_dataset(
         >>> [len(view) for view in split_dataset(dataset, [0.75, 0.25], seed=0)]
         [4, 1]
     """
+    if not isinstance(dataset, MinariDataset):
+        raise ConfigError(f"what is split is a MinariDataset, got {dataset!r:.80}")
     if not isinstance(sizes, Iterable):
         raise ConfigError(f"sizes must be a list, one for each view; got {sizes!r}")
     counts = _counts(list(sizes), dataset.total_episodes)
@@ -146,6 +148,10 @@ def combine_datasets(
             "more, leave it out",
             DeprecationWarning,
             stacklevel=2,
+        )
+    if not isinstance(datasets_to_combine, Iterable):
+        raise InvalidMetadataError(
+            f"combine_datasets takes a list of MinariDataset, got {datasets_to_combine!r:.80}"
         )
     datasets = list(datasets_to_combine)
     env_spec = validate_datasets_to_combine(datasets)

@@ -17,6 +17,7 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidMetadataError
 from minari_pipe.library import load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION, is_finite_number
+from minari_pipe.outside import judged
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.scores import RandomPolicy, get_average_reference_score
 from minari_pipe.storage.base import MinariStorage
@@ -187,8 +188,12 @@ def create_dataset_from_buffers(
     *,
     jpeg_encoding: bool = False,
     minari_version: str | None = None,
+    strict: bool = False,
 ) -> MinariDataset:
     """Create a dataset in the local root from recorded episodes; if that fails, nothing is left.
+
+    Values outside of their space, NaN, other dtypes and an episode without an end are stored with
+    one warning for each episode.
 
     Args:
         dataset_id: id of the new dataset.
@@ -212,6 +217,7 @@ def create_dataset_from_buffers(
         jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
         minari_version: version or specifier that Minari 0.4 wrote into the metadata. Only judged:
             what is written follows one version of the standard.
+        strict: refuse such episodes instead of the warning.
 
     Raises:
         InvalidDatasetIdError: the id is malformed, or has no version.
@@ -281,13 +287,25 @@ def create_dataset_from_buffers(
             jpeg_encoding=jpeg_encoding,
         )
         storage.update_metadata(metadata)
-        storage.update_episodes(as_buffers(buffer))
+        outside: list[str] = []
+        storage.update_episodes(
+            judged(
+                as_buffers(buffer),
+                observation_space,
+                action_space,
+                first=0,
+                strict=strict,
+                told=outside,
+            )
+        )
+        for text in outside:
+            warnings.warn(text, stacklevel=2)
     return load_dataset(dataset_id)
 
 
 def _judge_version(minari_version: str) -> None:
     try:
-        if SpecifierSet(minari_version).contains(MINARI_VERSION):
+        if SpecifierSet(str(minari_version)).contains(MINARI_VERSION):
             return
     except InvalidSpecifier:
         if minari_version == MINARI_VERSION:

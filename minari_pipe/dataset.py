@@ -33,6 +33,7 @@ from minari_pipe.metadata import (
     metadata_faults,
     supported_dataset_versions,
 )
+from minari_pipe.outside import judged
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.requirements import warn_unless_met
 from minari_pipe.scores import get_normalized_score
@@ -286,6 +287,11 @@ class MinariDataset:
                     f"the episodes to delete are a view of {episodes.id}, not of {self.id}"
                 )
             episodes = episodes.episode_indices
+        if not isinstance(episodes, Iterable):
+            raise ConfigError(
+                f"the episodes to delete are a list of ids or a view, got {episodes!r}; a single "
+                "one is dataset.delete_episodes([0], ...)"
+            )
         deleted = _checked_indices(list(episodes), None)
         unknown = np.setdiff1d(deleted, self.episode_indices).tolist()
         if unknown:
@@ -303,7 +309,7 @@ class MinariDataset:
             n_episodes: how many.
 
         Raises:
-            ConfigError: there are not so many.
+            ConfigError: there are not so many, or it is no whole number.
 
         Example:
             >>> from minari_pipe.examples import step_index_dataset
@@ -312,12 +318,16 @@ class MinariDataset:
             >>> len(dataset.sample_episodes(2))
             2
         """
-        if not 0 <= n_episodes <= len(self):
+        try:
+            size = operator.index(n_episodes)
+        except TypeError:
+            raise ConfigError(f"n_episodes must be a whole number, got {n_episodes!r}") from None
+        if not 0 <= size <= len(self):
             raise ConfigError(
                 "Cannot take a larger sample than population, nor a negative one: asked for "
-                f"{n_episodes} different episodes of {len(self)}"
+                f"{size} different episodes of {len(self)}"
             )
-        indices = self._generator.choice(self.episode_indices, size=n_episodes, replace=False)
+        indices = self._generator.choice(self.episode_indices, size=size, replace=False)
         return list(self.iterate_episodes(indices))
 
     def transitions(
@@ -456,12 +466,18 @@ class MinariDataset:
         for episode in self.storage.get_episodes(map(_whole_index, episode_indices)):
             yield EpisodeData(**episode)
 
-    def update_dataset_from_buffer(self, buffer: list[EpisodeBuffer]) -> None:
+    def update_dataset_from_buffer(
+        self, buffer: list[EpisodeBuffer], *, strict: bool = False
+    ) -> None:
         """Append episodes to the dataset and to this view, all or none of them.
+
+        Values outside of their space, NaN, other dtypes and an episode without an end are stored
+        with one warning for each episode.
 
         Args:
             buffer: the episodes. One whose ``id`` is that of a stored episode continues it: it
                 has no row for a reset, so as many observations as actions.
+            strict: refuse such episodes instead of the warning.
 
         Raises:
             InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
@@ -474,9 +490,21 @@ class MinariDataset:
             array([2, 3, 2])
         """
         first = self.storage.total_episodes
-        self.storage.update_episodes(as_buffers(buffer))
+        told: list[str] = []
+        self.storage.update_episodes(
+            judged(
+                as_buffers(buffer),
+                self.observation_space,
+                self.action_space,
+                first=first,
+                strict=strict,
+                told=told,
+            )
+        )
         new = np.arange(first, self.storage.total_episodes)
         self.episode_indices = np.append(self.episode_indices, new)
+        for text in told:
+            warnings.warn(text, stacklevel=2)
 
     def update_dataset_from_collector_env(self, collector_env: Any) -> None:
         """Append what a collector has recorded; now ``collector_env.add_to_dataset(dataset)``.

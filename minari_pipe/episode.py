@@ -421,10 +421,11 @@ def reward_statistics(rewards: npt.ArrayLike) -> dict[str, float]:
         ``rewards_sum``, ``_mean``, ``_std`` (population), ``_max`` and ``_min``, in reward units.
     """
     rewards = np.asarray(rewards)
-    return {
-        "rewards_sum": float(rewards.sum()),
-        "rewards_mean": float(rewards.mean()),
-        "rewards_std": float(rewards.std()),
-        "rewards_max": float(rewards.max()),
-        "rewards_min": float(rewards.min()),
-    }
+    with np.errstate(all="ignore"):  # of infinite rewards the deviation is NaN
+        return {
+            "rewards_sum": float(rewards.sum()),
+            "rewards_mean": float(rewards.mean()),
+            "rewards_std": float(rewards.std()),
+            "rewards_max": float(rewards.max()),
+            "rewards_min": float(rewards.min()),
+        }

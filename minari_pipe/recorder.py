@@ -120,7 +120,7 @@ class EpisodeRecorder:
             raise InvalidEpisodeError("step() before start(): there is no episode to record into")
         steps = len(self._rewards)
         try:
-            value = _to_float(reward)
+            value = to_float(reward)
             self._actions.append(action)
             self._add_observation(observation, info, extras)
         except BaseException:
@@ -211,7 +211,16 @@ class EpisodeRecorder:
                 del self._extras[name]
 
 
-def _to_float(reward: Any) -> float:
+def to_float(reward: Any) -> float:
+    """Return a reward as the number that is recorded.
+
+    Raises:
+        InvalidEpisodeError: it is not one number, or too large for float64.
+
+    Example:
+        >>> to_float(np.array([0.5]))
+        0.5
+    """
     if isinstance(reward, np.ndarray) and reward.size == 1:
         reward = reward.item()
     try:

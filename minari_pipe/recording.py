@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from gymnasium import spaces
 
 from minari_pipe.episode import (
     STEP_DATA_KEYS,
@@ -24,11 +22,11 @@ from minari_pipe.episode import (
 )
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.journal import Journal
-from minari_pipe.recorder import EpisodeRecorder
+from minari_pipe.outside import REWARD_SPACE, Outside
+from minari_pipe.recorder import EpisodeRecorder, to_float
 from minari_pipe.storage.attributes import flatten_attributes
 from minari_pipe.storage.columns import RESERVED_GROUPS, episode_columns
 from minari_pipe.storage.writer import BUFFER_FIELDS
-from minari_pipe.tree import fits_exactly
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +82,9 @@ class Recording:
         self._recorder = EpisodeRecorder(observation_space, action_space, record_infos=record_infos)
         self._observation_space, self._action_space = observation_space, action_space
         self.episode_metadata = episode_metadata
-        self._observations = _Outside("observation", observation_space, strict=strict)
-        self._actions = _Outside("action", action_space, strict=strict)
+        self._observations = Outside("observation", observation_space, strict=strict)
+        self._actions = Outside("action", action_space, strict=strict)
+        self._rewards = Outside("reward", REWARD_SPACE, strict=strict)
         self._known_extras: set[str] = set()
         self._expected_first = 0  # number of the journal's first episode in a dataset
         # finished episodes that the journal has not taken: the disk is full, or Ctrl-C came
@@ -101,8 +100,8 @@ class Recording:
             InvalidEpisodeError: a value has not the structure or the shape of its space.
         """
         self._pid = os.getpid()
-        self._observations.clear()
-        self._actions.clear()
+        for outside in (self._observations, self._actions, self._rewards):
+            outside.clear()
         observation = data["observation"]
         inside = self._observations.holds(observation, 0)
         self._recorder.start(
@@ -119,13 +118,14 @@ class Recording:
                 outside of it and the recording is strict.
         """
         steps = len(self._recorder)
-        action, observation = data["action"], data["observation"]
+        action, observation, reward = data["action"], data["observation"], to_float(data["reward"])
         action_inside = self._actions.holds(action, steps)
         observation_inside = self._observations.holds(observation, steps + 1)
+        reward_inside = self._rewards.holds(reward, steps)
         self._recorder.step(
             action,
             observation,
-            data["reward"],
+            reward,
             bool(data["terminated"]),
             bool(data["truncated"]),
             data["info"],
@@ -135,6 +135,8 @@ class Recording:
             self._actions.count(action, steps)
         if not observation_inside:
             self._observations.count(observation, steps + 1)
+        if not reward_inside:
+            self._rewards.count(reward, steps)
 
     def _extras(self, data: StepData) -> dict[str, Any] | None:
         if len(data) == len(STEP_DATA_KEYS):
@@ -177,7 +179,7 @@ class Recording:
             episode.metadata.update(own)
         self._unkept.append(episode)
         told = [self._observations.told(number, len(episode) + 1)]
-        told += [self._actions.told(number, len(episode))]
+        told += [part.told(number, len(episode)) for part in (self._actions, self._rewards)]
         if any(told):
             self.warnings.append("\n".join(filter(None, told)))
         self.keep()
@@ -259,85 +261,6 @@ def _check_attributes(episode: EpisodeBuffer, number: int) -> None:
         flatten_attributes(attributes)
     except InvalidEpisodeError as error:
         raise InvalidEpisodeError(f"episode {number}: {error}") from None
-
-
-class _Outside:
-    """Counts an episode's values outside of their space; NaN and other dtypes are outside too."""
-
-    def __init__(self, name: str, space: gym.Space, *, strict: bool) -> None:
-        self._name, self._space, self._strict = name, space, strict
-        self._contains = _membership(space)
-        self.clear()
-
-    def clear(self) -> None:
-        self._count = self._first = 0
-        self._example = ""
-
-    def holds(self, value: Any, step: int) -> bool:
-        inside = self._contains(value)
-        if not inside and self._strict:
-            name = self._name
-            raise InvalidEpisodeError(
-                f"{name.capitalize()} is not in {name} space.\n{name.capitalize()} {step}: "
-                f"{value!s:.300}\nSpace: {self._space}\nstrict=False records it with a warning"
-            )
-        return inside
-
-    def count(self, value: Any, step: int) -> None:
-        if not self._count:
-            self._first, self._example = step, f"{value!s:.300}"
-        self._count += 1
-
-    def told(self, episode: int, of: int) -> str | None:
-        if not self._count:
-            return None
-        name = self._name
-        return (
-            f"{name.capitalize()} is not in {name} space.\n"
-            f"Episode {episode}: {self._count} of {of} {name}s are outside of the space, NaN or of "
-            f"another dtype; they are recorded as they are. The first is number "
-            f"{self._first}.\n{name.capitalize()}: {self._example}\nSpace: {self._space}"
-        )
-
-
-def _membership(space: gym.Space) -> Callable[[Any], bool]:
-    """Return ``space.contains``, made not to warn about lists and to cost half of it."""
-    if type(space) is spaces.Box:
-        return _box_membership(space)
-    if type(space) is spaces.Dict:
-        parts = {key: _membership(part) for key, part in space.spaces.items()}
-        return lambda value: (
-            isinstance(value, Mapping)
-            and value.keys() == parts.keys()
-            and all(contains(value[key]) for key, contains in parts.items())
-        )
-    if type(space) is spaces.Tuple:
-        entries = [_membership(part) for part in space.spaces]
-        return lambda value: (
-            isinstance(value, tuple | list)
-            and len(value) == len(entries)
-            and all(contains(part) for contains, part in zip(entries, value, strict=True))
-        )
-    return space.contains
-
-
-def _box_membership(space: spaces.Box) -> Callable[[Any], bool]:
-    low, high, dtype, shape = space.low, space.high, space.dtype, space.shape
-
-    def contains(value: Any) -> bool:
-        array = value
-        if not isinstance(value, np.ndarray):
-            try:
-                array = np.asarray(value)
-            except ValueError:  # a ragged list
-                return False
-            if not isinstance(value, np.generic) and fits_exactly(array, dtype):
-                array = array.astype(dtype)  # Python numbers are recorded in the space's dtype
-        if array.shape != shape or not (array.dtype == dtype or np.can_cast(array.dtype, dtype)):
-            return False
-        return bool((array >= low).all() and (array <= high).all())
-
-    return contains
 
 
 def callback(given: Any, env: gym.Env, what: str) -> Callable[..., Any]:

@@ -299,7 +299,8 @@ def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
 
     Args:
         space: space of one row.
-        column: the stacked rows: arrays ``(N, ...)``, lists of strings, in dicts and tuples.
+        column: the stacked rows: arrays ``(N, ...)``, lists of strings, or of the bytes of JPEG
+            files, which are taken for images of an image space; in dicts and tuples.
 
     Returns:
         Booleans, shape ``(N,)``; all False where the column has not the form of the space.
@@ -326,6 +327,8 @@ def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
         return inside
     if isinstance(space, spaces.Text):
         return np.fromiter((space.contains(row) for row in column), dtype=bool, count=rows)
+    if rows and isinstance(column, list) and isinstance(column[0], bytes):
+        return np.full(rows, is_image_space(space))
     if isinstance(space, ARRAY_SPACES):
         return _contains_array_rows(space, column)
     return np.fromiter((space.contains(row) for row in column), dtype=bool, count=rows)
@@ -342,6 +345,14 @@ def _contains_array_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]
     if not fits:
         return np.zeros(rows, dtype=bool)
     if isinstance(space, spaces.Box):
+        with np.errstate(invalid="ignore"):  # NaN, which is neither
+            # first without an array of the column's size: it may be gigabytes of images
+            if (
+                rows
+                and (column.min(axis=0) >= space.low).all()
+                and (column.max(axis=0) <= space.high).all()
+            ):
+                return np.ones(rows, dtype=bool)
         inside = (column >= space.low) & (column <= space.high)
     elif isinstance(space, spaces.Discrete):
         first = int(space.start)

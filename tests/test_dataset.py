@@ -38,7 +38,7 @@ def episode(number: int) -> EpisodeBuffer:
     return EpisodeBuffer(
         seed=number,
         observations=np.arange(steps + 1),
-        actions=np.arange(steps),
+        actions=np.arange(steps) % 2,
         rewards=np.full(steps, float(number)),
         terminations=np.arange(steps) == number,
         truncations=np.zeros(steps, bool),

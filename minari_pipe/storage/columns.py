@@ -79,6 +79,11 @@ def episode_columns(
                 if len(leaf) != steps + extra:
                     unit = "rows" if extra else "steps"
                     expected = f" (expected {steps + 1}: the reset's and one a step)" * extra
+                    if continues and len(leaf) == steps + 1:
+                        expected = (
+                            "; this continues a stored episode, whose last row is there already: "
+                            "leave out the first one here"
+                        )
                     raise InvalidEpisodeError(
                         f"{subscripts(path)} has {len(leaf)} {unit}, rewards has {steps}{expected}"
                     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -86,12 +87,7 @@ class EpisodeWriter(ABC):
         """
         steps = 0
         for buffer in buffers:
-            index = len(self) if buffer.id is None else int(buffer.id)
-            if not 0 <= index <= len(self):
-                raise InvalidEpisodeError(
-                    f"Invalid episode id; ids must be sequential. Got {index}, the next one is "
-                    f"{len(self)}"
-                )
+            index = episode_number(buffer, len(self))
             if index == len(self):
                 steps += self.append(
                     buffer, observation_space, action_space, jpeg_encoding=jpeg_encoding
@@ -215,6 +211,34 @@ class EpisodeWriter(ABC):
                     f"episode {index}: {key} follows from the data and cannot be set"
                 )
         self._set_attributes(index, {**stored, **metadata})
+
+
+def episode_number(buffer: EpisodeBuffer, total: int) -> int:
+    """Return the number under which an episode is stored, or which it continues.
+
+    Args:
+        buffer: the episode.
+        total: number of stored episodes.
+
+    Raises:
+        InvalidEpisodeError: its ``id`` is no number, or leaves a gap.
+
+    Example:
+        >>> episode_number(EpisodeBuffer(), 3), episode_number(EpisodeBuffer(id=1), 3)
+        (3, 1)
+    """
+    if buffer.id is None:
+        return total
+    try:
+        number = operator.index(buffer.id)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= total:
+        raise InvalidEpisodeError(
+            f"Invalid episode id; ids must be sequential. Got {buffer.id!r}, the next one is "
+            f"{total}"
+        )
+    return number
 
 
 def _encoded(
