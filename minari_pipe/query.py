@@ -98,6 +98,12 @@ class Query:
         """
         if not isinstance(text, str):
             raise ConfigError(f"a query is a text, got {type(text).__name__}: {text!r}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"query {text[:60]!r} has a lone surrogate, which no text has"
+            ) from None
         text = " ".join(text.splitlines()).strip()
         if not text or len(text) > MAX_LENGTH:
             raise ConfigError(

@@ -118,6 +118,8 @@ def test_what_is_unknown_does_not_hide_what_is_certain() -> None:
         ("not " * (MAX_DEPTH + 1) + "1", r"nested deeper than 60"),
         ("(" * 500 + "1" + ")" * 500, r"too many nested|cannot be parsed|nested"),
         ("\0", r"cannot be parsed|source code"),
+        ("\ud800 == 1", r"lone surrogate"),
+        ("note == '\udcff'", r"lone surrogate"),
     ],
 )
 def test_what_is_no_expression_is_named_with_its_place(text, message) -> None:
