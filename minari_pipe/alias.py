@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import runpy
 import sys
 from collections.abc import Iterable, Sequence
@@ -210,7 +211,13 @@ class _Alias(MetaPathFinder, Loader):
         module.__doc__ = f"{module.__name__} of the Minari standard, implemented by minari_pipe."
         homes = _homes(module.__name__)
         children = _children(module.__name__)
-        public = [name for name in homes if not name.startswith("_")]
+        # without what is in a module that is not there yet: a star import asks for all of them
+        public = [
+            name
+            for name, home in homes.items()
+            if not name.startswith("_")
+            and (home in _MODULES or importlib.util.find_spec(home) is not None)
+        ]
 
         def __getattr__(name: str) -> Any:  # noqa: N807 - PEP 562 names it
             if name in children:
