@@ -36,7 +36,7 @@ from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.recording import Recording, callback
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.attributes import check_options, whole_seed
-from minari_pipe.storage.base import MinariStorage, get_minari_storage
+from minari_pipe.storage.base import MinariStorage, file_format, get_minari_storage
 
 #: HDF5 attributes hold integers of at most 64 bits
 AUTOSEED_BIT_SIZE = 64
@@ -120,7 +120,7 @@ class DataCollector(gym.Wrapper):
         self._jpeg_encoding = jpeg_encoding
         self._recorded_observation_space = observation_space or env.observation_space
         self._recorded_action_space = action_space or env.action_space
-        get_minari_storage(data_format or "hdf5").check_spaces(
+        get_minari_storage(file_format(data_format)).check_spaces(
             self._recorded_observation_space,
             self._recorded_action_space,
             jpeg_encoding=jpeg_encoding,
@@ -154,7 +154,7 @@ class DataCollector(gym.Wrapper):
             "action_space": serialize_space(self._recorded_action_space),
             "env_spec": env_spec,
             "env_id": None if spec is None else spec.id,
-            "data_format": self.data_format or "hdf5",
+            "data_format": file_format(self.data_format),
             "jpeg_encoding": self._jpeg_encoding,
             "minari_version": MINARI_VERSION,
             "minari_pipe_version": __version__,
@@ -349,7 +349,7 @@ class DataCollector(gym.Wrapper):
             observation_space=self._recorded_observation_space,
             action_space=self._recorded_action_space,
             env_spec=self.env.spec,
-            data_format=self.data_format or "hdf5",
+            data_format=file_format(self.data_format),
             jpeg_encoding=self._jpeg_encoding,
         )
         storage.update_metadata(metadata)

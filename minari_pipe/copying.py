@@ -15,7 +15,7 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.installation import new_dataset
 from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.storage.base import MinariStorage, get_storage_keys
+from minari_pipe.storage.base import MinariStorage, file_format, get_storage_keys
 from minari_pipe.storage.jpeg import Frames
 from minari_pipe.tree import leaves
 
@@ -70,7 +70,7 @@ def new_copy(
             data_path,
             observation_space=observation_space,
             action_space=action_space,
-            data_format=data_format,
+            data_format=file_format(data_format),
             jpeg_encoding=jpeg_encoding,
         )
         told = {key: value for key, value in metadata.items() if key not in STORAGE_KEYS}

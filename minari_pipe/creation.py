@@ -20,7 +20,7 @@ from minari_pipe.metadata import MINARI_VERSION, is_finite_number
 from minari_pipe.outside import judged
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.scores import RandomPolicy, get_average_reference_score
-from minari_pipe.storage.base import MinariStorage
+from minari_pipe.storage.base import MinariStorage, file_format
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def create_dataset_from_buffers(
             observation_space=observation_space,
             action_space=action_space,
             env_spec=env_spec,
-            data_format=data_format or "hdf5",
+            data_format=file_format(data_format),
             jpeg_encoding=jpeg_encoding,
         )
         storage.update_metadata(metadata)

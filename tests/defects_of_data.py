@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -251,7 +252,8 @@ def p9_wrong_values_are_found(library: ModuleType) -> None:
         "flags": {"terminations": [False] * 3},
         "dtypes": {"actions": np.array([1, 2, 3], np.int16)},
     }
-    dataset = create(library, buffers=[buffer(library, **wrong[check]) for check in wrong])
+    with warnings.catch_warnings(action="ignore"):  # it is told of when it is stored, too
+        dataset = create(library, buffers=[buffer(library, **wrong[check]) for check in wrong])
     checks = importlib.import_module(f"{library.__name__}.checks")
     report = checks.run(checks.Subject.open(dataset.storage.data_path))
     found = {finding.check for finding in report.findings}

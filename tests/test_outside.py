@@ -15,10 +15,11 @@ from minari_pipe import (
     DataCollector,
     EpisodeBuffer,
     MinariDataset,
+    combine_datasets,
     create_dataset_from_buffers,
     list_local_datasets,
 )
-from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.errors import ConfigError, InvalidEpisodeError, UnknownFormatError
 from minari_pipe.testing import assert_same
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -160,6 +161,18 @@ def test_a_continuation_with_the_row_of_a_reset_is_told_to_leave_it_out() -> Non
     dataset = create([GOOD])
     with pytest.raises(InvalidEpisodeError, match="has 4 steps.*leave out the first"):
         dataset.update_dataset_from_buffer([replace(GOOD, id=0)])
+
+
+def test_no_dataset_of_the_root_is_in_memory_only() -> None:
+    message = "memory that keeps files"
+    with pytest.raises(UnknownFormatError, match=message):
+        create([GOOD], data_format="memory")
+    with pytest.raises(UnknownFormatError, match=message):
+        DataCollector(Pays(0.0), data_format="memory")
+    dataset = create([GOOD])  # the id is free
+    with pytest.raises(UnknownFormatError, match=message):
+        combine_datasets([dataset], "aa/b-v1", data_format="memory")
+    assert list(list_local_datasets()) == ["aa/b-v0"]
 
 
 def test_only_datasets_and_lists_of_them_are_taken() -> None:

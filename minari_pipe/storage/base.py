@@ -101,6 +101,24 @@ def get_minari_storage(storage_type: str) -> type[MinariStorage]:
     )
 
 
+def file_format(data_format: str | None) -> str:
+    """Return the format of a new dataset of the local root: hdf5 if none is named.
+
+    Raises:
+        UnknownFormatError: its datasets are no files, and would end with the process.
+
+    Example:
+        >>> file_format(None)
+        'hdf5'
+    """
+    if data_format in _UNLISTED:
+        raise UnknownFormatError(
+            f"No storage implemented for {data_format} that keeps files, as a dataset of the local "
+            f"root does. Available formats: {get_storage_keys()}"
+        )
+    return data_format or "hdf5"
+
+
 def _load(address: str) -> type[MinariStorage]:
     module, name = address.split(":")
     return getattr(importlib.import_module(module), name)
