@@ -33,6 +33,7 @@ from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.journal import Journal
 from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION
+from minari_pipe.outside import judged
 from minari_pipe.recording import Recording, callback
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.attributes import check_options, whole_seed
@@ -118,6 +119,7 @@ class DataCollector(gym.Wrapper):
         self._step_data_callback = callback(step_data_callback, env, "step_data_callback")
         self._record_infos = record_infos
         self._jpeg_encoding = jpeg_encoding
+        self._strict = strict
         self._recorded_observation_space = observation_space or env.observation_space
         self._recorded_action_space = action_space or env.action_space
         get_minari_storage(file_format(data_format)).check_spaces(
@@ -359,13 +361,15 @@ class DataCollector(gym.Wrapper):
         """Append everything recorded so far to a dataset and begin anew.
 
         Seeds, options, infos and attributes are kept. If it fails, the dataset is as before and
-        the recorded episodes are kept.
+        the recorded episodes are kept. Values that the collector's spaces hold and the dataset's
+        do not are told of as such.
 
         Args:
             dataset: where they go; a view is extended by them.
 
         Raises:
-            InvalidEpisodeError: the dataset's spaces are not those of this environment.
+            InvalidEpisodeError: the values have not the structure or the shape of the dataset's
+                spaces, or are outside of them and the collector is strict.
             ConfigError: it is no dataset.
             DatasetNotFoundError: the collector is closed.
         """
@@ -375,10 +379,17 @@ class DataCollector(gym.Wrapper):
                 f"{dataset!r:.80}"
             )
         first = dataset.storage.total_episodes
+        theirs = dataset.observation_space, dataset.action_space
+        told: list[str] = []
         with self._taken(first):
-            dataset.storage.update_episodes(self._recorded.episodes(first))
+            episodes = self._recorded.episodes(first)
+            if theirs != (self._recorded_observation_space, self._recorded_action_space):
+                episodes = judged(episodes, *theirs, first=first, strict=self._strict, told=told)
+            dataset.storage.update_episodes(episodes)
             new = np.arange(first, dataset.storage.total_episodes)
             dataset.episode_indices = np.append(dataset.episode_indices, new)
+        self._recorded.warnings += told
+        self._warn()
 
     @contextmanager
     def _taken(self, first: int = 0) -> Iterator[None]:

@@ -151,6 +151,24 @@ def test_rewards_that_are_not_finite_are_told_of_by_a_collector(reward) -> None:
     strict.close()
 
 
+def test_what_the_spaces_of_another_dataset_do_not_hold_is_told_of_when_it_is_added() -> None:
+    observations = GOOD.observations[:, 0].astype(np.int64)
+    narrow = create([replace(GOOD, observations=observations)], spaces.Discrete(1))
+    collector = DataCollector(Pays(1.0), observation_space=spaces.Discrete(9), strict=True)
+    collector.reset()
+    collector.step(0)
+    collector.add_to_dataset(narrow)  # whose space holds it as well
+    collector.close()
+    collector = DataCollector(Pays(1.0), action_space=spaces.Discrete(9))
+    collector.reset()
+    collector.step(7)
+    with pytest.warns(UserWarning, match="Episode 2: 1 of 1 actions") as caught:
+        collector.add_to_dataset(narrow)
+    assert (len(caught), caught[0].filename) == (1, __file__)
+    assert narrow[2].actions.tolist() == [7]
+    collector.close()
+
+
 @pytest.mark.parametrize("number", ["x", "0", 0.5, -1, 2])
 def test_an_id_of_a_buffer_is_a_number_without_a_gap(number) -> None:
     with pytest.raises(InvalidEpisodeError, match=f"Invalid episode id.* Got {number!r}"):
