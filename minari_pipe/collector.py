@@ -18,7 +18,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import Autoreset
 
 from minari_pipe import __version__
-from minari_pipe.creation import Description
+from minari_pipe.creation import Description, judge_version
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.environments import spec_json
 from minari_pipe.episode import (
@@ -301,6 +301,8 @@ class DataCollector(gym.Wrapper):
         num_episodes_average_score: int = 100,
         description: str | None = None,
         requirements: list[str] | None = None,
+        *,
+        minari_version: str | None = None,
     ) -> MinariDataset:
         """Create a dataset of everything recorded so far and begin anew.
 
@@ -320,6 +322,7 @@ class DataCollector(gym.Wrapper):
             num_episodes_average_score: number of episodes of a measurement.
             description: what the dataset is.
             requirements: pip requirements of the environment.
+            minari_version: see :func:`~minari_pipe.creation.create_dataset_from_buffers`.
 
         Raises:
             InvalidDatasetIdError: the id is malformed.
@@ -327,6 +330,7 @@ class DataCollector(gym.Wrapper):
             InvalidMetadataError: arguments contradict each other.
             DatasetNotFoundError: the collector is closed.
         """
+        judge_version(minari_version)
         told = Description(
             eval_env=eval_env,
             algorithm_name=algorithm_name,

@@ -245,8 +245,7 @@ def create_dataset_from_buffers(
     """
     if isinstance(env, list):  # the order of the arguments in Minari 0.3
         buffer, env = env, buffer
-    if minari_version is not None:
-        _judge_version(minari_version)
+    judge_version(minari_version)
     if env is None:
         env_spec = None
         if observation_space is None or action_space is None:
@@ -303,7 +302,14 @@ def create_dataset_from_buffers(
     return load_dataset(dataset_id)
 
 
-def _judge_version(minari_version: str) -> None:
+def judge_version(minari_version: str | None) -> None:
+    """Warn if a version or specifier that Minari 0.4 took does not admit what is written.
+
+    Example:
+        >>> judge_version("~=0.5")
+    """
+    if minari_version is None:
+        return
     try:
         if SpecifierSet(str(minari_version)).contains(MINARI_VERSION):
             return

@@ -68,6 +68,10 @@ class EpisodeTable:
         """Names of the columns."""
         return list(self._columns)
 
+    def __contains__(self, column: object) -> bool:
+        """Whether there is a column of this name."""
+        return column in self._columns
+
     def __len__(self) -> int:
         """Number of episodes."""
         return len(self._rows)

@@ -1027,3 +1027,12 @@ def test_equal_collections_are_equal_bytes() -> None:
         collector.close()
         contents.append((get_dataset_path(f"aa/{name}-v0") / "data/main_data.hdf5").read_bytes())
     assert contents[0] == contents[1]
+
+
+def test_the_version_that_minari_0_4_took_is_judged_only() -> None:
+    collector = DataCollector(Counter())
+    run(collector, 1)
+    with pytest.warns(DeprecationWarning, match=r"does not admit 0\.5\.4") as caught:
+        dataset = collector.create_dataset("aa/b-v0", minari_version="~=0.4.0")
+    assert (dataset.minari_version, caught[0].filename) == ("0.5.4", __file__)
+    collector.close()

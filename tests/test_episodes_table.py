@@ -73,6 +73,7 @@ def test_columns_are_arrays_of_what_was_stored(dataset: MinariDataset, no_arrays
     assert len(table) == 3
     custom = ["success", "weight", "level", "odd name", "pair"]
     assert table.columns[: len(COLUMNS)] == list(COLUMNS)
+    assert "seed" in table and "no such" not in table
     assert sorted(table.columns[len(COLUMNS) :]) == sorted(custom)
     assert_same(table["id"], np.array([0, 1, 2]))
     assert_same(table["total_steps"], np.array([1, 2, 3]))
