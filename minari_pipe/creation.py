@@ -245,6 +245,10 @@ def create_dataset_from_buffers(
     """
     if isinstance(env, list):  # the order of the arguments in Minari 0.3
         buffer, env = env, buffer
+        if isinstance(eval_env, str):  # there was none, so the texts were given by position
+            texts: Any = (eval_env, algorithm_name, author, author_email)
+            algorithm_name, author, author_email, code_permalink = texts
+            eval_env = None
     judge_version(minari_version)
     if env is None:
         env_spec = None

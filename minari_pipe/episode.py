@@ -288,6 +288,14 @@ class StepDataCallback:
         >>> env.close()
     """
 
+    def __init__(self, env: gym.Env | None = None) -> None:
+        """Keep the environment, as subclasses for Minari 0.3 expect.
+
+        Args:
+            env: the environment inside of the collector, which passes it.
+        """
+        self.env = env
+
     def __call__(
         self,
         env: gym.Env,

@@ -267,8 +267,8 @@ def callback(given: Any, env: gym.Env, what: str) -> Callable[..., Any]:
     """Return the callable of a callback that is given as a class, an instance or a function.
 
     Args:
-        given: a class is instantiated: without arguments, or with the environment if it asks for
-            one argument, as those of Minari 0.3 do.
+        given: a class is instantiated: without arguments, or with the environment if it needs one
+            argument or takes ``env``, as those of Minari 0.3 do.
         env: the environment.
         what: name of the argument, for the message.
 
@@ -281,7 +281,7 @@ def callback(given: Any, env: gym.Env, what: str) -> Callable[..., Any]:
     """
     made = given
     if isinstance(given, type):
-        made = given(env) if _needs_an_argument(given) else given()
+        made = given(env) if _takes_the_environment(given) else given()
     if not callable(made):
         raise ConfigError(
             f"{what} must be a class, an instance with __call__ or a function, got {given!r:.80}"
@@ -289,11 +289,12 @@ def callback(given: Any, env: gym.Env, what: str) -> Callable[..., Any]:
     return made
 
 
-def _needs_an_argument(given: type) -> bool:
+def _takes_the_environment(given: type) -> bool:
     try:
-        parameters = inspect.signature(given).parameters.values()
+        parameters = list(inspect.signature(given).parameters.values())
     except ValueError:
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p for p in parameters if p.default is p.empty and p.kind in positional]
-    return len(needed) == 1
+    first = next((p.name for p in parameters if p.kind in positional), None)
+    return len(needed) == 1 or (first == "env" and not needed)

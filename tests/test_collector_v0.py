@@ -86,8 +86,8 @@ class OlderStep(StepDataCallback):
     """Written for Minari 0.3: it takes the environment and knows plural keys."""
 
     def __init__(self, env: gym.Env) -> None:
-        super().__init__()
-        self.scale = env.unwrapped.length
+        super().__init__(env)
+        self.scale = self.env.unwrapped.length
 
     def __call__(self, env, **kwargs):
         data = super().__call__(env, **kwargs)

@@ -114,6 +114,17 @@ def test_arguments_come_in_the_order_of_the_first_releases_too() -> None:
     own = {"observation_space": None, "action_space": None}
     assert create(env, "old-v0", env=[episode], **own).env_spec == env.spec
     assert create([episode], "new-v0", env=env, **own).total_steps == 2
+    with warnings.catch_warnings(action="ignore"):
+        dataset = create_dataset_from_buffers(
+            "texts-v0", env, [episode], "random", "Ada", "ada@example.org", "https://example.org"
+        )
+    told = dataset.storage.metadata
+    assert (told["algorithm_name"], told["author"]) == ("random", {"Ada"})
+    assert (told["author_email"], told["code_permalink"]) == (
+        {"ada@example.org"},
+        "https://example.org",
+    )
+    assert "eval_env_spec" not in told
 
 
 def test_an_environment_without_a_spec_gives_its_spaces() -> None:
