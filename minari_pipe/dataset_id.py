@@ -13,9 +13,10 @@ from minari_pipe.errors import InvalidDatasetIdError
 
 VERSION_RE = r"(?:-v(?P<version>[0-9]+))"
 DATASET_NAME_RE = r"(?:(?P<dataset>[-_\w]+?))"
-NAMESPACE_RE = r"(?:(?P<namespace>[-_\w][-_\w/]*[-_\w]+)\/)"
+# Minari's has a + at the end, which matches nothing more and takes minutes for a long id
+NAMESPACE_RE = r"(?:(?P<namespace>[-_\w][-_\w/]*[-_\w])\/)"
 DATASET_ID_RE = re.compile(rf"^{NAMESPACE_RE}?{DATASET_NAME_RE}{VERSION_RE}?$")
-NAMESPACE_REGEX = re.compile(r"[-_\w][-_\w/]*[-_\w]+")
+NAMESPACE_REGEX = re.compile(r"[-_\w][-_\w/]*[-_\w]")
 #: Python refuses to read numbers of more than 4300 digits; no file system has names so long
 _LONGEST_VERSION = 255
 
@@ -42,7 +43,7 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
     match = DATASET_ID_RE.fullmatch(dataset_id) if isinstance(dataset_id, str) else None
     if match is None or "//" in dataset_id or dataset_id.endswith("\n"):
         raise InvalidDatasetIdError(
-            f"Malformed dataset ID: {dataset_id}. (IDs must be of the form "
+            f"Malformed dataset ID: {dataset_id!s:.300}. (IDs must be of the form "
             "(namespace/)(dataset_name)-v(version). The namespace is optional, and needs at "
             "least two characters; letters, digits, '-' and '_' are allowed.)"
         )
@@ -105,8 +106,8 @@ def validate_namespace(namespace: str | None) -> None:
         or "//" in namespace
     ):
         raise InvalidDatasetIdError(
-            f"Malformed namespace: {namespace}. Expected names of letters, digits, '-' and '_', "
-            "separated by single slashes, at least two characters long"
+            f"Malformed namespace: {namespace!s:.300}. Expected names of letters, digits, '-' and "
+            "'_', separated by single slashes, at least two characters long"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,14 @@ def test_what_may_be_created_the_peer_reads_as_the_same_place(dataset_id: str) -
     assert os.path.normpath(path) == str(path) == f"/datasets/{dataset_id}"
     assert not {"data", ""} & set(dataset_id.split("/"))
     assert not any(part.startswith(".") for part in dataset_id.split("/"))
+
+
+@pytest.mark.parametrize("text", ["a-v1" * 5000 + "!", "ab/" * 5000, "a" * 20000 + "\n"])
+def test_a_long_id_is_judged_at_once(text) -> None:
+    """Minari's expressions take a minute and more."""
+    began = time.process_time()
+    for judge in (parse_dataset_id, validate_namespace):
+        with pytest.raises(InvalidDatasetIdError, match="Malformed") as caught:
+            judge(text)
+        assert len(str(caught.value)) < 600
+    assert time.process_time() - began < 1
