@@ -120,7 +120,7 @@ def _not_found(dataset_id: str) -> DatasetNotFoundError:
     hint = did_you_mean(dataset_id, _dataset_ids())
     return DatasetNotFoundError(
         f"no dataset {dataset_id!r} in {get_dataset_path()}.{hint} "
-        "To fetch it: load_dataset(..., download=True)"
+        "To fetch it: `minari download ID`, of the package minari, which shares this root"
     )
 
 

@@ -256,7 +256,7 @@ def test_a_missing_dataset_is_named_with_the_nearest(root: Path) -> None:
     install("D4RL/door/human-v2")
     message = (
         f"no dataset 'D4RL/door/humn-v2' in {root}. Did you mean 'D4RL/door/human-v2'? "
-        "To fetch it: load_dataset(..., download=True)"
+        "To fetch it: `minari download ID`, of the package minari, which shares this root"
     )
     for function in (load_dataset, delete_dataset):
         with pytest.raises(DatasetNotFoundError) as caught:
