@@ -337,7 +337,13 @@ def _check_installed(entry_point: Any, env_id: str) -> None:
 def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
     module, _, name = str(wrapper.entry_point).partition(":")
     if module == "gymnasium.wrappers" or module.startswith("gymnasium.wrappers."):
-        found = load_env_creator(wrapper.entry_point)
+        try:
+            found = load_env_creator(wrapper.entry_point)
+        except (ImportError, AttributeError, ValueError) as exc:
+            raise ConfigError(
+                f"wrapper {wrapper.name!r}: {wrapper.entry_point!r} cannot be imported from the "
+                f"Gymnasium that is installed: {exc}"
+            ) from exc
         home = str(getattr(found, "__module__", ""))
         is_wrapper = isinstance(found, type) and issubclass(found, gym.Wrapper)
         if is_wrapper and home.startswith("gymnasium.wrappers") and name != "RecordVideo":
@@ -438,7 +444,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         raise MissingDependencyError(
             f"No module named {exc.name!r}: environment {spec.id!r} needs it"
         ) from exc
-    except (TypeError, ValueError, AssertionError, gym.error.Error) as exc:
+    except Exception as exc:  # an environment raises what it likes at arguments of a wrong type
         reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
         raise ConfigError(
             f"environment {spec.id!r} cannot be made from the stored env_spec with its arguments "

@@ -175,6 +175,19 @@ def test_a_wrapper_of_a_file_is_not_applied(entry_point):
         recover(spec_json(additional_wrappers=[wrapper]))
 
 
+@pytest.mark.parametrize("name", ["", ":No", ".no:No", "/../own:Wrapper", ".common:os.system"])
+def test_a_wrapper_that_gymnasium_lacks_is_named(name):
+    wrapper = {"name": "W", "entry_point": f"gymnasium.wrappers{name}", "kwargs": {}}
+    with pytest.raises((ConfigError, TrustError), match="'W'"):
+        recover(spec_json(additional_wrappers=[wrapper]))
+
+
+def test_whatever_an_environment_raises_at_its_arguments_is_one_error():
+    for kwargs in ({"render_mode": {"a": 1}}, {"sutton_barto_reward": 1, "render_mode": [1]}):
+        with pytest.raises(ConfigError, match="cannot be made from the stored env_spec"):
+            recover(spec_json(kwargs=kwargs))
+
+
 def test_gymnasiums_own_wrappers_of_a_file_are_applied():
     env = gym.wrappers.FlattenObservation(gym.make("CartPole-v1"))
     assert isinstance(recover(env.spec.to_json()), gym.wrappers.FlattenObservation)
