@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.cli import app, datasets, tables
 from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import ConfigError
 from tests.conftest import CHECKOUT
 from tests.legacy_files import d4rl_columns, write_attributes, write_d4rl, write_flat
 
@@ -259,3 +260,101 @@ def test_ids_are_completed() -> None:
     make()
     assert datasets.complete_id("tests/") == [ID]
     assert datasets.complete_id("x") == []
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[31mred\x9b1m\u202e[bold][/] \ud800\r\nnext"
+
+
+def change(dataset: minari_pipe.MinariDataset, **values) -> None:
+    path = dataset.storage.data_path / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_no_text_of_a_file_commands_the_terminal_or_stops_the_command() -> None:
+    texts = dict.fromkeys(["description", "algorithm_name", "license", "code_permalink"], HOSTILE)
+    names = {key: [HOSTILE] for key in ("author", "author_email", "combined_datasets")}
+    spec = json.dumps({"id": HOSTILE, "kwargs": {"a": HOSTILE}, "additional_wrappers": []})
+    dataset = make()
+    change(dataset, **texts, **names, env_spec=spec, dataset_size=float("nan"))
+    change(make("tests/format-v0"), data_format=HOSTILE)
+    change(make("tests/other-v0"), dataset_id=HOSTILE)
+    (minari_pipe.get_dataset_path("tests") / "esc\x1b[31m-v0" / "data").mkdir(parents=True)
+    listed = run("list")
+    assert "[bold][/]" in listed.stdout and "\\x1b]0;title" in listed.stdout
+    assert listed.stderr.count("warning: Misconfigured") == 3
+    results = [
+        listed,
+        run("list", "--json"),
+        run("show", ID),
+        run("show", ID, "--json"),
+        run("show", "tests/other-v0"),
+        run("show", "tests/format-v0", code=1),
+        run("validate", ID, code=1),
+        run("validate", "tests/other-v0", code=1),
+    ]
+    for result in results:
+        obeyed = [c for c in result.output if not c.isprintable() and c != "\n"]
+        assert not obeyed, result.output
+    shown = json.loads(results[3].stdout, parse_constant=lambda name: 1 / 0)
+    assert shown["description"] == HOSTILE and shown["dataset_size"] is None
+
+
+def test_nothing_is_cut_on_a_narrow_terminal(monkeypatch, capsys) -> None:
+    make("tests/" + "a-rather-long-name" + "-v0", author="Ada Lovelace")
+    for width in (80, 40):
+        monkeypatch.setattr(tables, "_console", lambda: Console(file=sys.stdout, width=width))  # noqa: B023
+        datasets.print_datasets("Datasets", minari_pipe.list_local_datasets())
+        words = capsys.readouterr().out.split()
+        for text in ("a-rather-long-name-v0", "Episodes", "15", "MB", "hdf5", "Ada", "Lovelace"):
+            assert any(word.endswith(text) for word in words), (width, words)
+
+
+def test_metadata_of_wrong_types_is_shown_as_far_as_it_goes() -> None:
+    dataset = make(ref_min_score=1.0, ref_max_score=2.0)
+    change(dataset, ref_min_score="x", author=3, license=[1], env_spec="[1]", eval_env_spec="}")
+    shown = run("show", ID).stdout
+    assert "expert 2.00" in shown and "[1]" in shown and "random" not in shown
+
+
+def test_a_damaged_dataset_can_be_deleted_and_a_version_is_not_guessed() -> None:
+    dataset = make()
+    (dataset.storage.data_path / "metadata.json").write_text("{")
+    assert "The latest is 'tests/tiny-v0'" in error("delete", "tests/tiny", "--yes")
+    assert "?" in run("delete", ID, code=1, answer="n\n").stdout
+    run("delete", ID, ID, "--yes")
+    assert not dataset.storage.data_path.exists()
+
+
+def test_what_was_made_is_told_to_programs_too() -> None:
+    make("tests/a-v0", 4)
+    made = [
+        *json.loads(run("split", "tests/a-v0", "--into", "tests/b-v0=3", "--json").stdout),
+        json.loads(run("migrate", "tests/a-v0", "tests/c-v0", "--json").stdout),
+        json.loads(
+            run("combine", "tests/a-v0", "tests/b-v0", "--dataset-id=tests/d-v0", "--json").stdout
+        ),
+    ]
+    assert [(m["dataset_id"], m["total_episodes"]) for m in made] == [
+        ("tests/b-v0", 3),
+        ("tests/c-v0", 4),
+        ("tests/d-v0", 7),
+    ]
+    assert all(Path(m["path"]).is_dir() and m["total_steps"] for m in made)
+
+
+def test_closed_streams_are_no_traceback(monkeypatch) -> None:
+    make()
+    command = datasets.delete
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(ConfigError, match="--yes"):
+        command([ID])
+    monkeypatch.setattr("sys.stdout", None)
+    datasets.list_datasets(prefix=None)
+    datasets.show(ID)
+
+
+def test_an_unforeseen_error_is_one_line_too(monkeypatch) -> None:
+    monkeypatch.setattr(datasets, "list_local_datasets", lambda **_: 1 / 0)
+    assert error("list") == (
+        "error: ZeroDivisionError: division by zero; --debug before the command shows where"
+    )

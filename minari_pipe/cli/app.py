@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -14,6 +15,7 @@ import typer
 from minari_pipe import __version__
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, migrate, recover, split
+from minari_pipe.cli.tables import one_line
 from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import init, release
 from minari_pipe.errors import MinariPipeError
@@ -50,10 +52,17 @@ def _group(
     """
     if debug:
         os.environ[_DEBUG] = "1"
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack a letter of an author's
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _show_warning(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
-    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+    _say("warning", str(message))
+
+
+def _say(level: str, text: str) -> None:
+    if sys.stderr is not None:
+        print(f"{level}: {one_line(text)}", file=sys.stderr)
 
 
 def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
@@ -66,16 +75,26 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
                 warnings.simplefilter("always")
                 warnings.showwarning = _show_warning
                 command(*args, **kwargs)
+                if sys.stdout is not None:
+                    sys.stdout.flush()  # what cannot be written is told here
+        except (typer.Exit, typer.Abort):
+            raise
         except BrokenPipeError:  # `| head` has read enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
-        except (MinariPipeError, OSError, MemoryError) as exc:
+        except Exception as exc:
             if os.environ.get(_DEBUG) == "1":
                 raise
-            print(f"error: {' '.join(str(exc).split()) or type(exc).__name__}", file=sys.stderr)
+            _say("error", _told(exc))
             raise typer.Exit(1) from exc
 
     return told
+
+
+def _told(exc: Exception) -> str:
+    if isinstance(exc, MinariPipeError | OSError) and str(exc):
+        return str(exc)
+    return f"{type(exc).__name__}: {exc}; --debug before the command shows where"
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

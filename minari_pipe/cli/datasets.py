@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,17 +13,24 @@ from minari_pipe.cli.tables import (
     counted,
     megabytes,
     names,
+    one_line,
     print_fields,
     print_json,
     print_table,
 )
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.dataset_spec import parse_spec
-from minari_pipe.datasets_root import get_dataset_path
-from minari_pipe.errors import CorruptDatasetError, RemoteError
-from minari_pipe.library import delete_dataset, list_local_datasets, load_dataset
+from minari_pipe.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.errors import ConfigError, CorruptDatasetError, MinariPipeError, RemoteError
+from minari_pipe.library import (
+    delete_dataset,
+    latest_version_of,
+    list_local_datasets,
+    load_dataset,
+)
 from minari_pipe.manifest import read_manifest
-from minari_pipe.metadata import metadata_faults, supported_dataset_versions
+from minari_pipe.metadata import is_finite_number, metadata_faults, supported_dataset_versions
+from minari_pipe.storage.base import MinariStorage
 
 
 def complete_id(incomplete: str) -> list[str]:
@@ -127,8 +135,8 @@ def _description(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, 
         "Steps": count(dataset.total_steps),
         "Return": _spread(returns),
         "Reference scores": _scores(metadata),
-        "Observation space": _one_line(dataset.observation_space),
-        "Action space": _one_line(dataset.action_space),
+        "Observation space": one_line(dataset.observation_space),
+        "Action space": one_line(dataset.action_space),
         "Algorithm": metadata.get("algorithm_name"),
         "Author": names(metadata.get("author")),
         "Email": names(metadata.get("author_email")),
@@ -154,15 +162,13 @@ def _spread(returns: np.ndarray) -> str:
 
 def _scores(metadata: dict[str, Any]) -> str:
     low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    if low is None and high is None:
-        return ""
     texts = [
         f"{who} {value:.2f}"
         for who, value in (("random", low), ("expert", high))
-        if value is not None
+        if is_finite_number(value)
     ]
     n = metadata.get("num_episodes_average_score")
-    return ", ".join(texts) + (f" (over {n} episodes)" if n else "")
+    return ", ".join(texts) + (f" (over {n} episodes)" if n and texts else "")
 
 
 def _environment(text: Any, dataset_id: str) -> dict[str, str]:
@@ -176,12 +182,8 @@ def _environment(text: Any, dataset_id: str) -> dict[str, str]:
     return {**fields, "wrappers": ", ".join(wrappers)} if wrappers else fields
 
 
-def _one_line(value: Any) -> str:
-    return " ".join(str(value).split())
-
-
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if is_finite_number(value) else 0.0
 
 
 def delete(
@@ -191,14 +193,28 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove datasets from the local root; all of them must be there."""
-    found = {name: load_dataset(name) for name in dataset_ids}
-    metadata = {
-        name: dataset.storage.read_raw_metadata(dataset.storage.data_path)
-        for name, dataset in found.items()
-    }
+    found = {name: _metadata_to_delete(name) for name in dataset_ids}
     if not yes:
-        print_datasets("To be deleted", metadata)
-        typer.confirm("Are you sure you want to delete these local datasets?", abort=True)
-    for name in dataset_ids:
+        print_datasets("To be deleted", found)
+        confirm("Are you sure you want to delete these local datasets?")
+    for name in found:
         delete_dataset(name)
         print(f"Dataset {name} deleted!")
+
+
+def confirm(question: str) -> None:
+    """Ask whoever is there to answer; anything but a yes ends the command."""
+    if sys.stdin is None:
+        raise ConfigError("nobody can be asked, as the standard input is closed; --yes says yes")
+    typer.confirm(question, abort=True)
+
+
+def _metadata_to_delete(dataset_id: str) -> dict[str, Any]:
+    """What a dataset says of itself; nothing if it is damaged, which is a reason to delete it."""
+    latest = latest_version_of(dataset_id)
+    if latest != dataset_id:
+        raise ConfigError(f"which version of {dataset_id!r} to delete? The latest is {latest!r}")
+    try:
+        return MinariStorage.read_raw_metadata(data_path_of(dataset_id))
+    except MinariPipeError:
+        return {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from minari_pipe.cli.datasets import complete_id
-from minari_pipe.cli.tables import count, counted, print_json, print_table
+from minari_pipe.cli.datasets import Json, complete_id, confirm
+from minari_pipe.cli.tables import count, counted, one_line, print_json, print_table
 from minari_pipe.combining import combine_datasets, split_dataset
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError
@@ -30,11 +30,12 @@ Trusted = Annotated[
 def combine(
     datasets: DatasetIds,
     dataset_id: Annotated[str, typer.Option(help="Id of the new dataset.")],
+    as_json: Json = False,
 ) -> None:
     """Make one dataset of the episodes of several; the others stay."""
     if len(datasets) < 2:
         raise ConfigError(f"to combine takes two or more datasets, got {datasets}")
-    _say(combine_datasets([load_dataset(name) for name in datasets], dataset_id))
+    _say(combine_datasets([load_dataset(name) for name in datasets], dataset_id), as_json)
 
 
 def split(
@@ -48,6 +49,7 @@ def split(
         ),
     ],
     seed: Annotated[int | None, typer.Option(help="Seed of the choice of episodes.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Make datasets of random episodes of one, none of them in two; the other stays.
 
@@ -66,6 +68,9 @@ def split(
         for dataset_made in made:  # all of them or none
             delete_dataset(dataset_made.id)
         raise
+    if as_json:
+        print_json([_facts(dataset_made) for dataset_made in made])
+        return
     for dataset_made in made:
         _say(dataset_made)
 
@@ -85,12 +90,14 @@ def migrate(
     dataset_id: Annotated[str, typer.Argument(help="Id of the new dataset.")],
     data_format: Annotated[str, typer.Option("--format", help="hdf5, arrow or parquet.")] = "hdf5",
     trust_module: Trusted = [],  # noqa: B006  (typer copies it)
+    as_json: Json = False,
 ) -> None:
     """Write a dataset of any generation, or D4RL's file, in today's layout; the source stays."""
     _say(
         migrate_dataset(
             source, dataset_id, data_format=data_format, trusted_modules=tuple(trust_module)
-        )
+        ),
+        as_json,
     )
 
 
@@ -110,18 +117,16 @@ def recover(
     algorithm_name: Annotated[str | None, typer.Option(help="What made the actions.")] = None,
     description: Annotated[str | None, typer.Option(help="What the dataset is.")] = None,
     code_permalink: Annotated[str | None, typer.Option(help="Address of the code.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make a dataset of the episodes that a broken-off collection left, or list what is left."""
     found = {place.path.name: place for place in list_leftovers()}
     if remove is not None:
         place = _chosen(found, remove)
         if not yes:
-            typer.confirm(
-                f"Delete {place.path} with {counted(place.episodes, 'episode')}?", abort=True
-            )
+            confirm(f"Delete {one_line(place.path)} with {counted(place.episodes, 'episode')}?")
         discard(place)
-        print(f"{place.path} deleted")
+        print(f"{one_line(place.path)} deleted")
         return
     if dataset_id is None:
         _list_leftovers(found, as_json)
@@ -135,7 +140,8 @@ def recover(
             algorithm_name=algorithm_name,
             description=description,
             code_permalink=code_permalink,
-        )
+        ),
+        as_json,
     )
 
 
@@ -200,8 +206,20 @@ def _state(place: Leftover) -> str:
     return "still running" if place.alive else place.damage or "whole"
 
 
-def _say(dataset: MinariDataset) -> None:
+def _say(dataset: MinariDataset, as_json: bool = False) -> None:
+    if as_json:
+        print_json(_facts(dataset))
+        return
     print(
         f"{dataset.id}: {counted(dataset.total_episodes, 'episode')}, "
         f"{counted(dataset.total_steps, 'step')}"
     )
+
+
+def _facts(dataset: MinariDataset) -> dict[str, Any]:
+    return {
+        "dataset_id": dataset.id,
+        "total_episodes": dataset.total_episodes,
+        "total_steps": dataset.total_steps,
+        "path": str(dataset.storage.data_path),
+    }

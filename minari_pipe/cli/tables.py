@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from minari_pipe.metadata import is_finite_number
 
 #: a line of a file or a pipe is not cut to the width of some terminal
 _WIDE = 10_000
@@ -20,10 +23,36 @@ _WIDE = 10_000
 #: the names of fields are this wide at least, so that the values of several groups align
 _FIELD = 17
 
+#: a column of text is folded down to this width, before a table is given up
+_SLIVER = 12
+
 
 def print_json(value: Any) -> None:
-    """Print one JSON document."""
-    print(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+    """Print one JSON document, in ASCII and without NaN, so that every program can read it."""
+    text = json.dumps(value, default=_plain)
+    print(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))
+
+
+def printable(text: str) -> str:
+    """Write out the characters that a terminal would obey, or that no encoding has.
+
+    What metadata, file names and errors hold may come from a stranger.
+
+    Example:
+        >>> printable("\\x1b[31mred")
+        '\\\\x1b[31mred'
+    """
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t"
+        else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
+def one_line(value: Any) -> str:
+    """Text without line breaks, :func:`printable`."""
+    return printable(" ".join(str(value).split()))
 
 
 def print_table(
@@ -42,26 +71,50 @@ def print_table(
         caption: below it.
     """
     console = _console()
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    console.print(Text(one_line(title), style="bold"), soft_wrap=True)
+    console.print()
     for row in cells:
         row[0] = _broken(row[0], console.width // 3)
+    whole = [index == 0 or justify == "right" for index, justify in enumerate(columns.values())]
+    if _width(list(columns), cells, whole) <= console.width:
+        console.print(_table(columns, cells, whole))
+    else:  # nothing is cut on a narrow terminal: the cells of a row go below each other
+        for row in cells:
+            name = row[0].plain.replace("\n", "")
+            print_fields(name, dict(zip(list(columns)[1:], row[1:])))
+    if caption is not None:
+        console.print()
+        console.print(Text(one_line(caption), style="dim"), soft_wrap=True)
+
+
+def _table(columns: Mapping[str, str], cells: list[list[Text]], whole: list[bool]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, (header, justify) in enumerate(columns.items()):
         table.add_column(
             header,
             justify="right" if justify == "right" else "left",
             style="cyan" if index == 0 else None,
             overflow="fold",
-            no_wrap=index == 0 or justify == "right",
+            no_wrap=whole[index],
         )
     for row in cells:
         table.add_row(*row)
-    console.print(Text(title, style="bold"), soft_wrap=True)
-    console.print()
-    console.print(table)
-    if caption is not None:
-        console.print()
-        console.print(Text(caption, style="dim"), soft_wrap=True)
+    return table
+
+
+def _cell(cell: str | Text) -> Text:
+    return cell if isinstance(cell, Text) else Text(one_line(cell))
+
+
+def _width(headers: list[str], cells: list[list[Text]], whole: list[bool]) -> int:
+    """The least width at which no cell of a ``whole`` column is cut, nor others to slivers."""
+    widths = []
+    for index, header in enumerate(headers):
+        lines = [line for row in cells for line in row[index].plain.split("\n")]
+        longest = max((cell_len(line) for line in lines), default=0)
+        widths.append(max(len(header), longest if whole[index] else min(longest, _SLIVER)))
+    return sum(widths) + 3 * (len(widths) - 1)
 
 
 def _broken(name: Text, width: int) -> Text:
@@ -82,9 +135,9 @@ def print_fields(title: str, fields: Mapping[str, str | Text]) -> None:
     table.add_column(style="bold", no_wrap=True, min_width=_FIELD)
     table.add_column(overflow="fold")
     for name, value in fields.items():
-        table.add_row(name, value if isinstance(value, Text) else Text(value))
+        table.add_row(name, value if isinstance(value, Text) else Text(printable(value)))
     console = _console()
-    console.print(Text(title, style="bold cyan"), soft_wrap=True)
+    console.print(Text(one_line(title), style="bold cyan"), soft_wrap=True)
     console.print(table)
 
 
@@ -100,7 +153,7 @@ def counted(number: int, noun: str) -> str:
 
 def megabytes(value: Any) -> str:
     """A size in MB as people read it; metadata holds it in tenths."""
-    if not isinstance(value, int | float):
+    if not is_finite_number(value):
         return "?"
     if value < 0.05:
         return "<0.1 MB"
@@ -112,15 +165,21 @@ def megabytes(value: Any) -> str:
 
 
 def names(value: Any) -> str:
-    """A list of names as text; whatever else metadata has there as it is."""
+    """A list of names as text."""
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(sorted(map(str, value)))
     return str(value) if value else ""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # rich would exit with a code of its own
+
+
 def _console() -> Console:
-    # made for each print, as the output may be redirected in between
-    return Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+    # made for each print, as the output may be redirected in between, or closed
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return _Console(file=sys.stdout, highlight=False, width=None if on_terminal else _WIDE)
 
 
 def _plain(value: Any) -> Any:

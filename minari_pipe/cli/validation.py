@@ -9,9 +9,9 @@ import typer
 from rich.text import Text
 
 from minari_pipe.checks import Finding, Options, Report, Subject, run
-from minari_pipe.cli.datasets import complete_id
+from minari_pipe.cli.datasets import Json, complete_id
 from minari_pipe.cli.edits import Trusted
-from minari_pipe.cli.tables import counted, print_json, print_table
+from minari_pipe.cli.tables import counted, one_line, print_json, print_table
 from minari_pipe.files import MANIFEST
 from minari_pipe.library import load_dataset
 from minari_pipe.manifest import file_faults, read_manifest
@@ -44,7 +44,7 @@ def validate(
     ] = [],  # noqa: B006  (typer copies it)
     skip: Annotated[list[str], typer.Option(metavar="CHECK", help="Check that is not run.")] = [],  # noqa: B006
     trust_module: Trusted = [],  # noqa: B006
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check a dataset: shapes, values, flags, metadata, files against the manifest, replay."""
     name, data_path = _found(dataset)
@@ -102,4 +102,4 @@ def _show(dataset: str, report: Report) -> None:
         f"{counted(report.replay.replayed, 'episode')} replayed"
     )
     state = "ok" if report.ok else counted(report.n_errors, "error")
-    print(f"{dataset}: {state}, {counted(report.n_warnings, 'warning')}; {ran}")
+    print(f"{one_line(dataset)}: {state}, {counted(report.n_warnings, 'warning')}; {ran}")
