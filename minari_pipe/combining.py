@@ -18,7 +18,8 @@ from gymnasium.envs.registration import EnvSpec
 from minari_pipe.copying import STORAGE_KEYS, all_jpeg, new_copy, writable_format
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.environments import spec_json
-from minari_pipe.errors import ConfigError, InvalidMetadataError
+from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidMetadataError
+from minari_pipe.metadata import metadata_faults
 from minari_pipe.requirements import exclusions
 from minari_pipe.sampling import generator
 from minari_pipe.spaces import serialize_space
@@ -192,6 +193,10 @@ def combine_datasets(
 def _joined(sources: list[dict[str, Any]]) -> dict[str, Any]:
     """Join what sources say of themselves."""
     joined: dict[str, Any] = {}
+    for source in sources:
+        texts = {key: source[key] for key in ("algorithm_name", "requirements") if source.get(key)}
+        for key, what in metadata_faults(texts):
+            raise CorruptDatasetError(f"{source.get('dataset_id')}: metadata {key!r} {what}")
     for key in ("author", "author_email"):
         names = set().union(*(source.get(key) or () for source in sources))
         if names:

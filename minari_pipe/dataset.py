@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, overload
 
@@ -598,7 +598,7 @@ class MinariDataset:
         """Number of steps of this view."""
         if self._total_steps is None:
             attributes = self.storage.get_episode_metadata(self.episode_indices)
-            self._total_steps = sum(int(episode["total_steps"]) for episode in attributes)
+            self._total_steps = sum(steps_of(episode, self.storage) for episode in attributes)
         return int(self._total_steps)
 
     @property
@@ -669,6 +669,26 @@ def _check_count(total_episodes: int, storage: MinariStorage) -> None:
             f"{storage.data_path}: its metadata.json says {total_episodes} episodes, more than its "
             f"{storage.get_size()} MB can hold"
         )
+
+
+def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
+    """Return the number of steps that the attributes of an episode say.
+
+    Raises:
+        CorruptDatasetError: they say none.
+
+    Example:
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> steps_of({"total_steps": 3}, step_index_dataset().storage)
+        3
+    """
+    try:
+        return int(attributes["total_steps"])
+    except (LookupError, TypeError, ValueError, OverflowError):
+        raise CorruptDatasetError(
+            f"{storage.data_path}: episode {attributes.get('id', '?')} must have total_steps, a "
+            f"whole number; it has {attributes.get('total_steps')!r}"
+        ) from None
 
 
 def _whole_index(index: Any) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.copying import STORAGE_KEYS
-from minari_pipe.dataset import MinariDataset
+from minari_pipe.dataset import MinariDataset, steps_of
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.dataset_spec import parse_spec
 from minari_pipe.datasets_root import get_dataset_path
@@ -164,7 +164,7 @@ def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:
     steps: list[int] = []
     without_seed = without_final = 0
     for attributes in storage.get_episode_metadata(range(storage.total_episodes)):
-        steps.append(int(attributes["total_steps"]))
+        steps.append(steps_of(attributes, storage))
         without_seed += attributes.get("seed") is None
         without_final += bool(attributes.get(FINAL_OBSERVATION_MISSING))
     if without_seed and not any("seeds" in sentence for sentence in unknown):

@@ -277,8 +277,8 @@ def _of_minari(folder: Path) -> Leftover:
             path=folder,
             kind="minari",
             alive=None,
-            episodes=metadata["total_episodes"],
-            steps=metadata["total_steps"],
+            episodes=metadata.get("total_episodes", 0),
+            steps=metadata.get("total_steps", 0),
             env_id=None if spec is None else spec.id,
             started=datetime.fromtimestamp(made, UTC).isoformat(timespec="seconds"),
         )

@@ -11,7 +11,11 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.errors import InvalidMetadataError, MissingReferenceScoreError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    InvalidMetadataError,
+    MissingReferenceScoreError,
+)
 
 
 class _Dataset(Protocol):
@@ -124,6 +128,7 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
 
     Raises:
         MissingReferenceScoreError: the dataset lacks a reference score.
+        CorruptDatasetError: a reference score is no finite number.
 
     Example:
         >>> from minari_pipe import get_normalized_score
@@ -140,6 +145,15 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
             f"Reference score not provided for dataset {dataset.id}. Can't compute the normalized "
             "score. Set ref_min_score and ref_max_score with dataset.storage.update_metadata"
         )
+    for key, value in (("ref_min_score", ref_min), ("ref_max_score", ref_max)):
+        try:
+            finite = math.isfinite(value)
+        except (TypeError, OverflowError):
+            finite = False
+        if not finite:
+            raise CorruptDatasetError(
+                f"{dataset.id}: metadata {key!r} must be a finite number, got {value!r}"
+            )
     return normalize_return(returns, ref_min=ref_min, ref_max=ref_max)
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.cli import app, datasets, tables
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, CorruptDatasetError
 from tests.conftest import CHECKOUT
 from tests.legacy_files import d4rl_columns, write_attributes, write_d4rl, write_flat
 
@@ -358,3 +358,52 @@ def test_an_unforeseen_error_is_one_line_too(monkeypatch) -> None:
     assert error("list") == (
         "error: ZeroDivisionError: division by zero; --debug before the command shows where"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({"algorithm_name": 3}, ("combine", ID, ID, "--dataset-id", "tests/two-v0")),
+        ({"requirements": [["a"]]}, ("combine", ID, ID, "--dataset-id", "tests/two-v0")),
+    ],
+)
+def test_the_key_of_a_wrong_type_is_named(values, command) -> None:
+    change(make(), **values)
+    assert f"{ID}: metadata {next(iter(values))!r} must be" in error(*command)
+
+
+def test_an_episode_without_a_number_of_steps_is_named() -> None:
+    dataset = make()
+    with h5py.File(dataset.storage.data_path / "main_data.hdf5", "r+") as file:
+        file["episode_1"].attrs["total_steps"] = "None"
+    assert "episode 1 must have total_steps, a whole number; it has 'None'" in error(
+        "migrate", ID, "tests/two-v0"
+    )
+    with pytest.raises(CorruptDatasetError, match="episode 1 must have total_steps"):
+        _ = dataset[[0, 1]].total_steps
+
+
+@pytest.mark.parametrize("score", ["x", [], float("inf")], ids=str)
+def test_a_reference_score_that_is_no_number_is_named(score) -> None:
+    dataset = make(ref_min_score=1.0, ref_max_score=2.0)
+    change(dataset, ref_max_score=score)
+    with pytest.raises(CorruptDatasetError, match="'ref_max_score' must be a finite number"):
+        minari_pipe.get_normalized_score(dataset, [1.0])
+
+
+@pytest.mark.parametrize("name", ["main_data.hdf5", "metadata.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name) -> None:
+    path = make().storage.data_path / name
+    path.unlink()
+    os.mkfifo(path)
+    assert f"{path} is no file" in error("show", ID)
+    run("list")
+
+
+def test_a_leftover_of_minaris_with_nothing_in_its_metadata_is_listed() -> None:
+    folder = minari_pipe.get_dataset_path() / "tmpabcdefgh"
+    folder.mkdir()
+    (folder / "metadata.json").write_text("{}")
+    (listed,) = json.loads(run("recover", "--json").stdout)
+    assert (listed["name"], listed["episodes"], listed["steps"]) == ("tmpabcdefgh", 0, 0)
+    error("recover", "tests/new-v0", "--leftover", "tmpabcdefgh")

@@ -232,6 +232,8 @@ class MinariStorage(ABC):
         """
         data_path = Path(data_path)
         path = data_path / METADATA_FILE_NAME
+        if path.exists() and not path.is_file():  # a pipe or a device is read for ever
+            raise CorruptDatasetError(f"{path} is no file")
         try:
             text = current(path, lambda path: path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):

@@ -27,6 +27,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -301,9 +302,11 @@ class HDF5Storage(DirectoryStorage):
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         self._file_path = self.data_path / MAIN_FILE_NAME
         try:
-            current(self._file_path, os.stat)
+            mode = current(self._file_path, os.stat).st_mode
         except OSError:
             raise DatasetNotFoundError(f"No data found in data path {self.data_path}") from None
+        if not stat.S_ISREG(mode):  # a pipe is waited for
+            raise CorruptDatasetError(f"{self._file_path} is no file")
 
     @classmethod
     def check_spaces(
