@@ -215,8 +215,7 @@ class _Alias(MetaPathFinder, Loader):
         public = [
             name
             for name, home in homes.items()
-            if not name.startswith("_")
-            and (home in _MODULES or importlib.util.find_spec(home) is not None)
+            if not name.startswith("_") and (home in _MODULES or _is_there(home))
         ]
 
         def __getattr__(name: str) -> Any:  # noqa: N807 - PEP 562 names it
@@ -302,6 +301,11 @@ def _loaded() -> list[str]:
 def _homes(module: str) -> dict[str, str]:
     """Name to the module of this library that has it."""
     return {name: home for home, names in _MODULES[module].items() for name in names.split()}
+
+
+def _is_there(home: str) -> bool:
+    # looked for by the part below minari_pipe, as more would import that
+    return importlib.util.find_spec(".".join(home.split(".")[:2])) is not None
 
 
 def _children(module: str) -> set[str]:
