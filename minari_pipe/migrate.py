@@ -13,7 +13,7 @@ from minari_pipe.copying import STORAGE_KEYS
 from minari_pipe.dataset import MinariDataset, steps_of
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.dataset_spec import parse_spec
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.datasets_root import data_path_of
 from minari_pipe.environments import todays_spec
 from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import (
@@ -153,9 +153,7 @@ def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
         parse_dataset_id(os.fspath(source))
     except InvalidDatasetIdError:
         return
-    directory = get_dataset_path(os.fspath(source))
-    yield directory / "data"
-    yield directory.with_name(f"{directory.name}.hdf5")
+    yield data_path_of(os.fspath(source))
 
 
 def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:

@@ -407,3 +407,10 @@ def test_a_leftover_of_minaris_with_nothing_in_its_metadata_is_listed() -> None:
     (listed,) = json.loads(run("recover", "--json").stdout)
     assert (listed["name"], listed["episodes"], listed["steps"]) == ("tmpabcdefgh", 0, 0)
     error("recover", "tests/new-v0", "--leftover", "tmpabcdefgh")
+
+
+def test_data_that_a_link_leads_to_is_not_migrated_by_its_id(tmp_path) -> None:
+    data = make().storage.data_path
+    data.rename(tmp_path / "data")
+    data.symlink_to(tmp_path / "data")
+    assert "leads out of the datasets root" in error("migrate", ID, "tests/copy-v0")
