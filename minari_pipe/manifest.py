@@ -71,7 +71,7 @@ def stage_manifest(data: Path, stage: Path, metadata: Mapping[str, Any]) -> None
 def read_manifest(dataset: Path) -> dict[str, Any] | None:
     """The manifest in the folder ``dataset``, ``None`` if there is none that can be read."""
     try:
-        content = json.loads(_manifest_text(dataset))
+        content = json.loads(current(dataset / MANIFEST, _text, directory=dataset / "data"))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and "files" in content else None
@@ -95,7 +95,7 @@ def verify(dataset: Path) -> None:
             f"{dataset} cannot be verified: {path} {what}. Datasets made by minari_pipe have one; "
             "load this one without verify=True"
         )
-    faults = [f"{name} {fault}" for name, fault in file_faults(dataset, content)]
+    faults = [f"{name[:300]} {fault}" for name, fault in file_faults(dataset, content)]
     if not faults:
         return None
     if read_manifest(dataset) != content:  # somebody appends meanwhile
@@ -151,6 +151,8 @@ def file_faults(
             found = current(dataset / name, fault, directory=data)
         except (FileNotFoundError, NotADirectoryError):
             found = "is missing"
+        except OSError as error:
+            found = f"cannot be read: {error.strerror}"
         if found is not None:
             yield name, found
     for name in sorted({f"data/{name}" for name in _files_below(data)} - set(content["files"])):
@@ -170,12 +172,10 @@ def changed_files(
     return [name for name, _ in file_faults(dataset, content, seen)]
 
 
-def _manifest_text(dataset: Path) -> str:
-    return current(
-        dataset / MANIFEST,
-        lambda path: path.read_text(encoding="utf-8"),
-        directory=dataset / "data",
-    )
+def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no file")  # a pipe or a device is read for ever
+    return path.read_text(encoding="utf-8")
 
 
 def _dump(content: dict[str, Any], path: Path) -> None:
@@ -198,8 +198,7 @@ def _files_below(folder: Path) -> Iterator[str]:
 def _totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
     """Whether the metadata count what the manifest counts; what is damaged counts nothing else."""
     try:
-        text = current(data / "metadata.json", lambda path: path.read_text(encoding="utf-8"))
-        metadata = json.loads(text)
+        metadata = json.loads(current(data / "metadata.json", _text))
     except (OSError, ValueError, RecursionError):
         return True
     return not isinstance(metadata, dict) or all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -193,13 +194,42 @@ def test_real_minari_lists_and_loads_a_dataset_with_a_manifest() -> None:
         assert minari.load_dataset(ID).total_episodes == 3
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"files": 5}', '{"files": {"data/../../x": {}}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"files": 5}',
+        '{"files": {"data/../../x": {}}}',
+        '{"files": {"../../x": {"sha256": "0", "size": 1}}}',
+    ],
+)
 def test_validate_reports_a_damaged_manifest(text: str) -> None:
     (folder(create()) / MANIFEST).write_text(text)
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "200"})
     assert done.exit_code == 1
     assert "manifest.json" in done.output
     assert "is no manifest" in done.output or "is damaged" in done.output
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
+def test_what_is_no_file_is_not_waited_for() -> None:
+    place = folder(create())
+    content = json.loads((place / MANIFEST).read_text())
+    os.mkfifo(place / "data" / "pipe")
+    for name in ("data/pipe", "data/metadata.json/x", f"data/{'x' * 5000}", "data"):
+        content["files"][name] = {"sha256": "0" * 64, "size": 0}
+    (place / MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(CorruptDatasetError, match=r"`files` must have"):
+        load_dataset(ID, verify=True)
+    del content["files"]["data"]
+    (place / MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(CorruptDatasetError, match=r"data/pipe is no file; data/meta.*n/x is"):
+        load_dataset(ID, verify=True)
+    (place / MANIFEST).unlink()
+    os.mkfifo(place / MANIFEST)
+    with pytest.raises(CorruptDatasetError, match=r"manifest\.json is no manifest"):
+        load_dataset(ID, verify=True)
 
 
 def test_what_a_stranger_left_as_a_commit_is_written_nowhere_else(tmp_path: Path) -> None:
