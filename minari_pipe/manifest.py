@@ -60,7 +60,7 @@ def stage_manifest(data: Path, stage: Path, metadata: Mapping[str, Any]) -> None
     content = read_manifest(data.parent) if data.name == "data" else None
     if content is None or not _is_well_formed(content["files"]):
         return
-    if not _totals_agree(data, content):
+    if not totals_agree(data, content):
         return  # of a change by another program, of whose files nothing is known
     changed = {f"data/{name}": _entry(stage / name) for name in _files_below(stage)}
     content["files"] = dict(sorted((content["files"] | changed).items()))
@@ -101,7 +101,7 @@ def verify(dataset: Path) -> None:
     if read_manifest(dataset) != content:  # somebody appends meanwhile
         return verify(dataset)
     told = "; ".join(faults)
-    if not _totals_agree(dataset / "data", content):
+    if not totals_agree(dataset / "data", content):
         raise CorruptDatasetError(
             f"{dataset} was changed since it was finished, by a program that does not keep its "
             f"{MANIFEST}: {told}. Load it without verify=True, or combine it into a new version"
@@ -195,14 +195,14 @@ def _files_below(folder: Path) -> Iterator[str]:
                 yield Path(top, name).relative_to(folder).as_posix()
 
 
-def _totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
+def totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
     """Whether the metadata count what the manifest counts; what is damaged counts nothing else."""
     try:
         metadata = json.loads(current(data / "metadata.json", _text))
     except (OSError, ValueError, RecursionError):
         return True
     return not isinstance(metadata, dict) or all(
-        metadata.get(key) == content.get(key) for key in _TOTALS
+        metadata.get(key) == content.get(key, metadata.get(key)) for key in _TOTALS
     )
 
 

@@ -92,7 +92,8 @@ def migrate_dataset(
     left_out = {}
     for key, what in list(_faults(metadata)):
         if key in metadata:
-            left_out[key] = metadata.pop(key)
+            del metadata[key]
+            left_out[key] = raw[key]
             unknown.append(f"{key} is left out of the metadata: it {what}"[:300])
     migration: dict[str, Any] = {
         "source_dataset_id": raw.get("dataset_id"),

@@ -139,6 +139,9 @@ def test_an_append_by_another_program_is_no_damage_and_is_not_vouched_for() -> N
         with pytest.raises(CorruptDatasetError, match="changed since it was finished, by a prog"):
             load_dataset(ID, verify=True)
         dataset.storage.update_episodes(make(2))
+    done = CliRunner().invoke(app, ["validate", ID, "--no-replay"])
+    assert done.exit_code == 0
+    assert "2 warnings" in done.output
 
 
 def test_a_manifest_changes_in_the_same_rename_as_the_data(monkeypatch) -> None:

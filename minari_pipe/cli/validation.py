@@ -14,7 +14,7 @@ from minari_pipe.cli.edits import Trusted
 from minari_pipe.cli.tables import counted, one_line, print_json, print_table
 from minari_pipe.files import MANIFEST
 from minari_pipe.library import load_dataset
-from minari_pipe.manifest import file_faults, read_manifest
+from minari_pipe.manifest import file_faults, read_manifest, totals_agree
 from minari_pipe.storage.base import has_metadata_file, other_format
 
 _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -77,13 +77,21 @@ def _found(dataset: str) -> tuple[str, Path]:
 
 
 def _changed(data_path: Path) -> list[Finding]:
-    """Files that are not what the manifest beside the data names."""
+    """Files that are not what the manifest beside the data names.
+
+    Where the totals are others too, a program that keeps no manifest has changed the dataset.
+    """
     dataset = data_path.parent
     if data_path.name != "data" or not (dataset / MANIFEST).exists():
         return []
     manifest = read_manifest(dataset)
-    faults = [(MANIFEST, "is no manifest")] if manifest is None else file_faults(dataset, manifest)
-    return [Finding("error", "manifest", name, fault) for name, fault in faults]
+    if manifest is None:
+        return [Finding("error", "manifest", MANIFEST, "is no manifest")]
+    faults = list(file_faults(dataset, manifest))
+    if totals_agree(data_path, manifest):
+        return [Finding("error", "manifest", name, fault) for name, fault in faults]
+    later = "; the dataset was changed since it was finished"
+    return [Finding("warning", "manifest", name, fault + later) for name, fault in faults]
 
 
 def _show(dataset: str, report: Report) -> None:
