@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
 import secrets
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +21,12 @@ try:
 except ImportError:  # Windows: renames stay atomic, two writers at once are not held apart
     fcntl = None  # type: ignore[assignment]
 
-_HIDDEN = re.compile(r"\.new-[0-9a-f]{16}")
+#: A lock may hold on its own host only (NFS), so what is of another host is not judged by it.
+_PREFIX = f".new-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
+_HIDDEN = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
+
+#: what file systems without locks answer, such as Lustre unless it is mounted with them
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
 
 #: handles of the locks of this process, with the thread and the folder of each
 _held: dict[int, tuple[int, int, int]] = {}
@@ -28,7 +36,8 @@ _held: dict[int, tuple[int, int, int]] = {}
 def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a directory's lock, so that two appends cannot overwrite each other's result.
 
-    The lock is on the directory itself: a lock file would count as data of the dataset.
+    The lock is on the directory itself: a lock file would count as data of the dataset. On a file
+    system without locks, two writers at once are not held apart.
 
     Args:
         directory: what to lock.
@@ -36,6 +45,7 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises:
         BlockingIOError: somebody has it, and ``wait`` is false.
+        OSError: there are no locks, and ``wait`` is false.
         ConfigError: this very thread has it, and would wait for itself.
     """
     if fcntl is None:
@@ -52,13 +62,18 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
                 f"{directory} is being changed already, by the code that changes it now; let the "
                 "first change end, such as an append whose episodes come from a generator"
             )
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if not wait or error.errno not in _NO_LOCKS:
+                raise
         yield
     finally:
         if handle in _held:
             del _held[handle]
             # closing would not do: a child that was forked when the handle was new has it too
-            fcntl.flock(handle, fcntl.LOCK_UN)
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
 
@@ -77,12 +92,12 @@ if hasattr(os, "register_at_fork"):
 def hidden_folder(directory: Path) -> Iterator[Path]:
     """Yield a new hidden folder in ``directory``, which is removed at the exit unless it moved.
 
-    What a killed process left behind is removed when the next one makes such a folder.
+    What a killed process left behind is removed when the next one on its host makes such a folder.
     """
     with ExitStack() as stack:
         with exclusive(directory):  # so that none is seen before it has its lock
             _remove_abandoned(directory)
-            folder = directory / f".new-{secrets.token_hex(8)}"
+            folder = directory / f"{_PREFIX}{secrets.token_hex(8)}"
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             folder.mkdir()
             stack.enter_context(exclusive(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from minari_pipe import locks
 from minari_pipe.locks import exclusive, hidden_folder
 
 pytestmark = [
@@ -88,3 +90,25 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_
             assert first.is_dir()
             second.rename(tmp_path / "kept")
     assert sorted(os.listdir(tmp_path)) == [".new-mine", "kept"]
+
+
+def test_what_another_host_makes_in_a_shared_root_is_left_alone(tmp_path: Path) -> None:
+    """Whose lock may hold there only, as on NFS."""
+    folder = tmp_path / ".new-00000000-0123456789abcdef"
+    folder.mkdir()
+    with hidden_folder(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_file_system_without_locks_is_written_and_nothing_is_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with hidden_folder(tmp_path) as first, hidden_folder(tmp_path) as second:
+        assert first.exists()
+        assert second.exists()
+    assert list(tmp_path.iterdir()) == []
