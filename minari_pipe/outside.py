@@ -20,7 +20,7 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.spaces import contains_rows
 from minari_pipe.storage.columns import episode_columns
-from minari_pipe.storage.writer import episode_number
+from minari_pipe.storage.writer import episode_number, with_values
 from minari_pipe.tree import fits_exactly, map_leaves
 
 #: all finite numbers
@@ -154,6 +154,7 @@ def judged(
     for buffer in buffers:
         number = episode_number(buffer, total)
         continues = number < total
+        buffer = with_values(buffer, number)
         columns = episode_columns(
             buffer, observation_space, action_space, episode=number, continues=continues
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -232,6 +233,53 @@ def to_float(reward: Any) -> float:
             f"a reward must be one number that float64 can hold, got {type(reward).__name__} "
             f"beyond {sys.float_info.max:.1e}"
         ) from None
+
+
+def fill_missing(buffer: EpisodeBuffer) -> EpisodeBuffer:
+    """Return a buffer whose infos have a value in every row, filled as a recorder fills them.
+
+    Args:
+        buffer: an episode; None among the rows of an info is a missing value, as real Minari has
+            it in Arrow files.
+
+    Raises:
+        InvalidEpisodeError: the values of an info do not fit together.
+
+    Example:
+        >>> infos = {"success": [None, True], "never": [None, None]}
+        >>> found = fill_missing(EpisodeBuffer(infos=infos))
+        >>> found.infos, found.metadata["infos_filled"]
+        ({'success': array([False,  True])}, {'success': [[0, 1]], 'never': [[0, 2]]})
+    """
+    filled: dict[str, list[list[int]]] = {}
+    infos = _filled(buffer.infos, (), filled)
+    if not filled:
+        return buffer
+    known = buffer.metadata.get("infos_filled", {})
+    joined = {name: sorted([*known.get(name, []), *filled[name]]) for name in filled}
+    metadata = {**buffer.metadata, "infos_filled": {**known, **joined}}
+    return replace(buffer, infos=infos, metadata=metadata)
+
+
+def _filled(value: Any, path: Path, filled: dict[str, list[list[int]]]) -> Any:
+    if isinstance(value, Mapping):
+        parts = {key: _filled(part, (*path, key), filled) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part is not None}
+    if not _lacks_values(value):
+        return value
+    column = _OpenColumn(("infos", *path))
+    for row, part in enumerate(value):
+        column.add(row, part)
+    column.fill(len(value))
+    filled[join_path(path)] = column.filled
+    return None if column.data is None else column.stacked()
+
+
+def _lacks_values(column: Any) -> bool:
+    is_rows = isinstance(column, list) or (
+        isinstance(column, np.ndarray) and column.dtype.kind == "O" and column.ndim > 0
+    )
+    return is_rows and any(row is None for row in column)
 
 
 def _open_leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

@@ -358,6 +358,43 @@ def test_infos_that_are_none_on_some_steps_are_read_as_minari_reads_them(
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.skipif("arrow" not in FORMATS, reason="there is no format arrow")
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_infos_that_are_none_on_some_steps_are_copied_as_if_they_were_missing(
+    tmp_path: Path, data_format: str
+) -> None:
+    _, theirs = _in_arrow(tmp_path)
+    infos = {"text": ["a", None, "b"], "nest": {"flag": [None, True, None]}, "all": [None] * 3}
+    theirs.update_episodes([replace(their_buffer(steps()), infos=infos)])
+    copy = MinariStorage.new(tmp_path / "copy", ACTION, ACTION, data_format=data_format)
+    copy.update_from_storage(MinariStorage.read(tmp_path / "theirs"))
+    found = _first(copy)["infos"]
+    assert found["text"].tolist() == ["a", "", "b"]
+    assert found["nest"]["flag"].tolist() == [False, True, False]
+    assert found.keys() == {"text", "nest"}
+    filled = {"text": [[1, 2]], "nest.flag": [[0, 1], [2, 3]], "all": [[0, 3]]}
+    assert next(copy.get_episode_metadata([0]))["infos_filled"] == filled
+    copy.update_episodes([steps(id=0, observations=np.arange(2), infos=_two_rows_of(infos))])
+    filled = {"text": [[1, 2], [4, 5]], "nest.flag": [[0, 1], [2, 4]], "all": [[0, 5]]}
+    joined = next(copy.get_episode_metadata([0]))["infos_filled"]
+    assert {name: merged(ranges) for name, ranges in joined.items()} == filled
+
+
+def _two_rows_of(infos: dict[str, Any]) -> dict[str, Any]:
+    return map_leaves(lambda leaf: leaf[:2], {"infos": infos})["infos"]
+
+
+def merged(ranges: list[list[int]]) -> list[list[int]]:
+    """The same rows in as few ranges as can be."""
+    joined: list[list[int]] = []
+    for begin, end in ranges:
+        if joined and joined[-1][1] == begin:
+            joined[-1][1] = end
+        else:
+            joined.append([begin, end])
+    return joined
+
+
 # --- where real Minari is wrong: each claim first about it, then about this package
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from minari_pipe.episode import EpisodeBuffer, reward_statistics
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
+from minari_pipe.recorder import fill_missing
 from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.columns import Columns, episode_columns
 from minari_pipe.storage.jpeg import decode_column, encode_column
@@ -123,6 +124,7 @@ class EpisodeWriter(ABC):
             InvalidEpisodeError: its values do not fit together or to the spaces.
         """
         index = len(self)
+        buffer = with_values(buffer, index)
         columns = episode_columns(buffer, observation_space, action_space, episode=index)
         columns = _encoded(columns, observation_space, action_space, jpeg_encoding, index)
         steps = len(columns["rewards"])
@@ -164,6 +166,7 @@ class EpisodeWriter(ABC):
         Raises:
             InvalidEpisodeError: the values do not fit together, or to those that are stored.
         """
+        buffer = with_values(buffer, index)
         columns = episode_columns(
             buffer, observation_space, action_space, episode=index, continues=True
         )
@@ -259,6 +262,26 @@ def _encoded(
     except InvalidEpisodeError as error:
         raise InvalidEpisodeError(f"episode {index}: {error}") from None
     return columns
+
+
+def with_values(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
+    """Return a buffer whose infos are filled, see :func:`minari_pipe.recorder.fill_missing`.
+
+    Args:
+        buffer: the episode.
+        index: its number, for the message.
+
+    Raises:
+        InvalidEpisodeError: the values of an info do not fit together.
+
+    Example:
+        >>> with_values(EpisodeBuffer(infos={"x": [None, 1]}), 0).infos
+        {'x': array([0, 1])}
+    """
+    try:
+        return fill_missing(buffer)
+    except InvalidEpisodeError as error:
+        raise InvalidEpisodeError(f"episode {index}: {error}") from None
 
 
 def _seed(buffer: EpisodeBuffer, index: int) -> int | None:
