@@ -55,7 +55,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def require_space(path: Path, handle: int, size: int) -> None:
     """Refuse to let a file grow for which the disk, or the limit of the system, has no room.
 
-    For libhdf5, which crashes if a write fails.
+    So that what cannot be kept is refused before it is written.
 
     Args:
         path: the file, or one in its folder.
