@@ -176,11 +176,12 @@ def compare(truth: Any, found: Any, *, free: str = "") -> str:
 
     Of infos, extras and attributes no file says which there should be and of what dtype: they
     are ``free``, and only the manifest can tell. Their rows are counted all the same; extras may
-    lack the one of the reset.
+    lack the one of the reset, or have one that was lacking.
     """
     if isinstance(truth, np.ndarray) and isinstance(found, np.ndarray):
         if (truth.shape, truth.dtype) != (found.shape, found.dtype):
-            fewer = len(truth) - len(found) if truth.ndim and found.ndim else truth.ndim
+            both = bool(truth.ndim and found.ndim)
+            fewer = abs(len(truth) - len(found)) if both else truth.ndim + found.ndim
             return "values" if free and fewer in (0, free == "extras") else "wrong"
         same = (
             truth.tolist() == found.tolist()

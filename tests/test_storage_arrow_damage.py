@@ -146,11 +146,15 @@ TABLES: dict[str, tuple[Change, str]] = {
     "a missing action": (put("actions", lambda a: NULLS), "actions has 1 rows without a value"),
     "a missing flag": (
         put("terminations", lambda a: pa.array([None] + [False] * 6)),
-        "terminations is object",
+        "terminations has 1 rows without a value",
     ),
     "a missing text": (
         put("observations", part_of_struct("t", part_of_struct("0", lambda a: MISSING_TEXT))),
         "observations.t.0 has 1 rows without a value",
+    ),
+    "a missing value of an extra": (
+        put("state", part_of_struct("q", lambda a: MISSING_TEXT)),
+        "state.q has 1 rows without a value",
     ),
     "a missing row": (
         put(

@@ -271,7 +271,8 @@ def _read_leaf(
 ) -> Any:
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         return _read_images(array, space, path, frames=frames)
-    values, shape = _flatten(array, path, nan_for_null=space is None)
+    # only real Minari's infos may have none: a padded extra whose mark is damaged has, too
+    values, shape = _flatten(array, path, nan_for_null=path[0] == "infos")
     metadata = field.metadata or {}
     mark = metadata.get(_DTYPE)
     dtype = None if mark is None else _marked_dtype(mark, path)
