@@ -17,7 +17,7 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidMetadataError
 from minari_pipe.library import load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION, is_finite_number
-from minari_pipe.outside import judged
+from minari_pipe.outside import append_judged
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.scores import RandomPolicy, get_average_reference_score
 from minari_pipe.storage.base import MinariStorage, file_format
@@ -290,18 +290,7 @@ def create_dataset_from_buffers(
             jpeg_encoding=jpeg_encoding,
         )
         storage.update_metadata(metadata)
-        outside: list[str] = []
-        storage.update_episodes(
-            judged(
-                as_buffers(buffer),
-                observation_space,
-                action_space,
-                first=0,
-                strict=strict,
-                told=outside,
-            )
-        )
-        for text in outside:
+        for text in append_judged(storage, as_buffers(buffer), strict=strict):
             warnings.warn(text, stacklevel=2)
     return load_dataset(dataset_id)
 

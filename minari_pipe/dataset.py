@@ -33,7 +33,7 @@ from minari_pipe.metadata import (
     metadata_faults,
     supported_dataset_versions,
 )
-from minari_pipe.outside import judged
+from minari_pipe.outside import append_judged
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.requirements import warn_unless_met
 from minari_pipe.scores import get_normalized_score
@@ -490,17 +490,7 @@ class MinariDataset:
             array([2, 3, 2])
         """
         first = self.storage.total_episodes
-        told: list[str] = []
-        self.storage.update_episodes(
-            judged(
-                as_buffers(buffer),
-                self.observation_space,
-                self.action_space,
-                first=first,
-                strict=strict,
-                told=told,
-            )
-        )
+        told = append_judged(self.storage, as_buffers(buffer), strict=strict)
         new = np.arange(first, self.storage.total_episodes)
         self.episode_indices = np.append(self.episode_indices, new)
         for text in told:

@@ -36,6 +36,18 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def read_text(path: Path) -> str:
+    """Return a file's text, for :func:`current`.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device, which would be read for ever.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no file")
+    return path.read_text(encoding="utf-8")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside ``path`` to write to; it takes the place of ``path`` at a clean exit.

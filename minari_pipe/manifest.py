@@ -20,7 +20,7 @@ from stat import S_ISREG
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.files import MANIFEST, current, sha256_file, staged_manifest
+from minari_pipe.files import MANIFEST, current, read_text, sha256_file, staged_manifest
 
 _TOTALS = ("total_episodes", "total_steps")
 
@@ -71,7 +71,7 @@ def stage_manifest(data: Path, stage: Path, metadata: Mapping[str, Any]) -> None
 def read_manifest(dataset: Path) -> dict[str, Any] | None:
     """The manifest in the folder ``dataset``, ``None`` if there is none that can be read."""
     try:
-        content = json.loads(current(dataset / MANIFEST, _text, directory=dataset / "data"))
+        content = json.loads(current(dataset / MANIFEST, read_text, directory=dataset / "data"))
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and "files" in content else None
@@ -172,12 +172,6 @@ def changed_files(
     return [name for name, _ in file_faults(dataset, content, seen)]
 
 
-def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise OSError(f"{path} is no file")  # a pipe or a device is read for ever
-    return path.read_text(encoding="utf-8")
-
-
 def _dump(content: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
@@ -198,7 +192,7 @@ def _files_below(folder: Path) -> Iterator[str]:
 def totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
     """Whether the metadata count what the manifest counts; what is damaged counts nothing else."""
     try:
-        metadata = json.loads(current(data / "metadata.json", _text))
+        metadata = json.loads(current(data / "metadata.json", read_text))
     except (OSError, ValueError, RecursionError):
         return True
     return not isinstance(metadata, dict) or all(

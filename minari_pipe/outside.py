@@ -19,6 +19,7 @@ from gymnasium import spaces
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.spaces import contains_rows
+from minari_pipe.storage.base import MinariStorage
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.storage.writer import episode_number, with_values
 from minari_pipe.tree import fits_exactly, map_leaves
@@ -175,6 +176,26 @@ def judged(
             told.append("\n".join(filter(None, texts)))
         total += not continues
         yield replace(buffer, **{"extras": {}, **columns})
+
+
+def append_judged(
+    storage: MinariStorage, buffers: Iterable[EpisodeBuffer], *, strict: bool
+) -> list[str]:
+    """Append buffers to a storage and return what is to be told of them, see :func:`judged`.
+
+    Args:
+        storage: where they go.
+        buffers: the episodes.
+        strict: refuse an episode of which there is something to tell.
+
+    Raises:
+        InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+    """
+    told: list[str] = []
+    spaces_of = (storage.observation_space, storage.action_space)
+    first = storage.total_episodes
+    storage.update_episodes(judged(buffers, *spaces_of, first=first, strict=strict, told=told))
+    return told
 
 
 def _open_end(number: int) -> str:

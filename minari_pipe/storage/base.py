@@ -33,7 +33,7 @@ from minari_pipe.errors import (
     InvalidMetadataError,
     UnknownFormatError,
 )
-from minari_pipe.files import current
+from minari_pipe.files import current, read_text
 from minari_pipe.metadata import FIXED_KEYS, metadata_faults, validate_metadata
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.jpeg import check_jpeg_spaces
@@ -232,10 +232,8 @@ class MinariStorage(ABC):
         """
         data_path = Path(data_path)
         path = data_path / METADATA_FILE_NAME
-        if path.exists() and not path.is_file():  # a pipe or a device is read for ever
-            raise CorruptDatasetError(f"{path} is no file")
         try:
-            text = current(path, lambda path: path.read_text(encoding="utf-8"))
+            text = current(path, read_text)
         except (FileNotFoundError, NotADirectoryError):
             other = other_format(data_path)
             if other is not None:

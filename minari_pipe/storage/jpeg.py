@@ -68,11 +68,6 @@ def check_jpeg_spaces(observation_space: gym.Space, action_space: gym.Space) -> 
                 )
 
 
-def has_images(*of_spaces: gym.Space) -> bool:
-    """Whether JPEG encoding changes anything for values of these spaces."""
-    return any(is_image_space(leaf) for space in of_spaces for _, leaf in space_leaves(space))
-
-
 def encode_column(space: gym.Space, column: Any) -> Any:
     """Replace the image leaves of a column by :class:`Frames`; others stay, Frames too.
 
