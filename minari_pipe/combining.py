@@ -177,7 +177,7 @@ def combine_datasets(
     data = new_copy(
         new_dataset_id,
         chain.from_iterable(
-            dataset.storage.get_buffers(dataset.episode_indices) for dataset in datasets
+            dataset.storage.get_segments(dataset.episode_indices) for dataset in datasets
         ),
         observation_space=first.observation_space,
         action_space=first.action_space,

@@ -15,8 +15,9 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.installation import new_dataset
 from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.storage.base import MinariStorage, file_format, get_storage_keys
+from minari_pipe.storage.base import MinariStorage, file_format, is_file_format
 from minari_pipe.storage.jpeg import Frames
+from minari_pipe.storage.segment import Segment
 from minari_pipe.tree import leaves
 
 #: what a new storage finds out or is told by itself
@@ -39,7 +40,7 @@ Source = tuple[MinariStorage, npt.NDArray[np.int_]]
 
 def new_copy(
     dataset_id: str,
-    episodes: Iterable[EpisodeBuffer],
+    episodes: Iterable[EpisodeBuffer | Segment],
     *,
     observation_space: gym.Space,
     action_space: gym.Space,
@@ -66,17 +67,17 @@ def new_copy(
         InvalidDatasetIdError: the id is malformed.
     """
     with new_dataset(dataset_id) as data_path:
-        storage = MinariStorage.new(
+        told = {key: value for key, value in metadata.items() if key not in STORAGE_KEYS}
+        told |= {"dataset_id": dataset_id, "minari_version": MINARI_VERSION}
+        MinariStorage.create(
             data_path,
+            episodes,
+            metadata={key: value for key, value in told.items() if value is not None},
             observation_space=observation_space,
             action_space=action_space,
             data_format=file_format(data_format),
             jpeg_encoding=jpeg_encoding,
         )
-        told = {key: value for key, value in metadata.items() if key not in STORAGE_KEYS}
-        told |= {"dataset_id": dataset_id, "minari_version": MINARI_VERSION}
-        storage.update_metadata({key: value for key, value in told.items() if value is not None})
-        storage.update_episodes(episodes)
     return get_dataset_path(dataset_id) / "data"
 
 
@@ -113,7 +114,7 @@ def copy_without(
         lineage["derived_from"] = metadata["derived_from"]
     return new_copy(
         new_dataset_id,
-        storage.get_buffers(episode_indices),
+        storage.get_segments(episode_indices),
         observation_space=storage.observation_space,
         action_space=storage.action_space,
         metadata={**metadata, "derived_from": lineage},
@@ -124,7 +125,7 @@ def copy_without(
 
 def writable_format(storage: MinariStorage) -> str:
     """The format of a storage, or hdf5 where that is only read, or only kept in memory."""
-    return storage.FORMAT if storage.FORMAT in get_storage_keys() else "hdf5"
+    return storage.FORMAT if is_file_format(storage.FORMAT) else "hdf5"
 
 
 def all_jpeg(sources: Sequence[Source]) -> bool:

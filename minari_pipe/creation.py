@@ -17,7 +17,7 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidMetadataError
 from minari_pipe.library import load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION, is_finite_number
-from minari_pipe.outside import append_judged
+from minari_pipe.outside import Judge
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.scores import RandomPolicy, get_average_reference_score
 from minari_pipe.storage.base import MinariStorage, file_format
@@ -281,16 +281,19 @@ def create_dataset_from_buffers(
     )
     with new_dataset(dataset_id) as data_path:
         metadata = told.metadata(dataset_id, env_spec)
-        storage = MinariStorage.new(
+        judge = Judge(observation_space, action_space, strict=strict)
+        MinariStorage.create(
             data_path,
+            as_buffers(buffer),
+            metadata=metadata,
             observation_space=observation_space,
             action_space=action_space,
             env_spec=env_spec,
             data_format=file_format(data_format),
             jpeg_encoding=jpeg_encoding,
+            judge=judge,
         )
-        storage.update_metadata(metadata)
-        for text in append_judged(storage, as_buffers(buffer), strict=strict):
+        for text in judge.told:
             warnings.warn(text, stacklevel=2)
     return load_dataset(dataset_id)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,6 +125,17 @@ def _root() -> Path:
 
 
 def _inside(path: Path, root: Path) -> Path:
+    """Return a path below the root if it leads nowhere else."""
+    place = os.fspath(root)
+    for part in os.fspath(path)[len(place) :].strip(os.sep).split(os.sep):
+        place = os.path.join(place, part)
+        try:
+            if stat.S_ISLNK(os.lstat(place).st_mode):
+                break
+        except OSError:  # what is not there, or cannot be looked into, is no link
+            return path
+    else:
+        return path  # most have no link, and to resolve a path costs a look at all of its parts
     if not path.resolve().is_relative_to(root.resolve()):
         raise CorruptDatasetError(
             f"{path} is a link that leads out of the datasets root to {path.resolve()}; move the "

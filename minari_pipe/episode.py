@@ -190,12 +190,19 @@ def _append(value: Any, rows: Any) -> list[Any]:
     return [copied(rows), copied(value)]
 
 
+_IMMUTABLE = (bool, int, float, str, np.generic)
+
+
 def copied(value: Any) -> Any:
     """Copy a value that its owner might change later; immutable ones are returned as they are."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    if value is None or isinstance(value, bool | int | float | str | np.generic):
+    if value is None or isinstance(value, _IMMUTABLE):
         return value
+    if type(value) is dict:
+        return {key: copied(part) for key, part in value.items()}
+    if type(value) is tuple:
+        return tuple(map(copied, value))
     return copy.deepcopy(value)
 
 
@@ -437,3 +444,37 @@ def reward_statistics(rewards: npt.ArrayLike) -> dict[str, float]:
             "rewards_max": float(rewards.max()),
             "rewards_min": float(rewards.min()),
         }
+
+
+def statistics_of_each(
+    rewards: npt.NDArray[np.float64], steps: npt.NDArray[np.int64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the statistics of the rewards of many episodes, to the bit as those of each alone.
+
+    Args:
+        rewards: of all episodes one after another.
+        steps: numbers of steps of the episodes, shape ``(N,)``, each at least 1.
+
+    Returns:
+        Shape ``(N,)`` for each of :func:`reward_statistics`.
+
+    Example:
+        >>> statistics_of_each(np.array([1.0, 2.0, 4.0]), np.array([1, 2]))["rewards_sum"]
+        array([1., 6.])
+    """
+    found = {name: np.empty(len(steps)) for name in REWARD_STATISTICS}
+    begins = np.cumsum(steps) - steps
+    for length in np.unique(steps):
+        # rows of one length: NumPy sums each of them as it sums an array of its own
+        which = np.flatnonzero(steps == length)
+        if len(which) == len(steps):
+            rows = rewards.reshape(len(steps), length)
+        else:
+            rows = rewards[begins[which][:, None] + np.arange(length)]
+        with np.errstate(all="ignore"):
+            found["rewards_sum"][which] = rows.sum(axis=1)
+            found["rewards_mean"][which] = rows.mean(axis=1)
+            found["rewards_std"][which] = rows.std(axis=1)
+            found["rewards_max"][which] = rows.max(axis=1)
+            found["rewards_min"][which] = rows.min(axis=1)
+    return found

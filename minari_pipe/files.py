@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ def read_text(path: Path) -> str:
         OSError: it cannot be read, or is a pipe or a device, which would be read for ever.
         UnicodeDecodeError: it is not UTF-8.
     """
-    if path.exists() and not path.is_file():
+    if not stat.S_ISREG(os.stat(path).st_mode):  # one look: it may be moved at any time
         raise OSError(f"{path} is no file")
     return path.read_text(encoding="utf-8")
 
@@ -148,8 +149,9 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
         FileNotFoundError: there is no such file.
     """
     directory = path.parent if directory is None else directory
-    commit = directory / _COMMIT
-    if commit.is_dir():
+    # asked for every time something is read, and hardly ever there
+    if os.path.isdir(os.path.join(directory, _COMMIT)):
+        commit = directory / _COMMIT
         is_manifest = path == directory.parent / MANIFEST
         try:
             return read(

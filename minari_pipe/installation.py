@@ -12,7 +12,7 @@ from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import DatasetExistsError
 from minari_pipe.locks import hidden_folder
-from minari_pipe.manifest import write_manifest
+from minari_pipe.manifest import ensure_manifest
 from minari_pipe.namespace import making_namespaces, refuse_datasets
 
 
@@ -48,7 +48,7 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
             stage = stack.enter_context(hidden_folder(get_dataset_path()))
             (stage / "data").mkdir()
         yield stage / "data"
-        write_manifest(stage)
+        ensure_manifest(stage)
         with making_namespaces(namespace):
             _move(stage, target, dataset_id)
 

@@ -3,11 +3,13 @@
 The manifest lies beside ``data/``, where real Minari does not look::
 
     {"total_episodes": ..., "total_steps": ...,
-     "files": {"data/main_data.hdf5": {"sha256": ..., "size": ...}, ...}}
+     "files": {"data/main_data.hdf5": {"sums": ..., "size": ...},
+               "data/metadata.json": {"sha256": ..., "size": ...}, ...}}
 
 It is written with the dataset and kept in step by every change that this library makes; another
-program's change makes it untrue. The manifest of a pipeline also has the ``content_sha256``, which
-goes with the first change.
+program's change makes it untrue. Files of more than 64 KiB have ``sums``, which are cheaper, see
+:mod:`minari_pipe.checksums`. The manifest of a pipeline has the sha256 of every file and the
+``content_sha256`` besides, which goes with the first change.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
+from minari_pipe.checksums import content_differs, entry_of, is_entry
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.files import MANIFEST, current, read_text, sha256_file, staged_manifest
 
@@ -32,37 +35,64 @@ def describe(dataset: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
         dataset: the folder that holds ``data/``.
         metadata: its metadata, for the totals.
     """
-    names = sorted(f"data/{name}" for name in _files_below(dataset / "data"))
+    names = sorted(f"data/{name}" for name in files_below(dataset / "data"))
     return {
         **{key: metadata[key] for key in _TOTALS},
-        "files": {name: _entry(dataset / name) for name in names},
+        "files": {
+            name: {"sha256": sha256_file(dataset / name), "size": os.path.getsize(dataset / name)}
+            for name in names
+        },
     }
 
 
-def write_manifest(dataset: Path) -> None:
-    """Write the manifest of a dataset in the making, if its data are files with metadata."""
+def write_manifest(
+    dataset: Path, metadata: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write the manifest of a dataset that was just written.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        metadata: its metadata, for the totals.
+        entries: what is known of its files, by their paths in ``data/``.
+    """
+    files = {f"data/{name}": entries[name] for name in sorted(entries)}
+    _dump({**{key: metadata[key] for key in _TOTALS}, "files": files}, dataset / MANIFEST)
+
+
+def ensure_manifest(dataset: Path) -> None:
+    """Write the manifest of a dataset in the making if it has none and its data have metadata."""
+    if (dataset / MANIFEST).exists():
+        return
+    data = dataset / "data"
     try:
-        metadata = json.loads((dataset / "data" / "metadata.json").read_text(encoding="utf-8"))
+        metadata = json.loads((data / "metadata.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return
     if metadata.keys() >= set(_TOTALS):
-        _dump(describe(dataset, metadata), dataset / MANIFEST)
+        write_manifest(
+            dataset, metadata, {name: entry_of(data / name) for name in files_below(data)}
+        )
 
 
-def stage_manifest(data: Path, stage: Path, metadata: Mapping[str, Any]) -> None:
+def stage_manifest(
+    data: Path, stage: Path, metadata: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Let a change of a dataset's files change its manifest with them, if it has one.
 
     Args:
         data: the directory of the data.
         stage: the new versions of files, see :func:`minari_pipe.files.transaction`.
         metadata: what the change makes of the metadata.
+        entries: what is known of new versions already, by their paths in the stage.
     """
     content = read_manifest(data.parent) if data.name == "data" else None
     if content is None or not _is_well_formed(content["files"]):
         return
     if not totals_agree(data, content):
         return  # of a change by another program, of whose files nothing is known
-    changed = {f"data/{name}": _entry(stage / name) for name in _files_below(stage)}
+    changed = {
+        f"data/{name}": entries.get(name) or entry_of(stage / name) for name in files_below(stage)
+    }
     content["files"] = dict(sorted((content["files"] | changed).items()))
     content.pop("content_sha256", None)
     _dump({**content, **{key: metadata[key] for key in _TOTALS}}, staged_manifest(stage))
@@ -124,7 +154,7 @@ def file_faults(
             again. Updated.
     """
     if not _is_well_formed(content["files"]):
-        yield MANIFEST, "is damaged: `files` must have a sha256 and a size for paths below data/"
+        yield MANIFEST, "is damaged: `files` must have paths below data/, each with size and sha256"
         return
     data = dataset / "data"
     stamps = {} if seen is None else seen
@@ -135,15 +165,15 @@ def file_faults(
             stat = path.stat()
             stamp = [
                 *(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns),
-                expected["sha256"],
+                expected.get("sha256") or expected["sums"],
             ]
             if not S_ISREG(stat.st_mode):
                 return "is no file"
             if stat.st_size != expected["size"]:
                 return f"has {stat.st_size} bytes, not {expected['size']}"
             if stamps.get(name) != stamp:
-                if sha256_file(path) != expected["sha256"]:
-                    return "has other content (sha256)"
+                if (what := content_differs(path, expected)) is not None:
+                    return f"has other content ({what})"
                 stamps[name] = stamp
             return None
 
@@ -155,7 +185,7 @@ def file_faults(
             found = f"cannot be read: {error.strerror}"
         if found is not None:
             yield name, found
-    for name in sorted({f"data/{name}" for name in _files_below(data)} - set(content["files"])):
+    for name in sorted({f"data/{name}" for name in files_below(data)} - set(content["files"])):
         yield name, "is not in the manifest"
 
 
@@ -176,11 +206,7 @@ def _dump(content: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
-def _entry(path: Path) -> dict[str, Any]:
-    return {"sha256": sha256_file(path), "size": path.stat().st_size}
-
-
-def _files_below(folder: Path) -> Iterator[str]:
+def files_below(folder: Path) -> Iterator[str]:
     """Yield the paths of all files, but what is hidden: the traces of a change, and of desktops."""
     for top, below, names in os.walk(folder):
         below[:] = [name for name in below if not name.startswith(".")]
@@ -202,10 +228,6 @@ def totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
 
 def _is_well_formed(files: Any) -> bool:
     return isinstance(files, dict) and all(
-        name.startswith("data/")
-        and ".." not in name.split("/")
-        and isinstance(entry, dict)
-        and isinstance(entry.get("sha256"), str)
-        and isinstance(entry.get("size"), int)
+        name.startswith("data/") and ".." not in name.split("/") and is_entry(entry)
         for name, entry in files.items()
     )

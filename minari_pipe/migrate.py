@@ -104,21 +104,19 @@ def migrate_dataset(
     if left_out:
         migration["left_out"] = json.loads(json.dumps(left_out, default=str))
     with new_dataset(dataset_id) as new_path:
-        new = MinariStorage.new(
+        MinariStorage.create(
             new_path,
-            observation_space=storage.observation_space,
-            action_space=storage.action_space,
-            data_format=data_format,
-        )
-        new.update_metadata(
-            {
+            storage.get_buffers([i for i, count in enumerate(steps) if count]),
+            metadata={
                 **metadata,
                 "dataset_id": dataset_id,
                 "minari_version": MINARI_VERSION,
                 "migration": migration,
-            }
+            },
+            observation_space=storage.observation_space,
+            action_space=storage.action_space,
+            data_format=data_format,
         )
-        new.update_episodes(storage.get_buffers([i for i, count in enumerate(steps) if count]))
     if unknown:
         warnings.warn(
             f"{dataset_id}: {data_path} does not tell everything: {'; '.join(unknown)}",

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.spaces import contains_rows
-from minari_pipe.storage.base import MinariStorage
-from minari_pipe.storage.columns import episode_columns
-from minari_pipe.storage.writer import episode_number, with_values
+from minari_pipe.storage.columns import Columns
+from minari_pipe.storage.segment import Segment
 from minari_pipe.tree import fits_exactly, map_leaves
 
 #: all finite numbers
@@ -48,7 +45,7 @@ class Outside:
             space: where they should be.
             strict: refuse a value that is not.
         """
-        self._name, self._space, self._strict = name, space, strict
+        self._name, self.space, self._strict = name, space, strict
         self._contains = math.isfinite if space is REWARD_SPACE else _membership(space)
         self.clear()
 
@@ -57,7 +54,11 @@ class Outside:
         self._count = self._first = 0
         self._example = ""
 
-    def holds(self, value: Any, step: int) -> bool:
+    def __bool__(self) -> bool:
+        """Whether there is something to tell."""
+        return self._count > 0
+
+    def holds(self, value: Any, step: int = -1) -> bool:
         """Whether the space holds a value.
 
         Raises:
@@ -72,15 +73,15 @@ class Outside:
         name = self._name
         raise InvalidEpisodeError(
             f"{name.capitalize()} is not in {name} space.\n{name.capitalize()} {step}: "
-            f"{value!s:.300}\nSpace: {self._space}\nstrict=False records a value of the right "
+            f"{value!s:.300}\nSpace: {self.space}\nstrict=False records a value of the right "
             "structure and shape, with a warning"
         )
 
-    def count(self, value: Any, step: int) -> None:
-        """Count a value that the space does not hold."""
-        if not self._count:
+    def count(self, value: Any, step: int, times: int = 1) -> None:
+        """Count a value that the space does not hold, and others after it."""
+        if not self._count or step < self._first:
             self._first, self._example = step, f"{value!s:.300}"
-        self._count += 1
+        self._count += times
 
     def count_rows(self, column: Any) -> None:
         """Count the rows of a stacked column that the space does not hold.
@@ -88,14 +89,27 @@ class Outside:
         Raises:
             InvalidEpisodeError: there is one, and that is to be refused.
         """
-        outside = np.flatnonzero(~contains_rows(self._space, column))
+        outside = np.flatnonzero(~contains_rows(self.space, column))
         if len(outside):
             first = int(outside[0])
             value = map_leaves(lambda leaf: leaf[first], column)
             if self._strict:
                 self._refuse(value, first)
-            self.count(value, first)
-            self._count = len(outside)
+            self.count(value, first, len(outside))
+
+    def judge(self, rows: Any, first: int, judged: set[int]) -> None:
+        """Count the rows of a part of a column that the space does not hold.
+
+        Args:
+            rows: in the dtypes of the space.
+            first: number of the first of them.
+            judged: numbers of those that were counted, or not, when they came.
+        """
+        outside = first + np.flatnonzero(~contains_rows(self.space, rows))
+        found = [step for step in outside.tolist() if step not in judged]
+        if found:
+            value = map_leaves(lambda leaf: leaf[found[0] - first], rows)
+            self.count(value, found[0], len(found))
 
     def told(self, episode: int, of: int) -> str | None:
         """Return what is to be told of an episode, None if nothing.
@@ -111,91 +125,89 @@ class Outside:
             f"{name.capitalize()} is not in {name} space.\n"
             f"Episode {episode}: {self._count} of {of} {name}s are outside of the space, NaN or of "
             f"another dtype; they are recorded as they are. The first is number "
-            f"{self._first}.\n{name.capitalize()}: {self._example}\nSpace: {self._space}"
+            f"{self._first}.\n{name.capitalize()}: {self._example}\nSpace: {self.space}"
         )
 
 
-def judged(
-    buffers: Iterable[EpisodeBuffer],
-    observation_space: gym.Space,
-    action_space: gym.Space,
-    *,
-    first: int,
-    strict: bool,
-    told: list[str],
-) -> Iterator[EpisodeBuffer]:
-    """Yield buffers on their way into a dataset, stacked, and note what their spaces do not hold.
-
-    Args:
-        buffers: the episodes.
-        observation_space: space of one observation.
-        action_space: space of one action.
-        first: number of episodes of the dataset.
-        strict: refuse an episode of which there is something to tell.
-        told: where the warnings are put, one text for each such episode.
-
-    Raises:
-        InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+class Judge:
+    """Judges episodes on their way into a storage.
 
     Example:
+        >>> from minari_pipe import EpisodeBuffer
+        >>> from minari_pipe.storage.columns import episode_columns
         >>> buffer = EpisodeBuffer(observations=[0, 5], actions=[1], rewards=[np.nan],
         ...                        terminations=[False], truncations=[True])
-        >>> space, told = spaces.Discrete(3), []
-        >>> list(judged([buffer], space, space, first=0, strict=False, told=told))[0].observations
-        array([0, 5])
-        >>> [line for line in told[0].splitlines() if line.endswith("space.")]
+        >>> space = spaces.Discrete(3)
+        >>> judge = Judge(space, space, strict=False)
+        >>> judge.columns(0, episode_columns(buffer, space, space, episode=0))
+        >>> [line for line in judge.told[0].splitlines() if line.endswith("space.")]
         ['Observation is not in observation space.', 'Reward is not in reward space.']
+
+    Attributes:
+        told: what is to be told, one text for each episode of which there is something.
     """
-    outside = {
-        "observations": Outside("observation", observation_space, strict=strict),
-        "actions": Outside("action", action_space, strict=strict),
-        "rewards": Outside("reward", REWARD_SPACE, strict=strict),
-    }
-    total = first
-    for buffer in buffers:
-        number = episode_number(buffer, total)
-        continues = number < total
-        buffer = with_values(buffer, number)
-        columns = episode_columns(
-            buffer, observation_space, action_space, episode=number, continues=continues
-        )
+
+    def __init__(
+        self, observation_space: gym.Space, action_space: gym.Space, *, strict: bool
+    ) -> None:
+        """Begin.
+
+        Args:
+            observation_space: space of one observation.
+            action_space: space of one action.
+            strict: refuse an episode of which there is something to tell.
+        """
+        self.told: list[str] = []
+        self._strict = strict
+        self._outside = {
+            "observations": Outside("observation", observation_space, strict=strict),
+            "actions": Outside("action", action_space, strict=strict),
+            "rewards": Outside("reward", REWARD_SPACE, strict=strict),
+        }
+
+    def segment(self, segment: Segment) -> None:
+        """Judge many episodes.
+
+        Raises:
+            InvalidEpisodeError: there is something to tell of one, and that is to be refused.
+        """
+        columns = segment.joined()
+        ends = np.cumsum(segment.steps) - 1
+        suspects = ~(columns["terminations"][ends] | columns["truncations"][ends])
+        for name, part in self._outside.items():
+            inside = contains_rows(part.space, columns[name])
+            if not inside.all():
+                begins = segment.bounds(1 if name == "observations" else 0)[:-1]
+                suspects |= ~np.logical_and.reduceat(inside, begins)
+        for place in np.flatnonzero(suspects).tolist():
+            self.columns(segment.first + place, segment.columns(place))
+
+    def columns(self, episode: int, columns: Columns, *, continues: bool = False) -> None:
+        """Judge an episode, or what is appended to one.
+
+        Args:
+            episode: its number.
+            columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns.
+            continues: it has no row for a reset.
+
+        Raises:
+            InvalidEpisodeError: there is something to tell, and that is to be refused.
+        """
         texts = []
-        for name, part in outside.items():
+        for name, part in self._outside.items():
             part.clear()
             try:
                 part.count_rows(columns[name])
             except InvalidEpisodeError as error:
-                raise InvalidEpisodeError(f"episode {number}: {error}") from None
+                raise InvalidEpisodeError(f"episode {episode}: {error}") from None
             of_reset = name == "observations" and not continues
-            texts.append(part.told(number, len(columns["rewards"]) + of_reset))
+            texts.append(part.told(episode, len(columns["rewards"]) + of_reset))
         if not (columns["terminations"][-1] or columns["truncations"][-1]):
-            texts.append(_open_end(number))
-            if strict:
+            texts.append(_open_end(episode))
+            if self._strict:
                 raise InvalidEpisodeError(texts[-1])
         if any(texts):
-            told.append("\n".join(filter(None, texts)))
-        total += not continues
-        yield replace(buffer, **{"extras": {}, **columns})
-
-
-def append_judged(
-    storage: MinariStorage, buffers: Iterable[EpisodeBuffer], *, strict: bool
-) -> list[str]:
-    """Append buffers to a storage and return what is to be told of them, see :func:`judged`.
-
-    Args:
-        storage: where they go.
-        buffers: the episodes.
-        strict: refuse an episode of which there is something to tell.
-
-    Raises:
-        InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
-    """
-    told: list[str] = []
-    spaces_of = (storage.observation_space, storage.action_space)
-    first = storage.total_episodes
-    storage.update_episodes(judged(buffers, *spaces_of, first=first, strict=strict, told=told))
-    return told
+            self.told.append("\n".join(filter(None, texts)))
 
 
 def _open_end(number: int) -> str:

@@ -51,6 +51,11 @@ def as_buffer(episode: EpisodeBuffer | Mapping[str, Any]) -> EpisodeBuffer:
         {'state': [[0.0], [0.1]]}
     """
     if isinstance(episode, EpisodeBuffer):
+        try:  # most have arrays of one axis
+            if episode.rewards.ndim == episode.terminations.ndim == episode.truncations.ndim == 1:
+                return episode
+        except AttributeError:
+            pass
         changed = {
             name: flat
             for name in _COLUMNS

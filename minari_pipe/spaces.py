@@ -292,6 +292,50 @@ def is_image_space(space: gym.Space) -> bool:
     )
 
 
+def row_limits(
+    space: gym.Space,
+) -> tuple[npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
+    """Return between which values the rows of an array of the space's own dtype must be.
+
+    Args:
+        space: Box, Discrete, MultiDiscrete or MultiBinary.
+
+    Returns:
+        The lowest and the highest, to compare with; None for one that every value keeps to. A
+        column that both comparisons are true of, which NaN fails, is inside of the space.
+
+    Example:
+        >>> row_limits(spaces.Discrete(3, start=1))
+        (array(1), array(3))
+        >>> row_limits(spaces.Box(0, 255, (9,), np.uint8))
+        (None, None)
+    """
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+    elif isinstance(space, spaces.Discrete):
+        low = np.asarray(space.start)
+        high = low + (space.n - 1)
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = space.start, space.start + (space.nvec - 1)
+    else:
+        low, high = np.asarray(0, np.int8), np.asarray(1, np.int8)
+    dtype = np.dtype(space.dtype)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return _limit(low, (low <= info.min).all()), _limit(high, (high >= info.max).all())
+    # one comparison is enough to find NaN
+    return _limit(low, dtype.kind == "f" and np.isneginf(low).all()), _limit(high, False)
+
+
+def _limit(limit: Any, is_met: Any) -> npt.NDArray[Any] | None:
+    if is_met:
+        return None
+    limit = np.asarray(limit)
+    if limit.size and (limit == limit.flat[0]).all():  # quicker than one for each number
+        return limit.reshape(-1)[0:1].reshape(())
+    return limit
+
+
 def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
     """Tell for every row of a stacked column whether the space contains it.
 
@@ -345,13 +389,8 @@ def _contains_array_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]
     if not fits:
         return np.zeros(rows, dtype=bool)
     if isinstance(space, spaces.Box):
-        with np.errstate(invalid="ignore"):  # NaN, which is neither
-            # first without an array of the column's size: it may be gigabytes of images
-            if (
-                rows
-                and (column.min(axis=0) >= space.low).all()
-                and (column.max(axis=0) <= space.high).all()
-            ):
+        with np.errstate(all="ignore"):  # NaN, which is neither
+            if rows and _box_holds_all(space, column):
                 return np.ones(rows, dtype=bool)
         inside = (column >= space.low) & (column <= space.high)
     elif isinstance(space, spaces.Discrete):
@@ -362,6 +401,23 @@ def _contains_array_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]
     else:
         inside = (column == 0) | (column == 1)
     return inside.all(axis=tuple(range(1, inside.ndim)))
+
+
+def _box_holds_all(space: spaces.Box, column: npt.NDArray[Any]) -> bool:
+    """Whether a space has all of an array that is not empty.
+
+    Without an array of its size, which may be gigabytes of images, and first by what costs least.
+    """
+    if not column.size:
+        return True
+    if column.dtype.kind == "f" and (space.low == -np.inf).all() and (space.high == np.inf).all():
+        if np.isfinite(column.sum()):  # else there is NaN among them, or a sum that is none
+            return True
+    elif column.min() >= space.low.max() and column.max() <= space.high.min():
+        return True
+    return bool(
+        (column.min(axis=0) >= space.low).all() and (column.max(axis=0) <= space.high).all()
+    )
 
 
 def _count_rows(column: Any) -> int:

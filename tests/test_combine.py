@@ -415,11 +415,11 @@ def test_the_target_is_jpeg_only_if_all_sources_hold_jpeg(kinds, monkeypatch) ->
         monkeypatch.setattr(dataset.storage, "_jpeg_encoding", True)
     asked = {}
 
-    def new(path, jpeg_encoding, **kwargs):
+    def new(path, episodes, jpeg_encoding, **kwargs):
         asked["jpeg"] = jpeg_encoding
         raise ZeroDivisionError
 
-    monkeypatch.setattr(MinariStorage, "new", staticmethod(new))
+    monkeypatch.setattr(MinariStorage, "create", staticmethod(new))
     with pytest.raises(ZeroDivisionError):
         combine_datasets(datasets, "aa/z-v0")
     assert asked["jpeg"] is (kinds == ("jpeg", "jpeg"))

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import minari
@@ -179,6 +180,21 @@ def test_a_dataset_that_grows_is_verified_without_a_false_alarm() -> None:
         load_dataset(ID, verify=True)
     thread.join()
     assert_verified()
+
+
+def test_a_file_that_is_moved_to_its_place_meanwhile_is_found_there(tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("text")
+    seen = os.stat
+
+    def look(path: Any, **kwargs: Any) -> os.stat_result:
+        found = seen(path, **kwargs)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(tmp_path / "file", tmp_path / "elsewhere")
+        return found
+
+    monkeypatch.setattr(os, "stat", look)
+    with pytest.raises(FileNotFoundError):
+        files.read_text(tmp_path / "file")
 
 
 def test_the_content_hash_of_a_publication_goes_with_the_first_change() -> None:

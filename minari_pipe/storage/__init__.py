@@ -7,6 +7,7 @@
       ▼
     writer.EpisodeWriter            numbering, attributes, continued episodes: alike everywhere
       ├─ hdf5, hdf5_values          one file; read by hdf5_format, which spares libhdf5 damage
+      │  └─ hdf5_direct             writes numbers as fast as bytes, in what hdf5_layout lays out
       ├─ arrow, arrow_values        arrow and parquet: a folder for each episode
       ├─ memory                     no files, for tests
       └─ of another package         an entry point of the group minari_pipe.storages

@@ -75,10 +75,15 @@ def check_agreement(
     for path, leaf in leaves(episode.get("extras") or {}, ("extras",)):
         if _rows(leaf, path) != steps:
             _expect(leaf, path, steps + 1, "rows")
-    _check_total(total_steps, steps)
+    check_total(total_steps, steps)
 
 
-def _check_total(total_steps: Any, steps: int) -> None:
+def check_total(total_steps: Any, steps: int) -> None:
+    """Check the attribute of this name against the number of rewards.
+
+    Raises:
+        CorruptDatasetError: it is none that Minari would have written for so many steps.
+    """
     total_steps = total_steps.item() if isinstance(total_steps, np.generic) else total_steps
     is_count = isinstance(total_steps, int) and not isinstance(total_steps, bool)
     # Minari 0.5.4 sets the attribute of an episode that it continues to the steps it added

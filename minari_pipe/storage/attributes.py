@@ -13,6 +13,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,11 @@ from minari_pipe.errors import InvalidEpisodeError
 EXACT = "minari_pipe_exact"
 #: bytes that HDF5 writes as the length of a name hold no more; longer names come back damaged
 _MAX_NAME_BYTES = 65_534
+#: of arrays that come back from HDF5 as they were
+_EXACT_DTYPES = frozenset({"b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}) | {
+    "f4",
+    "f8",
+}
 
 
 def whole_seed(seed: Any) -> int | None:
@@ -87,11 +93,13 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
             flat[key] = value
             names.append(key)
             continue
-        form = exact_form(value, key)
         pairs = list(_flat(value, key))
         names += [name for name, _ in pairs]
         own = dict(pairs)
         flat.update(own)
+        if not ambiguous and _is_exact(value):
+            continue
+        form = exact_form(value, key)
         again = unflatten_attributes(own)
         # as text: Python has 1 == 1.0 == True and 0.0 == -0.0
         if (
@@ -100,7 +108,7 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
             or json.dumps(exact_form(again[key], key)) != json.dumps(form)
         ):
             exact[key] = form
-    _check_names(names)
+    _check_names(tuple(names))
     if exact:
         flat[EXACT] = json.dumps(exact, sort_keys=True)
     return flat
@@ -136,7 +144,23 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, storable
 
 
-def _check_names(names: list[str]) -> None:
+def _is_exact(value: Any) -> bool:
+    """Tell of most values that flat attributes hold them exactly, without trying; False of some."""
+    kind = type(value)
+    if kind is str:
+        return is_storable_text(value)
+    if kind is dict:
+        return bool(value) and all(
+            type(key) is str and key and "/" not in key and _is_exact(part)
+            for key, part in value.items()
+        )
+    if kind is np.ndarray:
+        return value.ndim > 0 and value.size > 0 and value.dtype.str[1:] in _EXACT_DTYPES
+    return kind in (bool, float) or (kind is int and -(2**63) <= value < 2**64)
+
+
+@lru_cache(maxsize=1024)
+def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         size = len(name.encode("utf-8", "replace"))
         if not 0 < size <= _MAX_NAME_BYTES or not is_storable_text(name):

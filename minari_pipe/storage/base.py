@@ -14,6 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from itertools import zip_longest
@@ -21,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from minari_pipe import views
 from minari_pipe.environments import recover, spec_json
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -37,7 +40,9 @@ from minari_pipe.files import current, read_text
 from minari_pipe.metadata import FIXED_KEYS, metadata_faults, validate_metadata
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.jpeg import check_jpeg_spaces
-from minari_pipe.storage.writer import EpisodeWriter, buffer_of
+from minari_pipe.storage.segment import AttributeTable, Segment
+from minari_pipe.storage.writer import EpisodeWriter, Judge, buffer_of
+from minari_pipe.tree import map_leaves
 
 METADATA_FILE_NAME = "metadata.json"
 """Name of the file that holds the metadata of a dataset, in its data directory."""
@@ -73,6 +78,16 @@ def get_storage_keys() -> list[str]:
         True
     """
     return [*_FORMATS, *(entry.name for entry in entry_points(group=_ENTRY_POINTS))]
+
+
+def is_file_format(data_format: str) -> bool:
+    """Whether this is one of :func:`get_storage_keys`, without a look at all packages if it can.
+
+    Example:
+        >>> is_file_format("hdf5"), is_file_format("memory")
+        (True, False)
+    """
+    return data_format in _FORMATS or data_format in get_storage_keys()
 
 
 def get_minari_storage(storage_type: str) -> type[MinariStorage]:
@@ -337,44 +352,76 @@ class MinariStorage(ABC):
             UnsupportedSpaceError: a space has no form in the standard.
             DatasetExistsError: the directory holds a dataset.
         """
-        if env_spec is None and (observation_space is None or action_space is None):
-            raise InvalidMetadataError(
-                "Since env_spec is not specified, you need to specify both action space and "
-                "observation space"
-            )
-        storage_class = get_minari_storage(data_format)
-        data_path = Path(data_path)
-        if (data_path / METADATA_FILE_NAME).exists() or other_format(data_path) is not None:
-            raise DatasetExistsError(
-                f"A dataset is already available at {data_path}. Delete it or specify another path"
-            )
-        if observation_space is None or action_space is None:
-            assert env_spec is not None
-            env = gym.make(env_spec)
-            observation_space = observation_space or env.observation_space
-            action_space = action_space or env.action_space
-            env.close()
-        storage_class.check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
-        metadata: dict[str, Any] = {
-            "total_episodes": 0,
-            "total_steps": 0,
-            "data_format": data_format,
-            "jpeg_encoding": jpeg_encoding,
-            "observation_space": serialize_space(observation_space),
-            "action_space": serialize_space(action_space),
-        }
-        if env_spec is not None:
-            try:
-                metadata["env_spec"] = spec_json(env_spec)
-            except ConfigError as error:
-                warnings.warn(
-                    f"env_spec is not serializable as {error}. "
-                    "You will not be able to recover the environment from the dataset.",
-                    stacklevel=2,
-                )
-        return storage_class._create(
-            data_path, observation_space, action_space, jpeg_encoding, metadata
+        storage_class, spaces, metadata = _beginning(
+            Path(data_path), observation_space, action_space, env_spec, data_format, jpeg_encoding
         )
+        return storage_class._create(Path(data_path), *spaces, jpeg_encoding, metadata)
+
+    @staticmethod
+    def create(
+        data_path: PathLike,
+        episodes: Iterable[EpisodeBuffer | Segment],
+        *,
+        metadata: Mapping[str, Any],
+        observation_space: gym.Space | None = None,
+        action_space: gym.Space | None = None,
+        env_spec: EnvSpec | None = None,
+        data_format: str = "hdf5",
+        jpeg_encoding: bool = False,
+        judge: Judge | None = None,
+    ) -> MinariStorage:
+        """Write a whole storage at once, into a directory that nobody else looks into yet.
+
+        Args:
+            data_path: directory of the data, made if it does not exist.
+            episodes: taken one after the other.
+            metadata: what :meth:`update_metadata` takes.
+            observation_space: see :meth:`new`, as for those below.
+            action_space: space of the actions.
+            env_spec: spec of the environment that the data comes from.
+            data_format: one of :func:`get_storage_keys`.
+            jpeg_encoding: store images lossily.
+            judge: looks at the values before they are written, and may refuse them.
+
+        Raises:
+            InvalidMetadataError: a value of the metadata has a wrong type.
+            InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+            MinariPipeError: see :meth:`new`.
+
+        Example:
+            >>> from gymnasium.spaces import Discrete
+            >>> from minari_pipe import MinariStorage
+            >>> storage = MinariStorage.create(
+            ...     "some/data", [], metadata={"author": ["Ada"]},
+            ...     observation_space=Discrete(2), action_space=Discrete(2),
+            ... )
+            >>> storage.total_episodes, storage.metadata["author"]
+            (0, {'Ada'})
+        """
+        storage_class, spaces, own = _beginning(
+            Path(data_path), observation_space, action_space, env_spec, data_format, jpeg_encoding
+        )
+        validate_metadata(metadata)
+        for key in metadata.keys() & own.keys() & FIXED_KEYS:
+            raise InvalidMetadataError(f"You are not allowed to update values for {key}")
+        return storage_class._create_whole(
+            Path(data_path), *spaces, jpeg_encoding, {**own, **metadata}, episodes, judge
+        )
+
+    @classmethod
+    def _create_whole(
+        cls,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool,
+        metadata: dict[str, Any],
+        episodes: Iterable[EpisodeBuffer | Segment],
+        judge: Judge | None,
+    ) -> MinariStorage:
+        storage = cls._create(data_path, observation_space, action_space, jpeg_encoding, metadata)
+        storage.update_episodes(episodes, judge=judge)
+        return storage
 
     @classmethod
     def check_spaces(
@@ -445,6 +492,54 @@ class MinariStorage(ABC):
             CorruptDatasetError: an episode is damaged.
         """
 
+    def read_episodes(
+        self, episode_indices: Iterable[int], *, copy: bool | None = None
+    ) -> Iterator[EpisodeData]:
+        """Yield episodes.
+
+        Args:
+            episode_indices: their numbers, in the order in which they are yielded.
+            copy: whether all arrays can be written to. Formats may hand out views of the file
+                otherwise, which are read-only, and of which PyTorch warns; None means False, but
+                True where :mod:`minari_pipe.alias` stands for Minari.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: an episode is damaged.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> storage = step_index_dataset(lengths=(2, 3)).storage
+            >>> (episode,) = storage.read_episodes([1], copy=True)
+            >>> episode.rewards[0] = 7
+            >>> episode.rewards
+            array([7., 2., 3.])
+        """
+        copy = not views.unasked if copy is None else copy
+        for fields in self.get_episodes(episode_indices):
+            episode = EpisodeData(**fields)
+            yield replace(episode, **map_leaves(_own, fields)) if copy else episode
+
+    def get_attribute_table(
+        self, episode_indices: Iterable[int], names: Collection[str] | None = None
+    ) -> AttributeTable | None:
+        """Return the attributes of episodes in columns; None if they are not at hand in that form.
+
+        Args:
+            episode_indices: the episodes.
+            names: of the attributes that are needed; None means all.
+
+        Raises:
+            IndexError: there is no such episode.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3))
+            >>> dataset.storage.get_attribute_table([1]).numbers["rewards_sum"]
+            array([6.])
+        """
+        return None
+
     def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield episodes like :meth:`get_episodes`, for those who look for what is wrong in them.
 
@@ -472,7 +567,9 @@ class MinariStorage(ABC):
         One change at a time, in all processes.
         """
 
-    def update_episodes(self, episodes: Iterable[EpisodeBuffer]) -> None:
+    def update_episodes(
+        self, episodes: Iterable[EpisodeBuffer | Segment], *, judge: Judge | None = None
+    ) -> None:
         """Append episodes, all or none of them.
 
         A buffer whose ``id`` is that of a stored episode continues that episode: it has no row
@@ -480,6 +577,7 @@ class MinariStorage(ABC):
 
         Args:
             episodes: taken one after the other, so a generator need not hold all of them.
+            judge: looks at the values before they are written, and may refuse them.
 
         Raises:
             InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
@@ -494,6 +592,7 @@ class MinariStorage(ABC):
                 self.observation_space,
                 self.action_space,
                 jpeg_encoding=self.jpeg_encoding,
+                judge=judge,
             )
             change.metadata["total_episodes"] = len(writer)
             change.metadata["total_steps"] += steps
@@ -582,6 +681,23 @@ class MinariStorage(ABC):
         for episode, attributes in zip(stored, self.get_episode_metadata(indices), strict=True):
             yield buffer_of(episode, attributes)
 
+    def get_segments(self, episode_indices: Iterable[int]) -> Iterator[EpisodeBuffer | Segment]:
+        """Yield what :meth:`get_buffers` does, many episodes at once where a format has them so.
+
+        What it yields can be appended to another storage.
+
+        Args:
+            episode_indices: the episodes.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> storage = step_index_dataset(lengths=(2, 3)).storage
+            >>> storage.update_episodes(storage.get_segments([1, 0]))
+            >>> [int(episode["rewards"].sum()) for episode in storage.get_episodes(range(4))]
+            [3, 6, 6, 3]
+        """
+        return self.get_buffers(episode_indices)
+
     def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield what :meth:`get_episodes` does, with the JPEG files of images for their arrays."""
         return self.get_episodes(episode_indices)
@@ -599,7 +715,9 @@ class MinariStorage(ABC):
             InvalidEpisodeError: the episodes are not of this storage's spaces.
         """
         theirs, ours = storage.metadata, self.metadata
-        self.update_episodes(storage.get_buffers(episode_indices))
+        if episode_indices is None:
+            episode_indices = range(storage.total_episodes)
+        self.update_episodes(storage.get_segments(episode_indices))
         self.update_metadata(
             {
                 key: ours.get(key, set()) | theirs.get(key, set())
@@ -661,6 +779,56 @@ class Change:
         """The writer of episodes, opened when it is first asked for."""
         self.has_episodes = True
         return self._open_writer()
+
+
+def _beginning(
+    data_path: Path,
+    observation_space: gym.Space | None,
+    action_space: gym.Space | None,
+    env_spec: EnvSpec | None,
+    data_format: str,
+    jpeg_encoding: bool,
+) -> tuple[type[MinariStorage], tuple[gym.Space, gym.Space], dict[str, Any]]:
+    """Return class, spaces and first metadata of a new storage; see :meth:`MinariStorage.new`."""
+    if env_spec is None and (observation_space is None or action_space is None):
+        raise InvalidMetadataError(
+            "Since env_spec is not specified, you need to specify both action space and "
+            "observation space"
+        )
+    storage_class = get_minari_storage(data_format)
+    if (data_path / METADATA_FILE_NAME).exists() or other_format(data_path) is not None:
+        raise DatasetExistsError(
+            f"A dataset is already available at {data_path}. Delete it or specify another path"
+        )
+    if observation_space is None or action_space is None:
+        assert env_spec is not None
+        env = gym.make(env_spec)
+        observation_space = observation_space or env.observation_space
+        action_space = action_space or env.action_space
+        env.close()
+    storage_class.check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
+    metadata: dict[str, Any] = {
+        "total_episodes": 0,
+        "total_steps": 0,
+        "data_format": data_format,
+        "jpeg_encoding": jpeg_encoding,
+        "observation_space": serialize_space(observation_space),
+        "action_space": serialize_space(action_space),
+    }
+    if env_spec is not None:
+        try:
+            metadata["env_spec"] = spec_json(env_spec)
+        except ConfigError as error:
+            warnings.warn(
+                f"env_spec is not serializable as {error}. "
+                "You will not be able to recover the environment from the dataset.",
+                stacklevel=3,
+            )
+    return storage_class, (observation_space, action_space), metadata
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) and not leaf.flags.writeable else leaf
 
 
 def _encoded_always(metadata: Mapping[str, Any]) -> bool:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
+from minari_pipe.checksums import entry_of
+from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.files import transaction
-from minari_pipe.manifest import stage_manifest
+from minari_pipe.manifest import files_below, stage_manifest, write_manifest
 from minari_pipe.metadata import dump_metadata
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage, directory_size
-from minari_pipe.storage.writer import EpisodeWriter
+from minari_pipe.storage.segment import Segment
+from minari_pipe.storage.writer import EpisodeWriter, Judge
 
 
 class DirectoryStorage(MinariStorage):
@@ -47,6 +50,48 @@ class DirectoryStorage(MinariStorage):
         return cls(data_path, observation_space, action_space, jpeg_encoding)
 
     @classmethod
+    def _create_whole(
+        cls,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool,
+        metadata: dict[str, Any],
+        episodes: Iterable[EpisodeBuffer | Segment],
+        judge: Judge | None,
+    ) -> DirectoryStorage:
+        """Write all files in their places: nobody sees them before all of them are there."""
+        data_path.mkdir(parents=True, exist_ok=True)
+        before = set(data_path.iterdir())
+        try:
+            cls._create_files(data_path)
+            storage = cls(data_path, observation_space, action_space, jpeg_encoding)
+            with storage._writer(data_path, 0) as writer:
+                steps = writer.add(
+                    episodes,
+                    observation_space,
+                    action_space,
+                    jpeg_encoding=jpeg_encoding,
+                    judge=judge,
+                )
+                metadata |= {"total_episodes": len(writer), "total_steps": steps}
+            entries = writer.entries() or _entries_below(data_path)
+            size = sum(entry["size"] for entry in entries.values())
+            metadata["dataset_size"] = round(size / 1e6, 1)
+            entries[METADATA_FILE_NAME] = _write_metadata(data_path, metadata)
+            if data_path.name == "data":
+                write_manifest(data_path.parent, metadata, entries)
+            storage._wrote(writer)
+        except BaseException:
+            for path in set(data_path.iterdir()) - before:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            raise
+        return storage
+
+    @classmethod
     def _create_files(cls, data_path: Path) -> None:
         """Write the files of a storage without episodes, if the format has any."""
 
@@ -56,7 +101,8 @@ class DirectoryStorage(MinariStorage):
 
         Args:
             stage: folder for new versions of the files; each takes the place of the one of the
-                same relative path when the change is committed.
+                same relative path when the change is committed. It is the directory of the data
+                itself if that is new, and seen by nobody yet.
             total_episodes: number of episodes that count. Files may hold more, if real Minari was
                 killed between writing them and the metadata; those are dropped with a warning.
         """
@@ -73,8 +119,20 @@ class DirectoryStorage(MinariStorage):
             if change.has_episodes:
                 metadata["dataset_size"] = directory_size(self.data_path, stage)
             _write_metadata(stage, metadata)
-            stage_manifest(self.data_path, stage, metadata)
+            entries = change.writer.entries() if change.has_episodes else {}
+            stage_manifest(self.data_path, stage, metadata, entries)
+        if change.has_episodes:
+            self._wrote(change.writer)
+
+    def _wrote(self, writer: EpisodeWriter) -> None:
+        """Take note of what a writer knows of the files that are in their places now."""
 
 
-def _write_metadata(stage: Path, metadata: Mapping[str, Any]) -> None:
-    (stage / METADATA_FILE_NAME).write_text(dump_metadata(metadata), encoding="utf-8")
+def _write_metadata(stage: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    path = stage / METADATA_FILE_NAME
+    path.write_text(dump_metadata(metadata), encoding="utf-8")
+    return entry_of(path)
+
+
+def _entries_below(directory: Path) -> dict[str, dict[str, Any]]:
+    return {name: entry_of(directory / name) for name in files_below(directory)}

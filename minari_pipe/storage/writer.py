@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -16,10 +19,27 @@ from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
 from minari_pipe.recorder import fill_missing
 from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.columns import Columns, episode_columns
+from minari_pipe.storage.joining import MOST_EPISODES, Joiner, structure
 from minari_pipe.storage.jpeg import decode_column, encode_column
+from minari_pipe.storage.segment import SEGMENT_BYTES, Segment
+from minari_pipe.tree import map_leaves
+
+#: what a buffer's metadata cannot set
+_RESERVED = frozenset({"id", "total_steps", "seed", "options", "infos_slashes"})
 
 #: attributes of an episode that are fields of its buffer, not its metadata
 BUFFER_FIELDS = ("id", "total_steps", "seed", "options")
+_FIELDS = frozenset(BUFFER_FIELDS)
+
+
+class Judge(Protocol):
+    """Looks at the values of episodes before they are written; what it raises stops that."""
+
+    def segment(self, segment: Segment) -> None:
+        """Look at many episodes."""
+
+    def columns(self, episode: int, columns: Columns, *, continues: bool = False) -> None:
+        """Look at one episode, or at what is appended to one."""
 
 
 class EpisodeWriter(ABC):
@@ -52,6 +72,30 @@ class EpisodeWriter(ABC):
             attributes: nested; numbers, strings, None, arrays, lists, tuples and dicts.
         """
 
+    def _append_segment(self, segment: Segment) -> None:
+        """Write the episodes from number ``len(self)`` on that a segment holds, one by one.
+
+        A format that can write many at once does so; if it raises, nothing has changed.
+
+        Args:
+            segment: the episodes; its arrays are the caller's, who uses them again.
+        """
+        for place in range(len(segment)):
+            # copies, as a format may keep what it is given
+            columns = {"infos": {}, **map_leaves(np.copy, segment.columns(place))}
+            try:
+                self._append(columns, segment.attributes[place])
+            except InvalidEpisodeError as error:
+                raise InvalidEpisodeError(f"episode {len(self)}: {error}") from None
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Return what a manifest says of all files that were written, nothing if that is not known.
+
+        By their paths in the directory of the data, see :mod:`minari_pipe.checksums`; asked for
+        when they are finished. Without, they are read again.
+        """
+        return {}
+
     @abstractmethod
     def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
         """Append rows to an episode, as many to each column; return all its rewards.
@@ -66,19 +110,21 @@ class EpisodeWriter(ABC):
 
     def add(
         self,
-        buffers: Iterable[EpisodeBuffer],
+        buffers: Iterable[EpisodeBuffer | Segment],
         observation_space: gym.Space,
         action_space: gym.Space,
         *,
         jpeg_encoding: bool = False,
+        judge: Judge | None = None,
     ) -> int:
         """Append episodes, and continue those whose ``id`` is that of a stored one.
 
         Args:
-            buffers: the episodes.
+            buffers: the episodes; a segment of several gets the next numbers.
             observation_space: space of one observation.
             action_space: space of one action.
             jpeg_encoding: hand images to the format as JPEG, else as arrays.
+            judge: looks at all values before they are written.
 
         Returns:
             The number of steps that were added.
@@ -86,18 +132,11 @@ class EpisodeWriter(ABC):
         Raises:
             InvalidEpisodeError: an id leaves a gap, or values do not fit together.
         """
-        steps = 0
-        for buffer in buffers:
-            index = episode_number(buffer, len(self))
-            if index == len(self):
-                steps += self.append(
-                    buffer, observation_space, action_space, jpeg_encoding=jpeg_encoding
-                )
-            else:
-                steps += self.continue_episode(
-                    index, buffer, observation_space, action_space, jpeg_encoding=jpeg_encoding
-                )
-        return steps
+        adding = _Adding(self, observation_space, action_space, jpeg_encoding, judge)
+        remaining = iter(buffers)
+        while adding.take(remaining):
+            pass
+        return adding.steps
 
     def append(
         self,
@@ -127,20 +166,23 @@ class EpisodeWriter(ABC):
         buffer = with_values(buffer, index)
         columns = episode_columns(buffer, observation_space, action_space, episode=index)
         columns = _encoded(columns, observation_space, action_space, jpeg_encoding, index)
-        steps = len(columns["rewards"])
-        attributes: dict[str, Any] = {"id": index, "total_steps": steps}
+        _check_attributes(buffer, index)
+        self._append_columns(columns, buffer)
+        return len(columns["rewards"])
+
+    def _append_columns(self, columns: Columns, buffer: EpisodeBuffer) -> None:
+        index = len(self)
+        attributes: dict[str, Any] = {"id": index, "total_steps": len(columns["rewards"])}
         if (seed := _seed(buffer, index)) is not None:
             attributes["seed"] = seed
         if buffer.options is not None:
             attributes["options"] = buffer.options
         attributes |= reward_statistics(columns["rewards"])
-        attributes |= _own_metadata(buffer.metadata, index)
+        attributes |= buffer.metadata
         try:
-            check_options(buffer.options)
             self._append(columns, attributes)
         except InvalidEpisodeError as error:
             raise InvalidEpisodeError(f"episode {index}: {error}") from None
-        return steps
 
     def continue_episode(
         self,
@@ -171,6 +213,10 @@ class EpisodeWriter(ABC):
             buffer, observation_space, action_space, episode=index, continues=True
         )
         columns = _encoded(columns, observation_space, action_space, jpeg_encoding, index)
+        return self._continue_columns(index, columns, buffer)
+
+    def _continue_columns(self, index: int, columns: Columns, buffer: EpisodeBuffer) -> int:
+        _check_attributes(buffer, index)
         stored = self.episode_metadata(index)
         given = {"seed": _seed(buffer, index), "options": buffer.options}
         for key, value in given.items():
@@ -186,7 +232,7 @@ class EpisodeWriter(ABC):
         rewards = self._extend(index, columns)
         attributes = {
             **stored,
-            **_own_metadata(buffer.metadata, index),
+            **buffer.metadata,
             **reward_statistics(rewards),
             "total_steps": len(rewards),
         }
@@ -291,24 +337,188 @@ def _seed(buffer: EpisodeBuffer, index: int) -> int | None:
         raise InvalidEpisodeError(f"episode {index}: {error}") from None
 
 
-def _own_metadata(metadata: Mapping[str, Any], index: int) -> dict[str, Any]:
-    reserved = {*BUFFER_FIELDS, "infos_slashes"} & metadata.keys()
+def _check_attributes(buffer: EpisodeBuffer, index: int) -> None:
+    """Check that seed, options and metadata of an episode can be its attributes."""
+    reserved = _RESERVED & buffer.metadata.keys()
     if reserved:
         raise InvalidEpisodeError(
             f"episode {index}: metadata cannot hold {sorted(reserved)}, which are fields of the "
             "buffer or follow from its data"
         )
-    return dict(metadata)
+    try:
+        check_options(buffer.options)
+    except InvalidEpisodeError as error:
+        raise InvalidEpisodeError(f"episode {index}: {error}") from None
+
+
+class _Adding:
+    """Episodes on their way into a writer: joined, judged, written.
+
+    Attributes:
+        steps: number of steps that were added.
+    """
+
+    def __init__(
+        self,
+        writer: EpisodeWriter,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool,
+        judge: Judge | None,
+    ) -> None:
+        self.steps = 0
+        self._writer = writer
+        self._spaces = (observation_space, action_space)
+        self._jpeg_encoding = jpeg_encoding
+        self._judge = judge
+        self._joiner = Joiner()
+
+    def take(self, episodes: Iterator[EpisodeBuffer | Segment]) -> bool:
+        """Add the next episodes, False if there are none."""
+        many, segment = self._next(episodes)
+        if many:
+            self._take_many(many)
+        if segment is not None:
+            self._take_segment(segment)
+        return bool(many) or segment is not None
+
+    def _next(
+        self, episodes: Iterator[EpisodeBuffer | Segment]
+    ) -> tuple[list[EpisodeBuffer], Segment | None]:
+        """Return as many episodes as are worth a segment; one if their structure is not known."""
+        step_bytes = sum(leaf.row_bytes for leaf in self._joiner.leaves)
+        room = SEGMENT_BYTES // step_bytes if step_bytes else 1
+        many: list[EpisodeBuffer] = []
+        for buffer in episodes:
+            if isinstance(buffer, Segment):
+                return many, buffer
+            many.append(buffer)
+            room -= len(buffer.rewards)
+            if room <= 0 or len(many) == MOST_EPISODES:
+                break
+        return many, None
+
+    def _take_many(self, buffers: list[EpisodeBuffer]) -> None:
+        first = len(self._writer)
+        ids, *attributes = zip(*map(_attributes_of, buffers), strict=True)
+        segment = None
+        if ids.count(None) == len(ids) or ids == tuple(range(first, first + len(ids))):
+            checked = buffers
+            if not _are_plain(*attributes):
+                checked = [_with_attributes(one, index) for index, one in enumerate(buffers, first)]
+            segment = self._joiner.segment(checked, first)
+        if segment is not None:
+            self._write(segment)
+        else:
+            self._take_each(buffers)
+
+    def _take_segment(self, segment: Segment) -> None:
+        """Add the episodes of another storage, together if what they become is what they are."""
+        first = len(self._writer)
+        buffer = buffer_of({"infos": {}, **segment.columns(0)}, segment.attributes[0])
+        _, columns = self._columns(buffer, first, continues=False)
+        found = structure(columns)
+        if found is not None and set(found) == set(segment.leaves):
+            self._write(segment.numbered(first))
+            return
+        for place in range(len(segment)):
+            columns = {"infos": {}, **segment.columns(place)}
+            self._take_each([buffer_of(columns, segment.attributes[place])])
+
+    def _take_each(self, buffers: list[EpisodeBuffer]) -> None:
+        """Add episodes that have to be looked at one by one, and join those that are alike."""
+        alike: list[EpisodeBuffer] = []
+        for buffer in buffers:
+            total = len(self._writer) + len(alike)
+            index = episode_number(buffer, total)
+            if index < total:
+                self._write_alike(alike)
+                self._continue(index, buffer)
+                continue
+            buffer, columns = self._columns(buffer, index, continues=False)
+            found = structure(columns)
+            if found is None or found != self._joiner.leaves:
+                self._write_alike(alike)
+            if found is None:
+                if self._judge is not None:
+                    self._judge.columns(index, columns)
+                self._writer._append_columns(columns, buffer)
+                self.steps += len(columns["rewards"])
+                continue
+            if found != self._joiner.leaves:
+                self._joiner.begin(columns, found)
+            alike.append(replace(buffer, **{"extras": {}, **columns}))
+        self._write_alike(alike)
+
+    def _write_alike(self, buffers: list[EpisodeBuffer]) -> None:
+        if buffers:
+            segment = self._joiner.segment(buffers, len(self._writer))
+            assert segment is not None
+            self._write(segment)
+            buffers.clear()
+
+    def _columns(
+        self, buffer: EpisodeBuffer, index: int, *, continues: bool
+    ) -> tuple[EpisodeBuffer, Columns]:
+        buffer = with_values(buffer, index)
+        columns = episode_columns(buffer, *self._spaces, episode=index, continues=continues)
+        columns = _encoded(columns, *self._spaces, self._jpeg_encoding, index)
+        return _with_attributes(buffer, index), columns
+
+    def _continue(self, index: int, buffer: EpisodeBuffer) -> None:
+        buffer, columns = self._columns(buffer, index, continues=True)
+        if self._judge is not None:
+            self._judge.columns(index, columns, continues=True)
+        self.steps += self._writer._continue_columns(index, columns, buffer)
+
+    def _write(self, segment: Segment) -> None:
+        if self._judge is not None:
+            self._judge.segment(segment)
+        try:
+            self._writer._append_segment(segment)
+        except InvalidEpisodeError:
+            # one by one, so that the message names the episode
+            EpisodeWriter._append_segment(self._writer, segment)
+        self.steps += int(segment.steps.sum())
+
+
+_attributes_of = attrgetter("id", "seed", "options", "metadata")
+
+
+def _are_plain(seeds: Sequence[Any], options: Sequence[Any], metadata: Sequence[Any]) -> bool:
+    """Whether there is nothing about the attributes of buffers that needs a look at each."""
+    if any(metadata) or options.count(None) < len(options):
+        return False
+    kinds = set(map(type, seeds))
+    return kinds == {NoneType} or (kinds == {int} and min(seeds) >= 0)
+
+
+def _with_attributes(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
+    """Return a buffer whose attributes are checked and whose seed is Python's."""
+    if buffer.metadata or buffer.options is not None:
+        _check_attributes(buffer, index)
+    seed = buffer.seed
+    if seed is None or (type(seed) is int and seed >= 0):
+        return buffer
+    return replace(buffer, seed=_seed(buffer, index))
 
 
 def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> EpisodeBuffer:
     """Join an episode and its attributes to a buffer without an id, losing nothing."""
-    arrays = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
-    return EpisodeBuffer(
-        id=None,
-        seed=attributes.get("seed"),
-        options=attributes.get("options"),
-        metadata={key: value for key, value in attributes.items() if key not in BUFFER_FIELDS},
-        extras=dict(episode.get("extras") or {}),
-        **{key: episode.get(key) for key in arrays},
-    )
+    buffer = object.__new__(EpisodeBuffer)
+    fields = {
+        "id": None,
+        "seed": attributes.get("seed"),
+        "options": attributes.get("options"),
+        "observations": episode["observations"],
+        "actions": episode["actions"],
+        "rewards": episode["rewards"],
+        "terminations": episode["terminations"],
+        "truncations": episode["truncations"],
+        "infos": episode["infos"],
+        "metadata": {key: value for key, value in attributes.items() if key not in _FIELDS},
+        "extras": episode.get("extras") or {},
+    }
+    # the dataclass is frozen, and to set eleven fields one by one takes longest of all
+    object.__setattr__(buffer, "__dict__", fields)
+    return buffer

@@ -1,0 +1,89 @@
+"""Arrays that are maps of files: as large as the disk allows, in memory only while looked at.
+
+The kernel keeps the pages of a map that were looked at until it needs the memory for something
+else, and counts them as the process's until then. Who goes through more than a few megabytes gives
+them back piece by piece.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: bytes of a piece
+PIECE = 1 << 22
+
+_CAN_RELEASE = hasattr(mmap, "MADV_DONTNEED")
+
+
+def map_array(
+    handle: int, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """Return an array whose bytes are those of a file, read-only.
+
+    Args:
+        handle: of the file, which may be closed afterwards.
+        offset: where the first row begins; the file has all of them.
+        dtype: of the array.
+        shape: of the array.
+
+    Raises:
+        OSError, ValueError: the file cannot be mapped, or ends before.
+    """
+    count = math.prod(shape)
+    if not count:
+        return np.zeros(shape, dtype)
+    before = offset % mmap.ALLOCATIONGRANULARITY
+    pages = mmap.mmap(
+        handle, before + count * dtype.itemsize, access=mmap.ACCESS_READ, offset=offset - before
+    )
+    return np.frombuffer(pages, dtype, count, before).reshape(shape)
+
+
+def in_pieces(data: Any) -> Iterator[memoryview]:
+    """Yield the bytes of an array one piece after the other.
+
+    If they are a map of a file that is only read, each piece is out of memory when the next one
+    is asked for. It can be looked at again.
+
+    Args:
+        data: an array, or what has the interface of a buffer; C-contiguous.
+
+    Example:
+        >>> b"".join(in_pieces(np.arange(3, dtype=np.uint8)))
+        b'\\x00\\x01\\x02'
+    """
+    view = memoryview(data)
+    if not view.nbytes:
+        return
+    view = view.cast("B")
+    pages = _pages_of(view.obj) if _CAN_RELEASE and len(view) > PIECE else None
+    for first in range(0, len(view), PIECE):
+        piece = view[first : first + PIECE]
+        yield piece
+        if pages is not None:
+            _release(pages, piece)
+
+
+def _pages_of(owner: Any) -> mmap.mmap | None:
+    """Return the map that an array is a view of, if nobody can have changed its pages."""
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if isinstance(owner, mmap.mmap) and memoryview(owner).readonly:
+        return owner
+    return None
+
+
+def _release(pages: mmap.mmap, piece: memoryview) -> None:
+    first = _address(piece) - _address(memoryview(pages))
+    start = first - first % mmap.PAGESIZE
+    pages.madvise(mmap.MADV_DONTNEED, start, first + len(piece) - start)
+
+
+def _address(view: memoryview) -> int:
+    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
