@@ -69,8 +69,13 @@ def test_installing_again_touches_nothing_and_hashes_only_what_was_touched(
     root, target, monkeypatch
 ):
     hashed = []
-    true_sha256 = manifest.sha256_file
-    monkeypatch.setattr(manifest, "sha256_file", lambda p: hashed.append(p.name) or true_sha256(p))
+    differs = manifest.content_differs
+
+    def counted(path, entry):
+        hashed.append(path.name)
+        return differs(path, entry)
+
+    monkeypatch.setattr(manifest, "content_differs", counted)
     (target.parent.parent).mkdir(parents=True)
     (target.parent.parent / "namespace_metadata.json").write_text('{"description": "kept"}')
     install("small", ID, root, replace=False)

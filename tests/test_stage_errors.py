@@ -64,12 +64,17 @@ def test_a_full_disk_in_dvc(where, tmp_path, tmp_path_factory):
     assert place.results() == undisturbed(tmp_path_factory).results()
 
 
-def test_a_full_disk_for_real(tmp_path, tmp_path_factory):
+def test_a_full_disk_for_real(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
-    # Room for the first blocks of collect.
+    text = CONFIG.format(id="tests/killed-v0").replace(
+        "n_episodes: 12, block_episodes: 3", "n_episodes: 200, block_episodes: 50"
+    )
+    wanted = make_place(tmp_path / "large", killed=text)
+    complete(wanted)
+    # Room for what DVC keeps and the first blocks of collect.
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=650k", "tmpfs", str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -77,21 +82,23 @@ def test_a_full_disk_for_real(tmp_path, tmp_path_factory):
     if mounted.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     try:
-        place = make_place(folder / "place")
+        place = make_place(folder / "place", killed=text)
         lines = errors(Run(place))
         assert lines[0].startswith("error: collect: the disk is full: ")
         assert len(lines) == 1
         n_blocks = place.finished_blocks()
         assert 0 < n_blocks < 4, n_blocks
         subprocess.run(["mount", "-o", "remount,size=100m", str(folder)], check=True)
-        assert_goes_on(place, undisturbed(tmp_path_factory), n_blocks)
+        assert_goes_on(place, wanted, n_blocks)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_file_that_may_not_grow(tmp_path, monkeypatch):
     """What a quota or a limit of the system does to the writer of a block."""
-    text = CONFIG.format(id="tests/killed-v0").replace("12, block_episodes: 3", "60")
+    text = CONFIG.format(id="tests/killed-v0").replace(
+        "12, block_episodes: 3", "300, block_episodes: 300"
+    )
     place = make_place(tmp_path / "place", killed=text)
     real = os.setpgid
 

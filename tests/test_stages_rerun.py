@@ -11,7 +11,7 @@ import yaml
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.compose import recompose
-from minari_pipe.pipeline.graph import _dependency, dvc_yaml, read_params
+from minari_pipe.pipeline.graph import OUTPUT_VERSION, _dependency, dvc_yaml, read_params
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.workspace import write_if_changed
 from tests.conftest import CHECKOUT
@@ -205,11 +205,14 @@ def test_another_version_is_said_in_one_line_and_reruns(workspace):
 
 def test_another_output_version_of_the_package_is_said_and_reruns(workspace):
     # As an older version of the package recorded it.
-    workspace.replace("pipelines/mine/params.yaml", "code:\n  collect: 1", "code:\n  collect: 0")
-    workspace.replace("pipelines/mine/dvc.lock", "code.collect: 1", "code.collect: 0")
+    number = OUTPUT_VERSION["collect"]
+    workspace.replace(
+        "pipelines/mine/params.yaml", f"code:\n  collect: {number}", "code:\n  collect: 0"
+    )
+    workspace.replace("pipelines/mine/dvc.lock", f"code.collect: {number}", "code.collect: 0")
     shutil.rmtree(workspace.root / ".dvc" / "cache" / "runs")
     output = workspace.run(sys.executable, "-m", "minari_pipe", "+dataset=mine", **TRUSTED)
-    assert "minari_pipe's collect output 0 -> output 1" in output
+    assert f"minari_pipe's collect output 0 -> output {number}" in output
     assert "mine: ran collect ->" in output  # the episodes are the same
 
 

@@ -30,8 +30,8 @@ from minari_pipe.errors import (
     InvalidEpisodeError,
     UnsupportedSpaceError,
 )
-from minari_pipe.storage import MinariStorage, hdf5
-from minari_pipe.storage.hdf5 import EpisodeFile
+from minari_pipe.storage import MinariStorage, hdf5_direct, hdf5_file
+from minari_pipe.storage.hdf5_file import EpisodeFile
 from minari_pipe.storage.hdf5_values import _chunk_shape
 from minari_pipe.storage.writer import buffer_of
 from minari_pipe.testing import (
@@ -595,7 +595,8 @@ def test_a_write_that_fails_unforeseen_is_an_error_and_changes_nothing(
     """As on a disk that another process fills meanwhile: libhdf5 told of it or crashed, or not."""
     storage = MinariStorage.new(path, OBSERVATION, ACTION)
     before = files(path)
-    monkeypatch.setattr(hdf5, "require_space", lambda *_args: None)
+    for module in (hdf5_file, hdf5_direct):
+        monkeypatch.setattr(module, "require_space", lambda *_args: None)
     child = os.fork()
     if child == 0:
         try:

@@ -23,6 +23,7 @@ DEFERRED = {
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
     "gymnasium_robotics": "optional, and it starts simulators",
     "hydra": "a private name that only multirun needs",
+    "numpy": "0.1 s, which a run without work has not for checksums",
     "psutil": "not needed by a process that only wants to be stoppable",
     "resource": "not on Windows",
     "requests": "0.1 s, needed only to download",

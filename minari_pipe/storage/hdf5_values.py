@@ -299,7 +299,7 @@ def read_infos(group: Any, slashes: list[list[str]]) -> dict[str, Any]:
     """Read infos; ``slashes`` has the paths with keys that contain a slash, a group in HDF5."""
     keys = {"/".join(path): path for path in slashes}
     infos: dict[str, Any] = {}
-    for path, dataset in _datasets(group):
+    for path, dataset in datasets_below(group):
         *parents, last = keys.get("/".join(path), path)
         place = infos
         for key in parents:
@@ -308,7 +308,7 @@ def read_infos(group: Any, slashes: list[list[str]]) -> dict[str, Any]:
     return infos
 
 
-def _datasets(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def datasets_below(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Walk a group; hard links can form circles and trees of any size, so both are bounded."""
     pending: list[tuple[tuple[str, ...], Any]] = [((), group)]
     seen = 0

@@ -22,7 +22,7 @@ from minari_pipe.pipeline.workspace import dump_json
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import run_episodes
 from minari_pipe.spaces import serialize_space
-from minari_pipe.storage.hdf5 import EpisodeFile
+from minari_pipe.storage.hdf5_file import EpisodeFile
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, read_json
 from minari_pipe.spaces import deserialize_space
-from minari_pipe.storage.hdf5 import EpisodeFile, HDF5Storage
+from minari_pipe.storage.hdf5 import HDF5Storage
+from minari_pipe.storage.hdf5_file import EpisodeFile
 from minari_pipe.tree import map_leaves
 
 
