@@ -5,6 +5,8 @@ Opt-in: nothing happens before :func:`install` is called, or a program is starte
     python -m minari_pipe.alias train.py --its-own arguments
     python -m minari_pipe.alias -m some.module
 
+Arrays of episodes can be written to then, as Minari's can, unless something else is asked for.
+
 The objects are the same ones (``minari.MinariDataset is minari_pipe.MinariDataset``), so pickles
 and ``isinstance`` agree whichever name they were reached by. A process that is started anew (a
 ``spawn`` of multiprocessing) installs the alias for itself, if it imports Minari by name.
@@ -24,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from minari_pipe import views
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.metadata import MINARI_VERSION
 
@@ -270,6 +273,7 @@ def install(*, force: bool = False) -> None:
         )
     _replaced.update((name, sys.modules.pop(name)) for name in real)
     sys.meta_path.insert(0, _ALIAS)
+    views.unasked = False
 
 
 def uninstall() -> None:
@@ -283,6 +287,7 @@ def uninstall() -> None:
     if _ALIAS not in sys.meta_path:
         return
     sys.meta_path.remove(_ALIAS)
+    views.unasked = True
     for name in _loaded():
         del sys.modules[name]
     sys.modules.update(_replaced)

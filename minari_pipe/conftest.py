@@ -11,6 +11,7 @@ import pytest
 def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the examples away from the user's datasets, and silent about missing authors."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    monkeypatch.delenv("MINARI_PIPE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)

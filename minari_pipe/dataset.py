@@ -20,7 +20,7 @@ from minari_pipe.copying import copy_without
 from minari_pipe.dataset_spec import MinariDatasetSpec, parse_spec
 from minari_pipe.environments import recover
 from minari_pipe.episode import EpisodeBuffer, EpisodeData
-from minari_pipe.episodes_table import EpisodeTable
+from minari_pipe.episodes_table import EpisodeTable, returns, select
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -33,7 +33,7 @@ from minari_pipe.metadata import (
     metadata_faults,
     supported_dataset_versions,
 )
-from minari_pipe.outside import append_judged
+from minari_pipe.outside import Judge
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.requirements import warn_unless_met
 from minari_pipe.scores import get_normalized_score
@@ -81,6 +81,7 @@ class MinariDataset:
         episode_indices: npt.NDArray[np.int_] | None = None,
         *,
         trusted_modules: Collection[str] = (),
+        copy: bool | None = None,
     ) -> None:
         """Open a dataset.
 
@@ -89,6 +90,10 @@ class MinariDataset:
             episode_indices: the episodes of the view, shape ``(N,)``; None means all.
             trusted_modules: modules whose code the environment of the data may name; it is made
                 only where an older layout has no spaces.
+            copy: whether the arrays of episodes can be written to. If not, those of HDF5 files
+                are read-only views of the file, which take no time and no memory of their own;
+                PyTorch warns of such arrays. None means False, but True where
+                :mod:`minari_pipe.alias` stands for Minari, whose arrays can be written to.
 
         Raises:
             DatasetNotFoundError: there is no data.
@@ -126,6 +131,7 @@ class MinariDataset:
             self._total_steps = metadata["total_steps"]
         self._episode_indices = _checked_indices(episode_indices, metadata["total_episodes"])
         self._generator = np.random.default_rng()
+        self._copy = copy
 
     def recover_environment(
         self, eval_env: bool = False, *, trusted_modules: Collection[str] = (), **kwargs: Any
@@ -204,7 +210,16 @@ class MinariDataset:
         Raises:
             ConfigError: a number is not that of an episode.
         """
-        return MinariDataset(self.storage, episode_indices)
+        return MinariDataset(self.storage, episode_indices, copy=self._copy)
+
+    def _part(self, episode_indices: npt.NDArray[np.int_]) -> MinariDataset:
+        """Return a view of some of this view's episodes, of which nothing has to be read."""
+        part = object.__new__(MinariDataset)
+        part.__dict__.update(self.__dict__)
+        part._episode_indices = episode_indices.copy()  # a slice would hold on to all of them
+        part._total_steps = None
+        part._generator = np.random.default_rng()
+        return part
 
     def filter_episodes(self, condition: Callable[[EpisodeData], bool]) -> MinariDataset:
         """Return a view of the episodes that meet a condition; :meth:`where` reads no arrays.
@@ -219,7 +234,7 @@ class MinariDataset:
             MinariDataset('example/steps-v0', 1 episodes)
         """
         kept = [bool(condition(episode)) for episode in self.iterate_episodes()]
-        return self.view(self.episode_indices[np.array(kept, dtype=bool)])
+        return self._part(self.episode_indices[np.array(kept, dtype=bool)])
 
     @property
     def episodes(self) -> EpisodeTable:
@@ -254,7 +269,7 @@ class MinariDataset:
             >>> dataset.where("return / total_steps >= 2 and seed not in [2]").episode_indices
             array([1])
         """
-        return self.view(self.episode_indices[self.episodes.select(query)])
+        return self._part(self.episode_indices[select(self.storage, self.episode_indices, query)])
 
     def delete_episodes(
         self, episodes: Iterable[int] | MinariDataset, new_dataset_id: str
@@ -302,11 +317,12 @@ class MinariDataset:
         kept = self.episode_indices[~np.isin(self.episode_indices, deleted)]
         return MinariDataset(copy_without(self.storage, kept, deleted, new_dataset_id))
 
-    def sample_episodes(self, n_episodes: int) -> list[EpisodeData]:
+    def sample_episodes(self, n_episodes: int, *, copy: bool | None = None) -> list[EpisodeData]:
         """Return different episodes, drawn at random; see :meth:`set_seed`.
 
         Args:
             n_episodes: how many.
+            copy: whether all arrays can be written to; None means as this dataset was opened.
 
         Raises:
             ConfigError: there are not so many, or it is no whole number.
@@ -328,7 +344,7 @@ class MinariDataset:
                 f"{size} different episodes of {len(self)}"
             )
         indices = self._generator.choice(self.episode_indices, size=size, replace=False)
-        return list(self.iterate_episodes(indices))
+        return list(self.iterate_episodes(indices, copy=copy))
 
     def transitions(
         self,
@@ -425,7 +441,7 @@ class MinariDataset:
             >>> step_index_dataset(lengths=(2, 3)).returns()
             array([3., 6.])
         """
-        return self.episodes["return"].astype(np.float64)
+        return returns(self.storage, self.episode_indices)
 
     def normalized_scores(self) -> npt.NDArray[np.float64]:
         """Return the normalized score of each episode, shape ``(N,)``, dimensionless.
@@ -443,12 +459,13 @@ class MinariDataset:
         return get_normalized_score(self, self.returns())
 
     def iterate_episodes(
-        self, episode_indices: Iterable[int] | None = None
+        self, episode_indices: Iterable[int] | None = None, *, copy: bool | None = None
     ) -> Iterator[EpisodeData]:
         """Yield episodes.
 
         Args:
             episode_indices: numbers of episodes in the storage; None means those of this view.
+            copy: whether all arrays can be written to; None means as this dataset was opened.
 
         Raises:
             IndexError: there is no such episode.
@@ -463,8 +480,11 @@ class MinariDataset:
         """
         if episode_indices is None:
             episode_indices = self.episode_indices
-        for episode in self.storage.get_episodes(map(_whole_index, episode_indices)):
-            yield EpisodeData(**episode)
+        if isinstance(episode_indices, np.ndarray) and episode_indices.dtype.kind in "iu":
+            whole: Iterable[int] = episode_indices.tolist()
+        else:
+            whole = map(_whole_index, episode_indices)
+        return self.storage.read_episodes(whole, copy=self._copy if copy is None else copy)
 
     def update_dataset_from_buffer(
         self, buffer: list[EpisodeBuffer], *, strict: bool = False
@@ -490,10 +510,11 @@ class MinariDataset:
             array([2, 3, 2])
         """
         first = self.storage.total_episodes
-        told = append_judged(self.storage, as_buffers(buffer), strict=strict)
+        judge = Judge(self.observation_space, self.action_space, strict=strict)
+        self.storage.update_episodes(as_buffers(buffer), judge=judge)
         new = np.arange(first, self.storage.total_episodes)
         self.episode_indices = np.append(self.episode_indices, new)
-        for text in told:
+        for text in judge.told:
             warnings.warn(text, stacklevel=2)
 
     def update_dataset_from_collector_env(self, collector_env: Any) -> None:
@@ -551,7 +572,7 @@ class MinariDataset:
             TypeError: the index is none of these.
         """
         if isinstance(idx, slice):
-            return self.view(self.episode_indices[idx])
+            return self._part(self.episode_indices[idx])
         positions = np.asarray(idx)
         if positions.dtype.kind not in "iu" and not (
             positions.dtype.kind == "b" and positions.ndim
@@ -569,7 +590,7 @@ class MinariDataset:
         except IndexError as error:
             raise IndexError(f"{self!r}: {error}") from None
         if positions.ndim:
-            return self.view(chosen)
+            return self._part(chosen)
         return next(self.iterate_episodes([chosen]))
 
     def __len__(self) -> int:
@@ -587,6 +608,11 @@ class MinariDataset:
     def total_steps(self) -> int:
         """Number of steps of this view."""
         if self._total_steps is None:
+            table = self.storage.get_attribute_table(self.episode_indices, ["total_steps"])
+            steps = table.numbers.get("total_steps") if table is not None else None
+            if steps is not None and steps.dtype.kind in "iu":
+                self._total_steps = int(steps.sum())
+                return self._total_steps
             attributes = self.storage.get_episode_metadata(self.episode_indices)
             self._total_steps = sum(steps_of(episode, self.storage) for episode in attributes)
         return int(self._total_steps)

@@ -103,7 +103,7 @@ def locate(source: Source, *, what: str, override: str) -> Path:
             "nobody could tell whether it is the right one. Add the sha256, or name a file with "
             f"{override}"
         )
-    target = _cache_folder() / "downloads" / sha256 / name
+    target = cache_folder() / "downloads" / sha256 / name
     if not _holds(target, sha256):
         _fetch(source.address, target, sha256=sha256, what=what, override=override)
     return target
@@ -308,7 +308,13 @@ def _sweep(folder: Path) -> None:
             continue  # its writer finished meanwhile
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache, which may not exist.
+
+    Example:
+        >>> cache_folder().name
+        'minari_pipe'
+    """
     if own := os.environ.get(CACHE_VARIABLE):
         return Path(own).expanduser().absolute()
     shared = os.environ.get("XDG_CACHE_HOME", "")

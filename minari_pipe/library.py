@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from minari_pipe.dataset import MinariDataset
@@ -45,6 +46,7 @@ def load_dataset(
     *,
     verify: bool = False,
     trusted_modules: Collection[str] = (),
+    copy: bool | None = None,
 ) -> MinariDataset:
     """Open a dataset of the local root.
 
@@ -56,6 +58,7 @@ def load_dataset(
             reads all of them. Every dataset that this library made has one.
         trusted_modules: modules whose code may run to find out the spaces of a dataset that does
             not hold them (Minari 0.3) but names its environment.
+        copy: whether the arrays of episodes can be written to, see :class:`MinariDataset`.
 
     Raises:
         InvalidDatasetIdError: the id is malformed.
@@ -74,15 +77,15 @@ def load_dataset(
         MinariDataset('example/steps-v10', 3 episodes)
     """
     try:
-        data = data_path_of(latest_version_of(dataset_id))
+        data = _data_of_latest(dataset_id)
     except DatasetNotFoundError:
         if not download:
             raise
         download_dataset(dataset_id)
-        data = data_path_of(latest_version_of(dataset_id))
+        data = _data_of_latest(dataset_id)
     if verify:
         verify_files(data.parent if data.name == "data" else data.with_suffix(""))
-    return MinariDataset(data, trusted_modules=trusted_modules)
+    return MinariDataset(data, trusted_modules=trusted_modules, copy=copy)
 
 
 def latest_version_of(dataset_id: str) -> str:
@@ -101,9 +104,22 @@ def latest_version_of(dataset_id: str) -> str:
         >>> delete_dataset("door-v9")
         >>> delete_dataset("door-v10")
     """
+    return dataset_id if _data_of(dataset_id) else _latest(dataset_id)
+
+
+def _data_of_latest(dataset_id: str) -> Path:
+    return _data_of(dataset_id) or data_path_of(_latest(dataset_id))
+
+
+def _data_of(dataset_id: str) -> Path | None:
+    """Return where the data of a dataset of this very id are, None if there is none."""
+    parse_dataset_id(dataset_id)
+    data = data_path_of(dataset_id)
+    return data if os.path.lexists(data) else None
+
+
+def _latest(dataset_id: str) -> str:
     namespace, name, version = parse_dataset_id(dataset_id)
-    if os.path.lexists(data_path_of(dataset_id)):
-        return dataset_id
     versions = {}
     if version is None and get_dataset_path(namespace).is_dir():
         for other, has_data in _entries(namespace or ""):

@@ -67,7 +67,8 @@ def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(variable, place)
     for variable in ("MINARI_PIPE_TRUSTED_MODULES", "MINARI_PIPE_TRUSTED_SHA256"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.delenv("MINARI_PIPE_MIRROR", raising=False)
+    for variable in ("MINARI_PIPE_MIRROR", "MINARI_PIPE_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
     # A command line that runs inside the test sets it, and stages of later tests would show
     # tracebacks; what is set here is set back after each test.
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
-from minari_pipe.storage.hdf5 import EpisodeFile
+from minari_pipe.storage.hdf5_file import EpisodeFile
 from minari_pipe.storage.hdf5_format import checked, nodes, reader
 from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked
 from minari_pipe.storage.hdf5_format.source import NotUnderstoodError, lookup3

@@ -7,6 +7,7 @@ file in this process, another process has read all of that file with it.
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def open_checked(path: str | Path) -> nodes.File:
     """
     path = Path(path)
     try:
-        return _UnderstoodFile(path)
+        return UnderstoodFile(path)
     except NotUnderstoodError:
         return H5pyFile(path)
 
@@ -69,6 +70,11 @@ def check_structure(path: str | Path) -> None:
 def trust(path: Path) -> None:
     """Remember that the structure of a file is right: libhdf5 wrote it in this process."""
     _checked.add(_version(path))
+
+
+def is_trusted(path: Path) -> bool:
+    """Tell whether the structure of this version of a file is known to be right."""
+    return _version(path) in _checked
 
 
 def prove(path: Path) -> None:
@@ -113,12 +119,12 @@ def _version(path: Path) -> _Version:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-class _UnderstoodFile(File):
+class UnderstoodFile(File):
     """A file that is read here, but for those of its objects that only h5py understands."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mapped: mmap.mmap | None = None) -> None:
         self._proven: H5pyFile | None = None
-        super().__init__(path, self._from_h5py)
+        super().__init__(path, self._from_h5py, mapped)
 
     def _from_h5py(self, name: str) -> Any:
         if self._proven is None:

@@ -19,9 +19,11 @@ arrays are copies. Damage is a :class:`CorruptDatasetError`, another feature of 
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +94,16 @@ class Group(nodes.Group):
         self.name = name
         self._file = file
         self._messages = messages
+        self._members: dict[str, nodes.Group | nodes.Dataset] | None = None
 
     @cached_property
     def attrs(self) -> dict[str, Any]:
         """The attributes."""
         return self._file._attributes(self.name, self._messages)
+
+    def keep_members(self) -> None:
+        """Keep the members of this group that are asked for, as they are asked for again."""
+        self._members = {}
 
     @cached_property
     def links(self) -> Links:
@@ -117,11 +124,16 @@ class Group(nodes.Group):
 
     def __getitem__(self, name: str) -> nodes.Group | nodes.Dataset:
         """Return a member that lies in this file."""
+        if self._members is not None and name in self._members:
+            return self._members[name]
         kind, address = self.links[name]
         path = f"{self.name}/{name}" if self.name != "/" else f"/{name}"
         if kind != "hard":
             raise CorruptDatasetError(f"{path} is a link to another place")
-        return self._file._node(path, address)
+        node = self._file._node(path, address)
+        if self._members is not None:
+            self._members[name] = node
+        return node
 
     def link_kind(self, name: str) -> str:
         """Return the kind of link that a member is."""
@@ -174,6 +186,39 @@ class Dataset(nodes.Dataset):
         except DAMAGE as error:
             raise _damaged(self.name, error) from error
         return values if self.shape else values[()]
+
+    def place(self) -> int | None:
+        """Return where the values begin, if to read them is to look at their bytes; else None.
+
+        So they are numbers, in one piece, and no bool among them is neither 0 nor 1. Of an array
+        without bytes the place means nothing.
+        """
+        raw, source = self._type.raw, self._file.source
+        if not self.shape or self.is_elsewhere or raw != self.dtype or raw.kind not in "biufc":
+            return None
+        if self._type.encoding is not None or not isinstance(source.data, mmap.mmap):
+            return None
+        layout = self._layout
+        size = self._space.count * raw.itemsize
+        if layout.kind == "chunked":
+            if size and (self.chunks != self.shape or self._filters):
+                return None
+        elif layout.kind != "contiguous" or layout.address == UNDEFINED:
+            return None
+        source.check_still_whole()
+        pieces = self._pieces()
+        if not size:
+            self._fill()
+            return 0
+        if len(pieces) != 1:
+            return None
+        address = pieces[0][1]
+        if address + size > source.size:
+            return None
+        # nothing is left of a sound one
+        if raw.kind == "b" and source.data[address : address + size].translate(None, b"\0\1"):
+            return None
+        return address
 
     def check(self) -> None:
         """Check where the values are without reading them."""
@@ -238,6 +283,8 @@ class Dataset(nodes.Dataset):
             expected *= -(-end // step)
         if chunk == shape and len(pieces) == 1 and not self._filters:
             return np.frombuffer(source.data, raw, inside, pieces[0][1]).copy()
+        if len(pieces) == expected > 1 and len(shape) == 2 and not self._filters:
+            return self._tiled(shape, chunk, [piece[1] for piece in pieces])
         array = np.empty(shape, raw) if len(pieces) == expected else self._filled()
         for place, address, size, mask in pieces:
             if self._filters:
@@ -257,6 +304,30 @@ class Dataset(nodes.Dataset):
             whole = tuple(slice(0, end - at) for at, end in zip(place, shape))
             array[here] = part[whole]
         return array
+
+    def _tiled(
+        self, shape: tuple[int, ...], chunk: tuple[int, ...], addresses: list[int]
+    ) -> npt.NDArray[Any]:
+        """Put together the chunks of a table, all of them there and in order, at once."""
+        raw, data = self._type.raw, self._file.source.data
+        down, across = (-(-end // step) for end, step in zip(shape, chunk))
+        inside = chunk[0] * chunk[1]
+        size = inside * raw.itemsize
+        if addresses[-1] - addresses[0] == size * (len(addresses) - 1) and all(
+            after - before == size for before, after in pairwise(addresses)
+        ):
+            tiles = np.frombuffer(data, raw, inside * len(addresses), addresses[0])
+        else:
+            tiles = np.concatenate(
+                [np.frombuffer(data, raw, inside, address) for address in addresses]
+            )
+        tiles = tiles.reshape(down, across, *chunk)
+        rows = np.empty((down, chunk[0], shape[1]), raw)
+        for number in range(across):
+            begin = number * chunk[1]
+            width = min(chunk[1], shape[1] - begin)
+            rows[:, :, begin : begin + width] = tiles[:, number, :, :width]
+        return rows.reshape(-1, shape[1])[: shape[0]]
 
     def _fill(self) -> bytes:
         for kind in (FILL, OLD_FILL):
@@ -279,14 +350,20 @@ class Dataset(nodes.Dataset):
 class File(Group, nodes.File):
     """A file and its root group; a file without a byte, as Minari makes them, is empty."""
 
-    def __init__(self, path: Path, fallback: Callable[[str], Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fallback: Callable[[str], Any] | None = None,
+        mapped: mmap.mmap | None = None,
+    ) -> None:
         """Open a file.
 
         Args:
             path: the file.
             fallback: returns the node of this name, for those that are not understood here.
+            mapped: the file in memory, if it is open already.
         """
-        self.source = Source(path)
+        self.source = Source(path, mapped)
         self._heap = GlobalHeap(self.source)
         self._fallback = fallback
         try:

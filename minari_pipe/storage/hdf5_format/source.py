@@ -43,16 +43,31 @@ class Source:
         root: address of the header of the root group.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mapped: mmap.mmap | None = None) -> None:
+        """Open a file.
+
+        Args:
+            path: the file.
+            mapped: the file in memory, if it is open already.
+        """
         self.path = path
         self.data: Any = b""
         self.root = UNDEFINED
-        self._map: mmap.mmap | None = None
-        with open(path, "rb") as file:
-            self._length = self.size = os.fstat(file.fileno()).st_size
-            if self._length:
-                self._map = self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self.root = self._superblock()
+        self._map = mapped
+        self._length = self.size = len(mapped) if mapped is not None else 0
+        if mapped is None:
+            with open(path, "rb") as file:
+                self._length = self.size = os.fstat(file.fileno()).st_size
+                if self._length:
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if self._map is not None:
+            self.data = self._map
+            self.root = self._superblock()
+
+    @classmethod
+    def whole(cls, mapped: mmap.mmap) -> Source:
+        """Take the bytes of a file in memory, with nothing before its HDF5 part."""
+        return cls(Path(), mapped)
 
     def close(self) -> None:
         """Let go of the file; arrays that were read are copies and stay."""

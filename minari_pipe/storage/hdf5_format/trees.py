@@ -12,6 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
+
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5_format.messages import as_name
 from minari_pipe.storage.hdf5_format.source import (
@@ -83,6 +85,15 @@ def _leaves(source: Source, root: int, kind: int) -> Iterator[int]:
 
 def _entries(source: Source, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
     """Yield key and address of every entry of a tree of version 1, in order."""
+    step = key_size + 8
+    for block, count in _leaf_nodes(source, root, kind, key_size):
+        for at in range(0, count * step, step):
+            key_end = at + key_size
+            yield block[at:key_end], int.from_bytes(block[key_end : at + step], "little")
+
+
+def _leaf_nodes(source: Source, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the leaf nodes of a tree of version 1, in order: their entries, and how many."""
     budget = source.size // 8
     visited = set()
     pending: list[tuple[int, int | None]] = [(root, None)]
@@ -102,12 +113,16 @@ def _entries(source: Source, root: int, kind: int, key_size: int) -> Iterator[tu
         if budget < 0:
             raise CorruptDatasetError(f"the tree at address {root} has more than fits the file")
         block = source.take(address + 24, count * step + key_size, "tree")
-        places = range(0, count * step, step)
-        children = [int.from_bytes(block[at + key_size : at + step], "little") for at in places]
-        if level:
-            pending.extend((child, level - 1) for child in reversed(children))
-        else:
-            yield from ((block[at : at + key_size], child) for at, child in zip(places, children))
+        if not level:
+            yield block, count
+            continue
+        ends = range(step, count * step + 1, step)
+        children = [int.from_bytes(block[end - 8 : end], "little") for end in ends]
+        pending.extend((child, level - 1) for child in reversed(children))
+
+
+#: chunks of a node that are cheaper to check together
+_MANY_CHUNKS = 8
 
 
 def chunks(
@@ -124,23 +139,42 @@ def chunks(
     Returns:
         Offset in the dataset, address, bytes and mask of the filters of each.
     """
-    key = struct.Struct(f"<II{len(chunk)}Q")
-    found = []
-    last: tuple[int, ...] = (-1,)
-    for packed, address in _entries(source, root, 1, key.size):
-        size, mask, *offset = key.unpack(packed)
-        place = tuple(offset[:-1])
-        # zip is as long as the shape, which is one shorter than the chunk
-        if (
-            place <= last
-            or offset[-1]
-            or any(at % step or at >= end for at, step, end in zip(place, chunk, shape))
-        ):
-            raise CorruptDatasetError(f"a chunk at {place} of an array of shape {shape}")
+    rank = len(chunk) - 1  # the last is the bytes of an element
+    entry = struct.Struct(f"<II{rank + 2}Q")
+    form = np.dtype(
+        [
+            ("size", "<u4"),
+            ("mask", "<u4"),
+            ("place", "<u8", (rank,)),
+            ("zero", "<u8"),
+            ("at", "<u8"),
+        ]
+    )
+    found: list[tuple[tuple[int, ...], int, int, int]] = []
+    for block, count in _leaf_nodes(source, root, 1, entry.size - 8):
+        if count < _MANY_CHUNKS:
+            for number in range(count):
+                size, mask, *offset, zero, address = entry.unpack_from(block, number * entry.size)
+                found.append((tuple(offset), address, size, mask))
+                outside = any(at % by or at >= end for at, by, end in zip(offset, chunk, shape))
+                if zero or outside:
+                    raise CorruptDatasetError(f"a chunk at {offset} of an array of shape {shape}")
+            continue
+        entries = np.frombuffer(block, form, count)
+        places = entries["place"]
+        misplaced = (places % np.array(chunk[:-1], "<u8") != 0) | (places >= np.array(shape, "<u8"))
+        if misplaced.any() or entries["zero"].any():
+            raise CorruptDatasetError(
+                f"chunks at {places[:4].tolist()} of an array of shape {shape}"
+            )
+        columns = (entries[name].tolist() for name in ("place", "at", "size", "mask"))
+        found += [(tuple(place), *rest) for place, *rest in zip(*columns)]
+    for (place, _, _, _), (after, _, _, _) in pairwise(found):
+        if after <= place:
+            raise CorruptDatasetError(f"a chunk at {after} of an array of shape {shape}")
+    for place, address, size, _ in found:
         if address + size > source.size:
             raise CorruptDatasetError(f"the chunk at {place} is outside of the file")
-        last = place
-        found.append((place, address, size, mask))
     return found
 
 
