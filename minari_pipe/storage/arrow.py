@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +37,18 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.errors import (
-    CorruptDatasetError,
-    InvalidEpisodeError,
-    MinariPipeError,
-    MissingDependencyError,
-)
+from minari_pipe.errors import CorruptDatasetError, MissingDependencyError
 from minari_pipe.files import current
+from minari_pipe.storage.arrow_disk import read_attributes, read_file, translated
 from minari_pipe.storage.arrow_files import read_ipc, read_parquet, write_ipc, write_parquet
-from minari_pipe.storage.arrow_values import (
-    pa,
-    read_column,
-    read_tree,
-    without_empty_dicts,
-    write_column,
-)
+from minari_pipe.storage.arrow_folders import STEP_COLUMNS, EpisodeFolders, in_range
+from minari_pipe.storage.arrow_reading import KnownFiles
+from minari_pipe.storage.arrow_values import pa, read_column, read_tree
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.directory import DirectoryStorage
-from minari_pipe.storage.jpeg import Frames, decode
-from minari_pipe.storage.json_attributes import dump_attributes, load_attributes
-from minari_pipe.storage.writer import EpisodeWriter
 
-_STEP_COLUMNS = ("rewards", "terminations", "truncations")
-_COLUMNS = frozenset({"observations", "actions", *_STEP_COLUMNS, "infos"})
+_COLUMNS = frozenset({"observations", "actions", *STEP_COLUMNS, "infos"})
 
 
 class ArrowStorage(DirectoryStorage):
@@ -89,6 +77,7 @@ class ArrowStorage(DirectoryStorage):
     ) -> None:
         _require_pyarrow(self.FORMAT)
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
+        self._known = KnownFiles()
 
     @classmethod
     def check_spaces(
@@ -109,10 +98,15 @@ class ArrowStorage(DirectoryStorage):
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""
-        total = self.total_episodes
+        total, quick = self.total_episodes, self._is_settled()
         for index in episode_indices:
-            index = _in_range(index, total)
-            yield self._read_current(f"{index}/{METADATA_FILE_NAME}", index, _read_attributes)
+            index = in_range(index, total)
+            attributes = self._quick_attributes(index) if quick else None
+            if attributes is None:
+                attributes = self._read_current(
+                    f"{index}/{METADATA_FILE_NAME}", index, read_attributes
+                )
+            yield attributes
 
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield episodes as dicts."""
@@ -122,16 +116,46 @@ class ArrowStorage(DirectoryStorage):
         return self._episodes(episode_indices, frames=True)
 
     def _episodes(self, indices: Iterable[int], *, frames: bool) -> Iterator[dict[str, Any]]:
-        total = self.total_episodes
+        total, quick = self.total_episodes, self._is_settled()
         for index in indices:
-            yield self._read_episode(_in_range(index, total), frames=frames)
+            index = in_range(index, total)
+            episode = self._quick_episode(index) if quick and self._known else None
+            yield self._read_episode(index, frames=frames) if episode is None else episode
+
+    def _is_settled(self) -> bool:
+        """Whether no change is being moved to its places, so that files need not be searched."""
+        path = self.data_path / METADATA_FILE_NAME
+        return current(path, lambda found: found) == path
+
+    def _quick_attributes(self, index: int) -> dict[str, Any] | None:
+        """Read attributes from their place, None if anything is not as expected."""
+        try:
+            return read_attributes(f"{self._folder}/{index}/{METADATA_FILE_NAME}")
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def _quick_episode(self, index: int) -> dict[str, Any] | None:
+        """Read an episode from its place, None if anything is not as in others before."""
+        attributes = self._quick_attributes(index)
+        try:
+            data = read_file(f"{self._folder}/{index}/{self._part_name()}")
+        except (OSError, MemoryError):
+            return None
+        columns = self._known.columns(data)
+        if (
+            attributes is None
+            or columns is None
+            or attributes["total_steps"] != len(columns["rewards"])
+        ):
+            return None
+        return _fields(index, attributes, columns)
 
     def _read_episode(self, index: int, *, frames: bool) -> dict[str, Any]:
         metadata, part = f"{index}/{METADATA_FILE_NAME}", f"{index}/{self._part_name()}"
         for _ in range(3):  # somebody may continue the episode between one file and the other
-            attributes = self._read_current(metadata, index, _read_attributes)
+            attributes = self._read_current(metadata, index, read_attributes)
             data = self._read_current(part, index, Path.read_bytes)
-            with _translated(self.data_path / part, index):
+            with translated(self.data_path / part, index):
                 table = self._read(data)
             if attributes["total_steps"] == table.num_rows - 1:
                 break
@@ -141,14 +165,11 @@ class ArrowStorage(DirectoryStorage):
                 f"{attributes['total_steps']} total_steps in its {METADATA_FILE_NAME} (expected "
                 "one row more than steps)"
             )
-        with _translated(self.data_path / part, index):
+        with translated(self.data_path / part, index):
             columns = self._columns(table, frames=frames)
-        return {
-            "id": index,
-            "seed": attributes.get("seed"),
-            "extras": columns.pop("extras", {}),
-            **columns,
-        }
+        if self._has_layout:
+            self._known.learn(data, table.schema, columns)
+        return _fields(index, attributes, columns)
 
     def _columns(self, table: Any, *, frames: bool = False) -> Columns:
         """Convert a table to the columns of an episode, ``extras`` only if there are any."""
@@ -170,7 +191,7 @@ class ArrowStorage(DirectoryStorage):
                 columns[name] = read_column(field, array[:rows], space, (name,), frames=frames)
             else:
                 raise CorruptDatasetError(f"the column {name} is missing")
-        for name in _STEP_COLUMNS:
+        for name in STEP_COLUMNS:
             if name not in found:
                 raise CorruptDatasetError(f"the column {name} is missing")
             field, array = found[name]
@@ -192,15 +213,21 @@ class ArrowStorage(DirectoryStorage):
 
     def _read_current(self, name: str, index: int, read: Any) -> Any:
         path = self.data_path / name
-        with _translated(path, index):
+        with translated(path, index):
             return current(path, read, directory=self.data_path)
 
     @classmethod
     def _part_name(cls) -> str:
         return f"part-0.{cls.FORMAT}"
 
+    @cached_property
+    def _folder(self) -> str:
+        return str(self.data_path)
+
     #: whether the format can hold a struct without fields
     _empty_structs = True
+    #: whether the places of values in its files follow from the number of rows
+    _has_layout = True
     _read = staticmethod(read_ipc)
     _write = staticmethod(write_ipc)
 
@@ -221,8 +248,14 @@ class ArrowStorage(DirectoryStorage):
                 "it was finished, and are removed",
                 stacklevel=5,
             )
+        if stage == self.data_path:  # new ones take their places
+            self._remove(left)
         yield EpisodeFolders(self, stage, total_episodes)
-        for index in left:
+        if stage != self.data_path:
+            self._remove(left)
+
+    def _remove(self, indices: Iterable[int]) -> None:
+        for index in indices:
             shutil.rmtree(self.data_path / str(index))
 
 
@@ -236,91 +269,9 @@ class ParquetStorage(ArrowStorage):
 
     FORMAT = "parquet"
     _empty_structs = False
+    _has_layout = False
     _read = staticmethod(read_parquet)
     _write = staticmethod(write_parquet)
-
-
-class EpisodeFolders(EpisodeWriter):
-    """Writes the folders of episodes into the stage of a transaction."""
-
-    def __init__(self, storage: ArrowStorage, stage: Path, total_episodes: int) -> None:
-        self._storage = storage
-        self._stage = stage
-        self._count = total_episodes
-
-    def __len__(self) -> int:
-        """Number of episodes."""
-        return self._count
-
-    def episode_metadata(self, index: int) -> dict[str, Any]:
-        """Return an episode's attributes.
-
-        Raises:
-            IndexError: there is no such episode.
-            CorruptDatasetError: they are damaged.
-        """
-        index = _in_range(index, len(self))
-        path = self._current(index, METADATA_FILE_NAME)
-        with _translated(path, index):
-            return _read_attributes(path)
-
-    def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
-        text = dump_attributes(attributes)
-        data = self._serialized(_without_empty_groups(columns))
-        folder = self._stage / str(len(self))
-        try:
-            folder.mkdir()
-            (folder / self._storage._part_name()).write_bytes(data)
-            (folder / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        self._count += 1
-
-    def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
-        path = self._current(index, self._storage._part_name())
-        with _translated(path, index):
-            stored = self._storage._columns(self._storage._read(path.read_bytes()), frames=True)
-        columns = _without_empty_groups(columns)
-        joined: Columns = {}
-        for key in ("observations", "actions", *_STEP_COLUMNS, "infos"):
-            joined[key] = _join(stored[key], columns[key], f"episode {index}: {key}")
-        extras, more = stored.get("extras", {}), columns.get("extras", {})
-        if extras or more:
-            joined["extras"] = _join(extras, more, f"episode {index}: extras")
-        data = self._serialized(joined)
-        folder = self._stage / str(index)
-        folder.mkdir(exist_ok=True)
-        (folder / self._storage._part_name()).write_bytes(data)
-        return joined["rewards"]
-
-    def _set_attributes(self, index: int, attributes: Mapping[str, Any]) -> None:
-        text = dump_attributes(attributes)
-        folder = self._stage / str(index)
-        folder.mkdir(exist_ok=True)
-        (folder / METADATA_FILE_NAME).write_text(text, encoding="utf-8")
-
-    def _current(self, index: int, name: str) -> Path:
-        staged = self._stage / str(index) / name
-        return staged if staged.exists() else self._storage.data_path / str(index) / name
-
-    def _serialized(self, columns: Columns) -> bytes:
-        storage = self._storage
-        spaces = {"observations": storage.observation_space, "actions": storage.action_space}
-        rows = len(columns["rewards"]) + 1
-        keep = storage._empty_structs
-        pairs = [
-            write_column(name, columns[name], spaces.get(name), rows, empty_structs=keep)
-            for name in ("observations", "actions", *_STEP_COLUMNS)
-        ]
-        if columns["infos"]:
-            pairs.append(write_column("infos", columns["infos"], None, rows, empty_structs=keep))
-        for name, column in columns.get("extras", {}).items():
-            pairs.append(write_column(name, column, None, rows, empty_structs=keep, is_extra=True))
-        schema = pa.schema([field for field, _ in pairs])
-        return storage._write(
-            pa.RecordBatch.from_arrays([array for _, array in pairs], schema=schema)
-        )
 
 
 def _require_pyarrow(data_format: str) -> None:
@@ -329,13 +280,6 @@ def _require_pyarrow(data_format: str) -> None:
             f"the format {data_format} needs the package pyarrow, which is not installed. Run: "
             "pip install 'minari_pipe[arrow]'"
         )
-
-
-def _in_range(index: int, total: int) -> int:
-    index = int(index)
-    if not 0 <= index < total:
-        raise IndexError(f"episode {index} is out of range: there are {total} episodes")
-    return index
 
 
 def _is_index(name: str) -> bool:
@@ -358,77 +302,10 @@ def _step_column(values: Any, name: str) -> npt.NDArray[Any]:
     return values
 
 
-def _without_empty_groups(columns: Columns) -> Columns:
-    groups = {key: columns[key] for key in ("infos", "extras") if key in columns}
-    return {**columns, **{key: without_empty_dicts(group) for key, group in groups.items()}}
-
-
-def _join(stored: Any, more: Any, where: str) -> Any:
-    """Append rows to a tree of columns.
-
-    Raises:
-        InvalidEpisodeError: keys, shapes or dtypes are not those that are stored.
-    """
-    if isinstance(stored, tuple):
-        return tuple(
-            _join(part, entry, f"{where}.{place}")
-            for place, (part, entry) in enumerate(zip(stored, more, strict=True))
-        )
-    if isinstance(stored, Mapping):
-        if not isinstance(more, Mapping) or stored.keys() != more.keys():
-            keys = sorted(more) if isinstance(more, Mapping) else []
-            raise InvalidEpisodeError(f"{where} has the keys {keys}, stored are {sorted(stored)}")
-        return {key: _join(part, more[key], f"{where}.{key}") for key, part in stored.items()}
-    if isinstance(stored, Frames) and isinstance(more, Frames):
-        return Frames([*stored, *more])
-    if isinstance(stored, np.ndarray) and isinstance(more, Frames):
-        more = decode(more, where)  # Minari up to 0.5.2 encoded nothing, and nothing told so
-    if isinstance(stored, list) and type(stored) is type(more):
-        return [*stored, *more]
-    dtypes = [getattr(part, "dtype", type(part).__name__) for part in (stored, more)]
-    if dtypes[0] != dtypes[1]:
-        raise InvalidEpisodeError(f"{where} is {dtypes[1]}, stored is {dtypes[0]}")
-    if stored.shape[1:] != more.shape[1:]:
-        raise InvalidEpisodeError(
-            f"{where} has rows of shape {more.shape[1:]}, stored are {stored.shape[1:]}"
-        )
-    return np.concatenate([stored, more])
-
-
-def _read_attributes(path: Path) -> dict[str, Any]:
-    attributes = load_attributes(path.read_text(encoding="utf-8"))
-    for key in ("total_steps", "seed"):
-        value = attributes.get(key, None if key == "seed" else "missing")
-        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        if not is_count and not (key == "seed" and value is None):
-            raise ValueError(f"{key} is {value!r}, expected a number that is not negative")
-    return attributes
-
-
-@contextmanager
-def _translated(path: Path, index: int) -> Iterator[None]:
-    """Name the file and the episode in everything that pyarrow and NumPy raise on damaged data."""
-    where = f"{path}: episode {index}"
-    try:
-        yield
-    except MinariPipeError as error:
-        if isinstance(error, CorruptDatasetError) and str(path) not in str(error):
-            raise CorruptDatasetError(f"{where}: {error}") from None
-        raise
-    except FileNotFoundError:
-        raise CorruptDatasetError(f"{where}: the file is missing") from None
-    except (
-        OSError,  # pyarrow's errors are of these classes
-        RuntimeError,
-        ValueError,
-        TypeError,
-        LookupError,
-        MemoryError,
-        OverflowError,
-        NotImplementedError,
-        AttributeError,
-        AssertionError,
-        struct.error,
-    ) as error:
-        message = f"{where} cannot be read: {type(error).__name__}: {error}"
-        raise CorruptDatasetError(message) from error
+def _fields(index: int, attributes: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    return {
+        "id": index,
+        "seed": attributes.get("seed"),
+        "extras": columns.pop("extras", {}),
+        **columns,
+    }

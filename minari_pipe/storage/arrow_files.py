@@ -12,14 +12,14 @@ import warnings
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.storage.arrow_layout import follow, table_field
 from minari_pipe.storage.arrow_values import pa
 
 if pa is not None:
     import pyarrow.parquet as pq
 
 _MAGIC = b"ARROW1\0\0"
-_UINT16, _INT32, _UINT32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
-_INT64, _BUFFER = struct.Struct("<q"), struct.Struct("<qq")
+_UINT32, _INT64, _BUFFER = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<qq")
 #: data that are more bytes than this must be in proportion to the file; equal values in an
 #: ordinary Parquet file come to 2,000 to 1
 _FREE_BYTES = 2**28
@@ -80,30 +80,16 @@ def _unpacked_size(message: Any) -> int:
     packed. A packed buffer begins with its size.
     """
     data, body = message.metadata.to_pybytes(), memoryview(message.body)
-    batch = _follow(data, _field(data, _follow(data, 0), 2))
-    if not _field(data, batch, 3):
+    batch = follow(data, table_field(data, follow(data, 0), 2))
+    if not table_field(data, batch, 3):
         return 0
-    vector = _follow(data, _field(data, batch, 2))
+    vector = follow(data, table_field(data, batch, 2))
     total = 0
     for number in range(_UINT32.unpack_from(data, vector)[0]):
         offset, length = _BUFFER.unpack_from(data, vector + 4 + number * _BUFFER.size)
         if length >= _INT64.size:
             total += max(_INT64.unpack_from(body, offset)[0], 0)
     return total
-
-
-def _follow(data: bytes, place: int) -> int:
-    return place + _UINT32.unpack_from(data, place)[0]
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a flatbuffer's table, 0 if it is left out."""
-    fields = table - _INT32.unpack_from(data, table)[0]
-    entry = 4 + 2 * number
-    if entry >= _UINT16.unpack_from(data, fields)[0]:
-        return 0
-    offset = _UINT16.unpack_from(data, fields + entry)[0]
-    return table + offset if offset else 0
 
 
 def write_parquet(batch: Any) -> bytes:

@@ -111,7 +111,7 @@ def _write_leaf(
         values = [*texts.ravel().tolist(), *[None] * padding * math.prod(shape)]
         flat = _variable(values, pa.string(), pa.large_string())
     else:
-        stored = _as_stored(column, space, metadata)
+        stored = as_stored(column, space, metadata)
         if padding:
             stored = np.concatenate([stored, np.zeros((padding, *stored.shape[1:]), stored.dtype)])
         shape = stored.shape[1:]
@@ -124,9 +124,20 @@ def _write_leaf(
     return _lists(flat, math.prod(shape), len(column) + padding)
 
 
-def _as_stored(
+def as_stored(
     column: npt.NDArray[Any], space: gym.Space | None, metadata: dict[bytes, bytes]
 ) -> npt.NDArray[Any]:
+    """Return numbers in the dtype in which Arrow holds them.
+
+    Args:
+        column: any numbers.
+        space: space of one row, whose dtype need not be noted.
+        metadata: of the field; the dtype is noted here if nothing else tells it.
+
+    Example:
+        >>> as_stored(np.array([1j], np.complex64), None, {}).dtype
+        dtype('uint8')
+    """
     dtype = column.dtype
     is_the_spaces = isinstance(space, ARRAY_SPACES) and dtype == space.dtype
     if not is_the_spaces and (isinstance(space, ARRAY_SPACES) or not _is_arrow_s(dtype)):

@@ -7,13 +7,14 @@ alone would come back different, the key ``minari_pipe_exact`` holds the value's
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.attributes import EXACT, exact_form, from_exact_form
+from minari_pipe.storage.segment import AttributeTable
 
 
 def dump_attributes(attributes: Mapping[str, Any]) -> str:
@@ -45,6 +46,29 @@ def dump_attributes(attributes: Mapping[str, Any]) -> str:
     if exact:
         plain[EXACT] = exact
     return json.dumps(plain)
+
+
+def dump_table(table: AttributeTable) -> Iterator[str]:
+    """Write the attributes of each episode, as :func:`dump_attributes` does.
+
+    Raises:
+        InvalidEpisodeError: as there.
+
+    Example:
+        >>> list(dump_table(AttributeTable({"id": np.array([3, 4])}, [{}, {"note": "new"}])))
+        ['{"id": 3}', '{"id": 4, "note": "new"}']
+    """
+    names = [json.dumps(name).replace("%", "%%") for name in table.numbers]
+    form = "{" + ", ".join(f"{name}: %s" for name in names) + "}"
+    # JSON's text of a list of numbers is that of the numbers
+    columns = [json.dumps(values.tolist())[1:-1].split(", ") for values in table.numbers.values()]
+    rows = list(zip(*columns, strict=True))
+    is_plain = all(type(name) is str and name != EXACT for name in table.numbers)
+    for place in range(len(table)):
+        if rows and is_plain and (table.others is None or not table.others[place]):
+            yield form % rows[place]
+        else:
+            yield dump_attributes(table[place])
 
 
 def load_attributes(text: str) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""One file of an episode: read at once, written at once, and named in what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import CorruptDatasetError, MinariPipeError
+from minari_pipe.storage.json_attributes import load_attributes
+
+Chunks = Sequence[bytes | memoryview]
+"""Bytes that follow one another in a file."""
+
+#: flags of a file that is opened; Windows would change the ends of lines
+_BINARY = getattr(os, "O_BINARY", 0)
+_READING = os.O_RDONLY | _BINARY
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
+#: bytes that are joined in less time than the kernel takes for several chunks
+FEW_BYTES = 2**16
+#: chunks that the kernel takes
+_MOST_CHUNKS = 1024
+
+
+def read_file(path: str | os.PathLike[str]) -> bytearray:
+    """Return the bytes of a file, in memory that arrays may be views of and users write to.
+
+    Not as a memory map: a file that is cut short while it is mapped ends the process.
+
+    Raises:
+        OSError: it cannot be read, or not at once.
+
+    Example:
+        >>> read_file(os.devnull)
+        bytearray(b'')
+    """
+    file = os.open(path, _READING)
+    try:
+        data = bytearray(os.fstat(file).st_size)
+        if data and _read_into(file, data) != len(data):
+            raise OSError(f"{path} could not be read at once")
+    finally:
+        os.close(file)
+    return data
+
+
+def _read_into(file: int, data: bytearray) -> int:
+    if hasattr(os, "readv"):
+        return os.readv(file, [data])
+    found = os.read(file, len(data))
+    data[: len(found)] = found
+    return len(found)
+
+
+def write_file(path: str, chunks: Chunks) -> None:
+    """Write a file.
+
+    Raises:
+        OSError: it could not be written; it may be there in part.
+
+    Example:
+        >>> write_file(os.devnull, [b"a", b"b"])
+    """
+    file = os.open(path, _WRITING, 0o666)
+    try:
+        size, written = sum(map(len, chunks)), 0
+        if size > FEW_BYTES and len(chunks) <= _MOST_CHUNKS and hasattr(os, "writev"):
+            written = os.writev(file, chunks)
+        if written < size:
+            rest = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))[written:]
+            while rest:  # the kernel takes 2 GB at once
+                rest = rest[os.write(file, rest) :]
+    finally:
+        os.close(file)
+
+
+def read_attributes(path: Path | str) -> dict[str, Any]:
+    """Read the attributes of an episode.
+
+    Args:
+        path: its ``metadata.json``.
+
+    Raises:
+        OSError, ValueError, TypeError, LookupError, AttributeError: they cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     write_file(file.name, [b'{"total_steps": 3}'])
+        ...     read_attributes(file.name)
+        {'total_steps': 3}
+    """
+    attributes = load_attributes(read_file(path).decode("utf-8"))
+    steps, seed = attributes.get("total_steps", "missing"), attributes.get("seed")
+    for key, value in (("total_steps", steps), ("seed", 0 if seed is None else seed)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"{key} is {value!r}, expected a number that is not negative")
+    return attributes
+
+
+@contextmanager
+def translated(path: Path, index: int) -> Iterator[None]:
+    """Name the file and the episode in everything that pyarrow and NumPy raise on damaged data.
+
+    Args:
+        path: the file.
+        index: the episode.
+
+    Raises:
+        CorruptDatasetError: in place of any such error.
+
+    Example:
+        >>> with translated(Path("0/metadata.json"), 0):
+        ...     int("x")
+        Traceback (most recent call last):
+        minari_pipe.errors.CorruptDatasetError: 0/metadata.json: episode 0 cannot be read: ...
+    """
+    where = f"{path}: episode {index}"
+    try:
+        yield
+    except MinariPipeError as error:
+        if isinstance(error, CorruptDatasetError) and str(path) not in str(error):
+            raise CorruptDatasetError(f"{where}: {error}") from None
+        raise
+    except FileNotFoundError:
+        raise CorruptDatasetError(f"{where}: the file is missing") from None
+    except (
+        OSError,  # pyarrow's errors are of these classes
+        RuntimeError,
+        ValueError,
+        TypeError,
+        LookupError,
+        MemoryError,
+        OverflowError,
+        NotImplementedError,
+        AttributeError,
+        AssertionError,
+        struct.error,
+    ) as error:
+        message = f"{where} cannot be read: {type(error).__name__}: {error}"
+        raise CorruptDatasetError(message) from error
