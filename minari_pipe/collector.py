@@ -22,7 +22,6 @@ from minari_pipe.creation import Description, judge_version
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.environments import spec_json
 from minari_pipe.episode import (
-    STEP_DATA_KEYS,
     EpisodeMetadataCallback,
     StepData,
     StepDataCallback,
@@ -33,7 +32,7 @@ from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.journal import Journal
 from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION
-from minari_pipe.outside import judged
+from minari_pipe.outside import Judge
 from minari_pipe.recording import Recording, callback
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.attributes import check_options, whole_seed
@@ -139,6 +138,9 @@ class DataCollector(gym.Wrapper):
         self._autoreset = _autoreset_wrapper(env)
         # what the step after the end of an episode starts from if nobody resets
         self._last: StepData | None = None
+        # nobody changes what the environment returns, nor what a step is
+        self._is_plain = type(self._step_data_callback) is StepDataCallback and not self._autoreset
+        self._record_step = self._recorded.step
         self._extras_at_reset: frozenset[str] = frozenset()
         self._env_done = False
         self._recording = False
@@ -177,6 +179,27 @@ class DataCollector(gym.Wrapper):
                 outside of it and the collector is strict.
             DatasetNotFoundError: the collector is closed.
         """
+        if not self._is_plain or not self._recording:
+            return self._any_step(action)
+        # A copy of its own: an environment may change the array that it is given.
+        given = action.copy() if type(action) is np.ndarray else copied(action)
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(given)
+            self._record_step(action, observation, reward, terminated, truncated, info)
+            if terminated or truncated:
+                self._env_done = True
+                last = copied(info) if self._record_infos else {}
+                self._end(_reset_data(copied(observation), last))
+        except BaseException:
+            # the steps so far are true, but the next one would no longer follow them
+            self._close_episode()
+            raise
+        if self._recorded.warnings:
+            self._warn()
+        return observation, reward, terminated, truncated, info
+
+    def _any_step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step and record as callbacks and wrappers have it, or what comes after an end."""
         if not self._recording:
             if self._last is None:
                 self._refuse_if_closed()
@@ -190,10 +213,9 @@ class DataCollector(gym.Wrapper):
                     "The environment's episode has ended (it returned terminated or truncated) and "
                     "step() was called without a reset(): a new episode is recorded that begins "
                     "with the last observation",
-                    stacklevel=2,
+                    stacklevel=3,
                 )
         resets = self._autoreset is not None and self._autoreset.autoreset
-        # A copy of its own: an environment may change the array that it is given.
         given = copied(action)
         try:
             observation, reward, terminated, truncated, info = self.env.step(given)
@@ -213,34 +235,50 @@ class DataCollector(gym.Wrapper):
                 self._env_done = bool(terminated) or bool(truncated)
                 self._record(standard_step_data(data))
         except BaseException:
-            # the steps so far are true, but the next one would no longer follow them
             self._close_episode()
             raise
-        self._warn()
+        self._warn(stacklevel=4)
         return observation, reward, terminated, truncated, info
 
     def _start(self, data: Any, **kwargs: Any) -> None:
         data = standard_step_data(data, reset=True)
-        self._recorded.start(data, **kwargs)
-        names = (name for name, value in data.items() if value is not None)
-        self._extras_at_reset = frozenset(names).difference(STEP_DATA_KEYS)
+        extras = self._recorded.extras(data)
+        self._recorded.start(data["observation"], data["info"], extras=extras, **kwargs)
+        self._extras_at_reset = frozenset(
+            name for name, value in (extras or {}).items() if value is not None
+        )
         self._recording = True
 
     def _record(self, data: StepData) -> None:
         if not self._recording:
             assert self._last is not None
-            self._recorded.start(self._last)
+            last = self._last
+            self._recorded.start(
+                last["observation"], last["info"], extras=self._recorded.extras(last)
+            )
             self._recording = True
-        self._recorded.step(data)
+        self._recorded.step(
+            data["action"],
+            data["observation"],
+            data["reward"],
+            bool(data["terminated"]),
+            bool(data["truncated"]),
+            data["info"],
+            self._recorded.extras(data),
+        )
         if data["terminated"] or data["truncated"]:
             # of the extras, those that have a row for a reset
             kept = {"observation", *self._extras_at_reset}
             if self._record_infos:
                 kept.add("info")
-            last = {name: copied(value) for name, value in data.items() if name in kept}
-            self._last = standard_step_data(last, reset=True)
-            self._recording = False
-            self._recorded.finish_episode()
+            rows = {name: copied(value) for name, value in data.items() if name in kept}
+            self._end(standard_step_data(rows, reset=True))
+
+    def _end(self, last: StepData) -> None:
+        """Finish the episode; what it ended with begins another if nobody resets."""
+        self._last = last
+        self._recording = False
+        self._recorded.finish_episode()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -267,12 +305,17 @@ class DataCollector(gym.Wrapper):
         if seed is None and self._autoseed and (options or {}).get("minari_autoseed", True):
             seed = secrets.randbits(AUTOSEED_BIT_SIZE)
         observation, info = self.env.reset(seed=seed, options=options)
-        self._start(
-            self._step_data_callback(env=self.env, obs=observation, info=info),
-            seed=seed,
-            options=given,
-        )
-        self._warn()
+        if self._is_plain:
+            self._recorded.start(observation, info, seed=seed, options=given)
+            self._recording = True
+        else:
+            self._start(
+                self._step_data_callback(env=self.env, obs=observation, info=info),
+                seed=seed,
+                options=given,
+            )
+        if self._recorded.warnings:
+            self._warn()
         return observation, info
 
     def _close_episode(self) -> None:
@@ -350,16 +393,16 @@ class DataCollector(gym.Wrapper):
         return load_dataset(dataset_id)
 
     def _store(self, data_path: Path, metadata: dict[str, Any]) -> None:
-        storage = MinariStorage.new(
+        MinariStorage.create(
             data_path,
+            self._recorded.episodes(0),
+            metadata=metadata,
             observation_space=self._recorded_observation_space,
             action_space=self._recorded_action_space,
             env_spec=self.env.spec,
             data_format=file_format(self.data_format),
             jpeg_encoding=self._jpeg_encoding,
         )
-        storage.update_metadata(metadata)
-        storage.update_episodes(self._recorded.episodes(0))
 
     def add_to_dataset(self, dataset: MinariDataset) -> None:
         """Append everything recorded so far to a dataset and begin anew.
@@ -384,15 +427,14 @@ class DataCollector(gym.Wrapper):
             )
         first = dataset.storage.total_episodes
         theirs = dataset.observation_space, dataset.action_space
-        told: list[str] = []
+        judge = None
+        if theirs != (self._recorded_observation_space, self._recorded_action_space):
+            judge = Judge(*theirs, strict=self._strict)
         with self._taken(first):
-            episodes = self._recorded.episodes(first)
-            if theirs != (self._recorded_observation_space, self._recorded_action_space):
-                episodes = judged(episodes, *theirs, first=first, strict=self._strict, told=told)
-            dataset.storage.update_episodes(episodes)
+            dataset.storage.update_episodes(self._recorded.episodes(first), judge=judge)
             new = np.arange(first, dataset.storage.total_episodes)
             dataset.episode_indices = np.append(dataset.episode_indices, new)
-        self._recorded.warnings += told
+        self._recorded.warnings += judge.told if judge else []
         self._warn()
 
     @contextmanager
@@ -421,6 +463,17 @@ class DataCollector(gym.Wrapper):
         finally:
             self._leave()
         self._warn()
+
+
+def _reset_data(observation: Any, info: dict[str, Any]) -> StepData:
+    return StepData(
+        observation=observation,
+        action=None,
+        reward=None,
+        terminated=None,
+        truncated=None,
+        info=info,
+    )
 
 
 def _autoreset_wrapper(env: gym.Env) -> Autoreset | None:

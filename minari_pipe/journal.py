@@ -4,9 +4,8 @@
 
     <datasets root>/.minari_pipe/collecting/<name>/   or <temporary directory>/minari_pipe-...
     ├─ journal      one record of what is collected, then one for each finished episode
+    ├─ rows-<n>     rows of episodes that memory had no room for, one file for each leaf
     └─ lock         locked as long as the process that collects is alive
-
-    record = prefix (sizes and checksums), header (JSON), body (the bytes of the arrays)
 
 A record counts only if it is whole, so a process that is killed loses at most the episode that
 it was writing. What the kernel has taken is safe from kill -9 and from crashes of Python; it is
@@ -16,24 +15,37 @@ not forced to the disk, which a loss of power may need and which would cost mill
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
-import struct
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.journal_format import (
+    EPISODE,
+    HEAD,
+    OLD_EPISODE,
+    EpisodeEncoder,
+    Place,
+    Record,
+    StoredRows,
+    decode_episode,
+    head_record,
+    read_prefix,
+    record_of,
+    sum_of_words,
+)
+from minari_pipe.mapped import map_array
 
 try:
     import fcntl
@@ -43,12 +55,13 @@ except ImportError:  # Windows: whether a process is alive is not known there
 #: hidden, so that no listing looks into it, real Minari's neither
 COLLECTING = Path(".minari_pipe/collecting")
 TEMPORARY_PREFIX = "minari_pipe-collecting-"
-JOURNAL, LOCK = "journal", "lock"
+JOURNAL, LOCK, ROWS = "journal", "lock", "rows-{}"
 
-# magic, bytes of header and body, their checksums, checksum of all this
-_PREFIX = struct.Struct("<4sQQIII")
-_HEAD, _EPISODE = b"MPj1", b"MPe1"
-_FIELDS = tuple(field.name for field in fields(EpisodeBuffer) if field.name != "id")
+#: rows are copied and summed in parts of so many bytes
+_PART = 1 << 20
+
+#: stored rows of fewer bytes are read at once, those of more when they are looked at
+_MAPPED = 1 << 22
 
 #: journals of this process: closing a file of them for a look would give the lock up
 _own: dict[Path, int] = {}
@@ -77,14 +90,21 @@ class Journal:
             head: what JSON can hold.
         """
         self._head = dict(head)
+        self._encoder = EpisodeEncoder()
         self._forget()
 
     def _forget(self) -> None:
         self.path: Path | None = None
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._lock: int | None = None
         self._pid = 0
-        self._count = self._end = 0
+        self._count = self._end = self._head_end = 0
+        # whether there may be a part of a record at the end
+        self._broken_off = False
+        # files of rows, where their next rows go, and how many of them are being written to
+        self._rows: list[FileIO] = []
+        self._rows_end: list[int] = []
+        self._n_growing = 0
 
     def __len__(self) -> int:
         """Number of episodes."""
@@ -101,21 +121,116 @@ class Journal:
                 nor a list, tuple or dict.
             OSError: the disk is full.
         """
-        arrays: list[npt.NDArray[Any]] = []
-        form = {name: _form(getattr(episode, name), arrays, name) for name in _FIELDS}
-        chunks = _record(_EPISODE, {"steps": len(episode), "episode": form}, arrays)
+        self._append(self._encoder.record(episode))
+
+    @property
+    def header(self) -> bytes:
+        """What :meth:`append_alike` needs to know of an episode, once it was appended."""
+        return self._encoder.header
+
+    def append_alike(
+        self, header: bytes, steps: int, seed: int | None, arrays: Sequence[bytes]
+    ) -> None:
+        """Add an episode of the same structure as another; if that fails, nothing has changed.
+
+        Args:
+            header: the :attr:`header` after that one, which had a seed if this one has.
+            steps: number of steps.
+            seed: the seed.
+            arrays: the bytes of its arrays, each up to a multiple of 8.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        self._append(record_of(header, steps, seed, arrays))
+
+    def _append(self, chunks: Sequence[bytes | memoryview]) -> None:
+        file = self._own_file()
+        if self._broken_off:
+            file.truncate(self._end)
+            file.seek(self._end)
+        self._broken_off = True
+        for chunk in chunks:
+            _write(file, chunk)
+        self._broken_off = False
+        self._end += sum(map(len, chunks))
+        self._count += 1
+        self._n_growing = 0
+
+    def add_rows(self, place: Place | None, rows: npt.NDArray[Any]) -> Place:
+        """Write rows of an episode that is not finished yet.
+
+        They are part of an episode if :meth:`append` gets what :meth:`rows` returns of them.
+
+        Args:
+            place: where the rows before them are, whose bytes are whole words; None for the
+                first ones, which begin a place.
+            rows: the rows.
+
+        Returns:
+            Where all of them are.
+
+        Raises:
+            OSError: the disk is full; the rows before them are as they were.
+        """
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+        place = self._begun(place)
+        file = self._rows[place.file]
+        file.seek(place.offset + place.size)
+        _write(file, data.data)
+        return self._grown(place, len(data), sum_of_words(data))
+
+    def add_zeros(self, place: Place | None, size: int) -> Place:
+        """Make room for rows that are zero, likewise; a file that is not written there is zero."""
+        place = self._begun(place)
+        return self._grown(place, size, 0)
+
+    def _begun(self, place: Place | None) -> Place:
+        self._own_file()
+        if place is not None:
+            return place
+        number = self._n_growing
+        if number == len(self._rows):
+            self._add_file(number, 0)
+        self._n_growing += 1
+        return Place(number, self._rows_end[number], 0, 0)
+
+    def _add_file(self, number: int, end: int) -> FileIO:
+        assert self.path is not None
+        file = open(self.path.with_name(ROWS.format(number)), "x+b", buffering=0)  # noqa: SIM115
+        self._rows.append(file)
+        self._rows_end.append(end)
+        return file
+
+    def _grown(self, place: Place, size: int, checksum: int) -> Place:
+        end = place.offset + place.size + size
+        self._rows_end[place.file] = max(self._rows_end[place.file], end + (-end & 7))
+        total = (place.checksum + checksum) % (1 << 64)
+        return Place(place.file, place.offset, place.size + size, total)
+
+    def rows(self, place: Place, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return the rows of a place, of which only what is looked at is read.
+
+        Args:
+            place: what :meth:`add_rows` returned.
+            dtype: of the rows.
+            shape: of all of them.
+        """
+        self._own_file()
+        file = self._rows[place.file]
+        if os.fstat(file.fileno()).st_size < place.offset + place.size:  # zeros at the end
+            file.truncate(place.offset + place.size)
+        rows = map_array(file.fileno(), place.offset, np.dtype(dtype), shape).view(StoredRows)
+        rows.place = place
+        return rows
+
+    def _own_file(self) -> FileIO:
         if self._file is None:
             self._begin()
         elif self._pid != os.getpid():
             self._begin_copy()
         assert self._file is not None
-        if self._file.tell() != self._end:  # an append that was broken off
-            self._file.truncate(self._end)
-            self._file.seek(self._end)
-        for chunk in chunks:
-            _write(self._file, chunk)
-        self._end = self._file.tell()
-        self._count += 1
+        return self._file
 
     def episodes(self) -> Iterator[EpisodeBuffer]:
         """Yield the episodes, read from the file one by one.
@@ -125,7 +240,7 @@ class Journal:
         """
         if self.path is None:
             return
-        with JournalReader(self.path) as reader:
+        with JournalReader(self.path, trusted=True) as reader:
             found = 0
             for episode in reader.episodes(self._count):
                 yield episode
@@ -155,8 +270,9 @@ class Journal:
     def _release(self) -> Path | None:
         """Close the file; return it if it is this process's own."""
         path = self.path if self._pid == os.getpid() else None
-        if self._file is not None:
-            self._file.close()
+        for file in (self._file, *self._rows):
+            if file is not None:
+                file.close()
         if self._lock is not None:
             os.close(self._lock)
         if path is not None:
@@ -171,31 +287,45 @@ class Journal:
         self.path = folder / JOURNAL
         try:
             self._lock = _locked(folder / LOCK)
-            self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 - closed by _release
-            for chunk in _record(_HEAD, {**self._head, "pid": self._pid}, []):
-                _write(self._file, chunk)
+            self._file = open(self.path, "x+b", buffering=0)  # noqa: SIM115 - closed by _release
+            _write(self._file, head_record({**self._head, "pid": self._pid}))
         except BaseException:
             self.clear()  # without a whole head nothing after it could be read
             raise
-        self._count, self._end = 0, self._file.tell()
+        self._count = 0
+        self._end = self._head_end = self._file.tell()
 
     def _begin_copy(self) -> None:
-        source, end, count = self.path, self._end, self._count
-        self._release()
-        self._begin()
+        """Go on in copies of the parent's files, which are open here and stay as they are."""
         assert self._file is not None
-        if source is None or not count:
-            return
-        with JournalReader(source) as reader:
-            reader.file.seek(reader.first)
-            left = end - reader.first
-            while left > 0:
-                chunk = reader.file.read(min(left, 1 << 20))
-                if not chunk:
-                    raise CorruptDatasetError(f"{source} ends before the episodes of this process")
-                _write(self._file, chunk)
-                left -= len(chunk)
-        self._count, self._end = count, self._file.tell()
+        files, ends = [self._file, *self._rows], [self._end, *self._rows_end]
+        head, count, growing = self._head_end, self._count, self._n_growing
+        if self._lock is not None:
+            os.close(self._lock)
+        self._forget()
+        try:
+            self._begin()
+            assert self._file is not None
+            assert self.path is not None
+            _copy(files[0], head, ends[0], self._file)
+            for number, (file, end) in enumerate(zip(files[1:], ends[1:], strict=True)):
+                # zeros at the end are not written
+                size = min(end, os.fstat(file.fileno()).st_size)
+                _copy(file, 0, size, self._add_file(number, end))
+        finally:
+            for file in files:
+                file.close()
+        self._count, self._end, self._n_growing = count, self._file.tell(), growing
+
+
+def _copy(source: FileIO, first: int, last: int, target: FileIO) -> None:
+    """Copy the bytes of a file from and to; its parent process may be reading it too."""
+    while first < last:
+        chunk = os.pread(source.fileno(), min(last - first, _PART), first)
+        if not chunk:
+            raise CorruptDatasetError(f"{source.name} ends before the episodes of this process")
+        _write(target, chunk)
+        first += len(chunk)
 
 
 class JournalReader:
@@ -216,8 +346,13 @@ class JournalReader:
         >>> remove_journal(reader.path.parent)
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
         """Open a journal; use it as a context manager.
+
+        Args:
+            path: its file.
+            trusted: this process has written it; the rows in files of their own, of which there
+                may be more than memory can hold, need not be read to be sure of them.
 
         Raises:
             CorruptDatasetError: its head is damaged or not there.
@@ -225,15 +360,20 @@ class JournalReader:
         self.path = path
         self.damage: str | None = None
         self.cut = False
+        self._trusted = trusted
+        self._rows: dict[int, FileIO] = {}
+        # the text of a header, and what it says
+        self._header: tuple[bytes, Any] = b"", None
         try:
-            self.file = open(path, "rb")  # noqa: SIM115 - closed by __exit__
+            self.file = BufferedReader(FileIO(path), _PART)
         except OSError as error:
             raise CorruptDatasetError(f"{path} cannot be read: {error.strerror}") from error
+        self._size = os.fstat(self.file.fileno()).st_size
         try:
-            found = next(self._records(_HEAD), None)
+            found = next(self._records(HEAD), None)
             if found is None:
                 raise CorruptDatasetError(f"{path}: {self.damage or 'it is cut short'}")
-            self.head: dict[str, Any] = found[0]
+            self.head: dict[str, Any] = found[1]
             self.first = self.file.tell()
         except BaseException:
             self.file.close()
@@ -243,33 +383,36 @@ class JournalReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.file.close()
+        for file in (self.file, *self._rows.values()):
+            file.close()
 
     def steps(self) -> Iterator[int]:
         """Yield the number of steps of each episode, without reading the arrays."""
         self.file.seek(self.first)
-        for number, (header, body) in enumerate(self._records(_EPISODE)):
-            steps = header.get("steps")
+        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
+            steps = header.get("steps") if record.steps is None else record.steps
             if not isinstance(steps, int):
                 self.damage = f"the record of episode {number} says no number of steps"
                 return
-            self.file.seek(body, os.SEEK_CUR)
+            self.file.seek(record.body_size, os.SEEK_CUR)
             yield steps
 
     def episodes(self, limit: int | None = None) -> Iterator[EpisodeBuffer]:
-        """Yield the episodes up to the first one that is damaged; ``damage`` says so then."""
+        """Yield the episodes up to the first one that is damaged; ``damage`` says so then.
+
+        The arrays can be written to, but for those that are too large to be in memory.
+        """
         self.file.seek(self.first)
-        for number, (header, size) in enumerate(self._records(_EPISODE)):
+        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
             if number == limit:
                 return
-            body = self.file.read(size)
-            if len(body) < size or zlib.crc32(body) != header["checksum"]:
+            body = bytearray(record.body_size)
+            self.file.readinto(body)
+            if not record.holds(body):
                 self.damage = f"the arrays of episode {number} are damaged"
                 return
             try:
-                form, place = header["episode"], _Body(body)
-                values = {name: place.value(form[name]) for name in _FIELDS}
-                yield EpisodeBuffer(**values)
+                episode = decode_episode(header, record, body, self._open_rows)
             except (
                 LookupError,
                 TypeError,
@@ -277,34 +420,64 @@ class JournalReader:
                 AttributeError,
                 ArithmeticError,
                 RecursionError,
+                OSError,
             ) as error:
                 self.damage = f"the record of episode {number} is damaged: {error}"
                 return
+            yield episode
 
-    def _records(self, kind: bytes) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield header and size of the body of each record; the caller reads or skips the body."""
-        size = os.fstat(self.file.fileno()).st_size
-        while (start := self.file.tell()) < size:
-            prefix = self.file.read(_PREFIX.size)
-            if len(prefix) < _PREFIX.size:
+    def _open_rows(
+        self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> npt.NDArray[Any]:
+        file = self._rows.get(place.file)
+        if file is None:
+            name = self.path.with_name(ROWS.format(place.file))
+            file = self._rows[place.file] = open(name, "rb", buffering=0)  # noqa: SIM115
+        if place.offset + place.size > os.fstat(file.fileno()).st_size:
+            raise ValueError(f"{file.name} ends before its rows")
+        if not self._trusted and _checksum_of(file, place) != place.checksum:
+            raise ValueError(f"its rows in {file.name} are damaged")
+        if place.size >= _MAPPED:
+            return map_array(file.fileno(), place.offset, dtype, shape)
+        rows = np.empty(shape, dtype)
+        file.seek(place.offset)
+        file.readinto(rows.reshape(-1).view(np.uint8).data)
+        return rows
+
+    def _records(self, *kinds: bytes) -> Iterator[tuple[Record, dict[str, Any]]]:
+        """Yield prefix and header of each record; the caller reads or skips the body."""
+        while (start := self.file.tell()) < self._size:
+            try:
+                record = read_prefix(self.file.read)
+            except EOFError:
                 self.cut = True
                 return
-            magic, header_size, body_size, header_sum, body_sum, own_sum = _PREFIX.unpack(prefix)
-            if zlib.crc32(prefix[:-4]) != own_sum or magic != kind:
+            if record is None or record.kind not in kinds:
                 self.damage = f"the record at byte {start} is damaged"
                 return
-            if start + _PREFIX.size + header_size + body_size > size:
+            if start + record.size > self._size:
                 self.cut = True
                 return
-            text = self.file.read(header_size)
-            try:
-                header = json.loads(text)
-            except (ValueError, RecursionError):
-                header = None
-            if zlib.crc32(text) != header_sum or not isinstance(header, dict):
-                self.damage = f"the header of the record at byte {start} is damaged"
-                return
-            yield {**header, "checksum": body_sum}, body_size
+            text = self.file.read(record.header_size)
+            known, header = self._header
+            if text != known or zlib.crc32(text) != record.header_sum:
+                try:
+                    header = json.loads(text)
+                except (ValueError, RecursionError):
+                    header = None
+                if zlib.crc32(text) != record.header_sum or not isinstance(header, dict):
+                    self.damage = f"the header of the record at byte {start} is damaged"
+                    return
+                self._header = text, header
+            yield record, header
+
+
+def _checksum_of(file: FileIO, place: Place) -> int:
+    total = 0
+    file.seek(place.offset)
+    for first in range(0, place.size, _PART):
+        total += sum_of_words(np.frombuffer(file.read(min(_PART, place.size - first)), np.uint8))
+    return total % (1 << 64)
 
 
 def journals() -> Iterator[Path]:
@@ -391,88 +564,7 @@ def _locked(path: Path) -> int:
     return handle
 
 
-def _record(
-    kind: bytes, header: Mapping[str, Any], arrays: list[npt.NDArray[Any]]
-) -> list[bytes | memoryview]:
-    try:
-        text = json.dumps(header, separators=(",", ":")).encode("ascii")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidEpisodeError(f"the episode cannot be stored: {error}") from None
-    chunks = [array.data for array in arrays if array.nbytes]
-    checksum = 0
-    for chunk in chunks:
-        checksum = zlib.crc32(chunk, checksum)
-    size = sum(len(chunk) for chunk in chunks)
-    prefix = _PREFIX.pack(kind, len(text), size, zlib.crc32(text), checksum, 0)[:-4]
-    prefix += struct.pack("<I", zlib.crc32(prefix))
-    if size < 1 << 16:  # one call of the system is cheaper than many
-        return [b"".join([prefix, text, *chunks])]
-    return [prefix + text, *chunks]
-
-
-def _write(file: BinaryIO, data: bytes | memoryview) -> None:
+def _write(file: FileIO, data: bytes | memoryview) -> None:
     left = memoryview(data)
     while len(left):
         left = left[file.write(left) :]
-
-
-def _form(value: Any, arrays: list[npt.NDArray[Any]], name: str) -> Any:
-    """Return what JSON can hold of a value, and put the bytes of arrays into ``arrays``."""
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind == "O" and all(isinstance(entry, str) for entry in value.flat):
-            return ["text", list(value.shape), [str(entry) for entry in value.flat]]
-        if value.dtype.kind in "biufcU" and value.dtype.itemsize:
-            arrays.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
-            return ["array", value.dtype.str, list(value.shape)]
-    elif isinstance(value, np.generic) and value.dtype.kind in "biufc":
-        arrays.append(np.frombuffer(value.tobytes(), np.uint8))
-        return ["scalar", value.dtype.str]
-    elif value is None or isinstance(value, bool | int | float):
-        return value
-    elif isinstance(value, str):
-        return str(value)
-    elif isinstance(value, Mapping):
-        if all(isinstance(key, str) for key in value):
-            return ["dict", {key: _form(part, arrays, name) for key, part in value.items()}]
-    elif isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return [kind, [_form(part, arrays, name) for part in value]]
-    raise InvalidEpisodeError(
-        f"{name} cannot be stored: {type(value).__name__} {str(value)[:60]!r}; expected numbers, "
-        "strings, None, arrays of these, or lists, tuples and dicts with strings as keys"
-    )
-
-
-class _Body:
-    """Takes the arrays of a record off its bytes in their order."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._place = 0
-
-    def value(self, form: Any) -> Any:
-        if not isinstance(form, list):
-            return form
-        kind, *rest = form
-        if kind == "dict":
-            return {key: self.value(part) for key, part in rest[0].items()}
-        if kind in ("list", "tuple"):
-            parts = [self.value(part) for part in rest[0]]
-            return parts if kind == "list" else tuple(parts)
-        if kind == "text":
-            return np.array([str(part) for part in rest[1]], dtype=object).reshape(rest[0])
-        if kind not in ("array", "scalar"):
-            raise ValueError(f"unknown kind of value {kind!r}")
-        dtype = np.dtype(rest[0])
-        shape = rest[1] if kind == "array" else []
-        if dtype.kind not in "biufcU" or not dtype.itemsize or any(n < 0 for n in shape):
-            raise ValueError(f"an array of {dtype} and shape {shape}")
-        count = math.prod(shape)
-        end = self._place + count * dtype.itemsize
-        if end > len(self._data):
-            raise ValueError("an array is longer than the record")
-        array = (
-            np.frombuffer(self._data, dtype, count, self._place) if count else np.zeros(0, dtype)
-        )
-        self._place = end
-        return array.reshape(shape).copy() if kind == "array" else array[0]

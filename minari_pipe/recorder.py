@@ -1,12 +1,14 @@
-"""Records one episode at a time into growing columns, by copy.
+"""Records one episode at a time into columns of rows, by copy.
 
-The columns are arrays that double in size, one per leaf of the space, so a step costs one small
-copy per leaf and an environment may reuse every array it returns.
+A step costs one small copy per leaf, and an environment may reuse every array it returns. Of an
+episode that is longer than a block of memory, the older rows go to a file, if there is one for
+them.
 """
 
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,14 +16,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from minari_pipe.episode import EpisodeBuffer, copied
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.spaces import ARRAY_SPACES
-from minari_pipe.tree import Path, as_array, fits_exactly, join_path
+from minari_pipe.recorded_columns import Column, RowStore, node
+from minari_pipe.tree import Path, join_path
 
-_FIRST_CAPACITY = 64
+#: bytes of the rows that are in memory before they go to a file
+BLOCK_BYTES = 1 << 20
+
+#: rows go to a file by so many, whose bytes are then whole words
+_GROUP = 8
+
+_FLOAT64 = np.float64
 
 
 class EpisodeRecorder:
@@ -46,32 +53,67 @@ class EpisodeRecorder:
     """
 
     def __init__(
-        self, observation_space: gym.Space, action_space: gym.Space, *, record_infos: bool
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        record_infos: bool,
+        store: RowStore | None = None,
     ) -> None:
-        self._observations = _node(observation_space, ("observations",))
-        self._actions = _node(action_space, ("actions",))
+        """Make the columns.
+
+        Args:
+            observation_space: space of one observation.
+            action_space: space of one action.
+            record_infos: record the infos too.
+            store: where the rows of long episodes go; without it they stay in memory.
+        """
+        self._store = store
+        self._observations = node(observation_space, ("observations",), store=store)
+        self._actions = node(action_space, ("actions",), store=store)
+        # rewards and flags, if memory has no room for them
+        self._numbers = {
+            name: Column((name,), store=store)
+            for name in ("rewards", "terminations", "truncations")
+        }
         self._record_infos = record_infos
-        self._infos = _OpenTree(("infos",))
+        # of observations, actions, a reward and two flags
+        self._row_bytes = self._observations.row_bytes + self._actions.row_bytes + 10
+        self._infos = _OpenTree(("infos",), store)
         self._extras: dict[str, _OpenTree] = {}
         # groups that came with the reset have a row for it, others begin with the first step
         self._extras_at_reset: frozenset[str] = frozenset()
+        self._stored = 0
         self._clear()
 
     def _clear(self) -> None:
-        self._started = False
+        # rows in memory; as long as no episode is begun, there is no room for one
+        self._row, self._room = 0, 0
+        if self._stored:
+            for column in self._numbers.values():
+                column.clear()
+        self._stored = 0
         self._rewards: list[float] = []
-        self._terminations: list[bool] = []
-        self._truncations: list[bool] = []
+        # the rows in memory whose flag is set
+        self._terminated: list[int] = []
+        self._truncated: list[int] = []
         self._seed: int | None = None
         self._options: dict | None = None
-        self._observations.cut(0)
-        self._actions.cut(0)
-        self._infos = _OpenTree(("infos",))
-        self._extras, self._extras_at_reset = {}, frozenset()
+        self._observations.clear()
+        self._actions.clear()
+        if self._infos:
+            self._infos = _OpenTree(("infos",), self._store)
+        self._extras = {}
+        self._extras_at_reset = frozenset()
 
     def __len__(self) -> int:
         """Number of steps recorded since :meth:`start`."""
-        return len(self._rewards)
+        return self._stored + self._row
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether observations and actions are arrays of the shapes that their spaces say."""
+        return self._observations.is_array and self._actions.is_array
 
     def start(
         self,
@@ -94,12 +136,22 @@ class EpisodeRecorder:
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space.
         """
-        self._clear()
+        if self._room:
+            self._clear()
         self._seed, self._options = seed, copied(options)
-        given = {name: value for name, value in (extras or {}).items() if value is not None}
-        self._extras_at_reset = frozenset(given)
-        self._add_observation(observation, info, given)
-        self._started = True
+        try:
+            if not self._observations.put(0, observation):
+                self._set_observation(0, observation)
+            if self._record_infos:
+                self._add_info(0, info)
+            if extras:
+                given = {name: value for name, value in extras.items() if value is not None}
+                self._extras_at_reset = frozenset(given)
+                self._add_extras(0, given)
+        except BaseException:
+            self._clear()
+            raise
+        self._plan_room()
 
     def step(
         self,
@@ -117,25 +169,160 @@ class EpisodeRecorder:
             InvalidEpisodeError: a value has not the structure or the shape of its space, or an
                 info cannot be stored.
         """
-        if not self._started:
-            raise InvalidEpisodeError("step() before start(): there is no episode to record into")
-        steps = len(self._rewards)
+        if self._row >= self._room:
+            self._make_room()
+        row = self._row
         try:
-            value = to_float(reward)
-            self._actions.append(action)
-            self._add_observation(observation, info, extras)
+            if type(reward) is not float:
+                reward = float(reward) if type(reward) is _FLOAT64 else to_float(reward)
+            if not self._actions.put(row, action):
+                self._set_action(row, action)
+            if not self._observations.put(row + 1, observation):
+                self._set_observation(row + 1, observation)
+            if self._record_infos:
+                self._add_info(row + 1, info)
+            if extras:
+                self._add_extras(row + 1, extras)
+            if terminated:
+                self._terminated.append(row)
+            if truncated:
+                self._truncated.append(row)
         except BaseException:
-            self._actions.cut(steps)
-            self._cut_observations(steps + 1)
+            self._cut()
             raise
-        self._rewards.append(value)
-        self._terminations.append(bool(terminated))
-        self._truncations.append(bool(truncated))
+        self._rewards.append(reward)
+        self._row = row + 1
+
+    def _set_observation(self, row: int, value: Any) -> None:
+        self._observations.set(row, value)
+
+    def _set_action(self, row: int, value: Any) -> None:
+        self._actions.set(row, value)
+
+    def _add_info(self, row: int, info: Any) -> None:
+        if not isinstance(info, Mapping):
+            raise InvalidEpisodeError(
+                f"infos must be a dict, got {type(info).__name__} {info!r:.60}; "
+                "record_infos=False does without them"
+            )
+        if self._infos.add(row, info):
+            self._plan_room()
+
+    def _add_extras(self, row: int, extras: Mapping[str, Any]) -> None:
+        for name, value in extras.items():
+            if value is None:
+                continue
+            group = self._extras.get(name)
+            if group is None:
+                _check_key(name, ("extras",))
+                group = self._extras[name] = _OpenTree(("extras", name), self._store, self._stored)
+            if group.add(row if name in self._extras_at_reset else row - 1, value):
+                self._plan_room()
+
+    def _cut(self) -> None:
+        """Take back the step that was refused; the rows of columns are written again."""
+        row = self._row
+        for rows in (self._terminated, self._truncated):
+            if rows and rows[-1] == row:
+                rows.pop()
+        self._infos.cut(row + 1)
+        for name in list(self._extras):
+            group = self._extras[name]
+            group.cut(row + 1 if name in self._extras_at_reset else row)
+            if not group:
+                del self._extras[name]
+
+    def _plan_room(self) -> None:
+        """Say how many steps memory has room for, those included that are in it."""
+        if self._store is None:
+            self._room = sys.maxsize
+            return
+        row_bytes = self._row_bytes
+        if self._infos or self._extras:
+            row_bytes += sum(tree.row_bytes for tree in (self._infos, *self._extras.values()))
+        self._room = max(BLOCK_BYTES // row_bytes, self._row + 1, 2 * _GROUP)
+
+    def _make_room(self) -> None:
+        """Move rows to the store; at least the last step stays, which may yet be truncated."""
+        if not self._room:
+            raise InvalidEpisodeError("step() before start(): there is no episode to record into")
+        self._spill((self._row - 1) // _GROUP * _GROUP)
+        self._plan_room()
+
+    def _spill(self, rows: int) -> None:
+        """Move the first rows to the store; if the disk is full, nothing has changed."""
+        self._fill_numbers(self._row)
+        of_steps = (self._actions, *self._numbers.values())
+        trees = (self._infos, *self._extras.values())
+        for part in (self._observations, *of_steps, *trees):
+            part.save(rows)
+        self._leaving(rows)
+        self._observations.drop(rows, self._row + 1)
+        for column in of_steps:
+            column.drop(rows, self._row)
+        for tree in trees:
+            tree.drop(rows)
+        del self._rewards[:rows]
+        self._terminated = [row - rows for row in self._terminated if row >= rows]
+        self._truncated = [row - rows for row in self._truncated if row >= rows]
+        self._row -= rows
+        self._stored += rows
+
+    def _leaving(self, rows: int) -> None:
+        """Look at the first rows for the last time."""
+
+    def _fill_numbers(self, rows: int) -> None:
+        """Bring rewards and flags into their columns."""
+        for name, values in (
+            ("rewards", np.array(self._rewards, dtype=np.float64)),
+            ("terminations", _flags(self._terminated, rows)),
+            ("truncations", _flags(self._truncated, rows)),
+        ):
+            self._numbers[name].hold(values)
 
     def truncate(self) -> None:
         """Mark the last step as truncated, unless it terminated: the episode was broken off."""
-        if self._rewards and not self._terminations[-1]:
-            self._truncations[-1] = True
+        last = self._row - 1
+        if last >= 0 and last not in (*self._terminated[-1:], *self._truncated[-1:]):
+            self._truncated.append(last)
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the episode."""
+        return self._seed
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the episode is arrays of the dtypes of the spaces, in memory, and nothing else.
+
+        Then all episodes of which that is true have the same structure.
+        """
+        return (
+            not (self._stored or self._record_infos or self._extras or self._options is not None)
+            and self._observations.is_regular
+            and self._actions.is_regular
+        )
+
+    def take_bytes(self) -> list[bytes]:
+        """Return the bytes of the arrays of a regular episode, each up to a multiple of 8.
+
+        They are those of :meth:`finish`, which is quicker to do without.
+        """
+        parts: list[bytes] = []
+        row = self._row
+        self._observations.add_bytes(row + 1, parts)
+        self._actions.add_bytes(row, parts)
+        parts.append(array("d", self._rewards).tobytes())
+        for rows in (self._terminated, self._truncated):
+            flags = bytearray(row + (-row & 7))
+            for place in rows:
+                flags[place] = 1
+            parts.append(bytes(flags))
+        return parts
+
+    def forget(self) -> None:
+        """Forget the episode."""
+        self._clear()
 
     def finish(self, episode_id: int | None) -> EpisodeBuffer:
         """Return the episode and forget it.
@@ -145,35 +332,43 @@ class EpisodeRecorder:
 
         Returns:
             Stacked arrays (lists of strings for Text): ``T + 1`` observations and infos, ``T``
-            of everything else; rewards float64, flags bool.
+            of everything else; rewards float64, flags bool. What is in the store is not read.
 
         Raises:
             InvalidEpisodeError: nothing was recorded.
         """
-        steps = len(self._rewards)
+        row, steps = self._row, len(self)
         if steps == 0:
             raise InvalidEpisodeError(f"episode {episode_id} has no steps; at least 1 is needed")
-        infos, filled = self._infos.stacked(steps + 1)
+        infos, filled = self._infos.stacked(row + 1)
         metadata: dict[str, Any] = {"infos_filled": filled} if filled else {}
         extras: dict[str, Any] = {}
         filled = {}
         for name, group in self._extras.items():
-            rows = steps + 1 if name in self._extras_at_reset else steps
-            values, gaps = group.stacked(rows)
+            values, gaps = group.stacked(row + 1 if name in self._extras_at_reset else row)
             if not isinstance(values, dict) or values:
                 extras[name] = values
             filled |= {f"{name}.{key}" if key else name: gap for key, gap in gaps.items()}
         if filled:
             metadata["extras_filled"] = filled
+        if self._stored:
+            self._fill_numbers(row)
+            rewards, terminations, truncations = (
+                column.stacked(row) for column in self._numbers.values()
+            )
+        else:
+            rewards = np.array(self._rewards, dtype=np.float64)
+            terminations = _flags(self._terminated, row)
+            truncations = _flags(self._truncated, row)
         episode = EpisodeBuffer(
             id=episode_id,
             seed=self._seed,
             options=self._options,
-            observations=self._observations.stacked(),
-            actions=self._actions.stacked(),
-            rewards=np.array(self._rewards, dtype=np.float64),
-            terminations=np.array(self._terminations, dtype=bool),
-            truncations=np.array(self._truncations, dtype=bool),
+            observations=self._observations.stacked(row + 1),
+            actions=self._actions.stacked(row),
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
             infos=infos,
             metadata=metadata,
             extras=extras,
@@ -181,35 +376,12 @@ class EpisodeRecorder:
         self._clear()
         return episode
 
-    def _add_observation(
-        self, observation: Any, info: dict[str, Any], extras: Mapping[str, Any] | None
-    ) -> None:
-        row = len(self._rewards) + 1 if self._started else 0
-        self._observations.append(observation)
-        if self._record_infos:
-            if not isinstance(info, Mapping):
-                raise InvalidEpisodeError(
-                    f"infos must be a dict, got {type(info).__name__} {info!r:.60}; "
-                    "record_infos=False does without them"
-                )
-            self._infos.add(row, info)
-        for name, value in extras.items() if extras else ():
-            if value is None:
-                continue
-            group = self._extras.get(name)
-            if group is None:
-                _check_key(name, ("extras",))
-                group = self._extras[name] = _OpenTree(("extras", name))
-            group.add(row if name in self._extras_at_reset else row - 1, value)
 
-    def _cut_observations(self, rows: int) -> None:
-        self._observations.cut(rows)
-        self._infos.cut(rows)
-        for name in list(self._extras):
-            group = self._extras[name]
-            group.cut(rows if name in self._extras_at_reset else rows - 1)
-            if not group:
-                del self._extras[name]
+def _flags(rows: list[int], count: int) -> npt.NDArray[np.bool_]:
+    flags = np.zeros(count, dtype=bool)
+    if rows:
+        flags[rows] = True
+    return flags
 
 
 def to_float(reward: Any) -> float:
@@ -272,7 +444,7 @@ def _filled(value: Any, path: Path, filled: dict[str, list[list[int]]]) -> Any:
         column.add(row, part)
     column.fill(len(value))
     filled[join_path(path)] = column.filled
-    return None if column.data is None else column.stacked()
+    return None if column.data is None else column.stacked(len(value))
 
 
 def _lacks_values(column: Any) -> bool:
@@ -311,22 +483,43 @@ def _check_key(key: Any, path: Path) -> None:
 class _OpenTree:
     """Columns of nested dicts whose keys may come and go; falsy as long as it has none."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, store: RowStore | None, stored: int = 0) -> None:
+        self._path, self._store = path, store
         self._columns: dict[Path, _OpenColumn] = {}
+        # the same by their last keys, in nested dicts; those of tuples are not among them
+        self._by_key: dict[Any, Any] = {}
+        self._stored = stored
 
     def __len__(self) -> int:
         return len(self._columns)
 
-    def add(self, row: int, value: Any) -> None:
-        for path, leaf in _open_leaves(value, self._path):
-            column = self._columns.get(path)
-            if column is None:
-                self._refuse_conflict(path)
-                column = self._columns[path] = _OpenColumn(path)
-            column.add(row, leaf)
+    @property
+    def row_bytes(self) -> int:
+        return sum(column.row_bytes for column in self._columns.values())
 
-    def _refuse_conflict(self, path: Path) -> None:
+    def add(self, row: int, value: Any) -> bool:
+        """Add a row; whether there are new columns."""
+        known = len(self._columns)
+        if not (type(value) is dict and self._put(self._by_key, row, value)):
+            for path, leaf in _open_leaves(value, self._path):
+                column = self._columns.get(path)
+                if column is None:
+                    column = self._new(path)
+                column.add(row, leaf)
+        return len(self._columns) > known
+
+    def _put(self, by_key: dict[Any, Any], row: int, value: dict) -> bool:
+        """Add a row whose values are all of their columns' dtypes and shapes."""
+        for key, part in value.items():
+            column = by_key.get(key)
+            if type(column) is _OpenColumn:
+                if not column.put(row, part):
+                    return False
+            elif column is None or type(part) is not dict or not self._put(column, row, part):
+                return False
+        return True
+
+    def _new(self, path: Path) -> _OpenColumn:
         for other in self._columns:
             short = min(len(path), len(other))
             if path[:short] == other[:short]:
@@ -334,12 +527,36 @@ class _OpenTree:
                     f"{join_path(path[:short])} is a dict on some steps and a value on "
                     "others; a StepDataCallback can make it one of them; in a pipeline, a wrapper"
                 )
+        column = self._columns[path] = _OpenColumn(path, self._store, self._stored)
+        self._index()
+        return column
+
+    def _index(self) -> None:
+        self._by_key = {}
+        for path, column in self._columns.items():
+            below = path[len(self._path) :]
+            if below:
+                parent = self._by_key
+                for key in below[:-1]:
+                    parent = parent.setdefault(key, {})
+                parent[below[-1]] = column
 
     def cut(self, rows: int) -> None:
         for path in list(self._columns):
             self._columns[path].cut(rows)
-            if self._columns[path].first >= rows:
+            if self._columns[path].first >= self._stored + rows:
                 del self._columns[path]
+        self._index()
+
+    def save(self, rows: int) -> None:
+        for column in self._columns.values():
+            column.fill(rows)
+            column.save(rows)
+
+    def drop(self, rows: int) -> None:
+        for column in self._columns.values():
+            column.drop(rows, column.rows)
+        self._stored += rows
 
     def stacked(self, rows: int) -> tuple[Any, dict[str, list[list[int]]]]:
         """Return the columns in their dicts, and which rows of which column were filled."""
@@ -353,201 +570,80 @@ class _OpenTree:
             if column.data is None:
                 continue
             if not below:
-                nested = column.stacked()
+                nested = column.stacked(rows)
                 break
             parent = nested
             for key in below[:-1]:
                 parent = parent.setdefault(key, {})
-            parent[below[-1]] = column.stacked()
+            parent[below[-1]] = column.stacked(rows)
         return nested, filled
 
 
-class _Column:
-    """The rows of one leaf: an array that doubles, or a list of strings."""
+class _OpenColumn(Column):
+    """The rows of one key of the infos, which may be missing on some of them.
 
-    def __init__(self, path: Path, shape: tuple[int, ...] | None, dtype: Any) -> None:
-        self.path = path
-        self.shape = shape
-        self.dtype = None if dtype is None else np.dtype(dtype)
-        self.own_dtype = self.dtype
+    Attributes:
+        rows: number of its rows in memory.
+        filled: which rows of the episode have no value, from and to.
+        first: row of the episode in which the key was first seen.
+    """
+
+    def __init__(self, path: Path, store: RowStore | None = None, stored: int = 0) -> None:
+        super().__init__(path, store=store)
+        self.stored = stored
         self.rows = 0
-        self.data: npt.NDArray[Any] | None = None
-        if shape is not None and self.dtype is not None:
-            self.data = np.zeros((_FIRST_CAPACITY, *shape), dtype=self.dtype)
-
-    def append(self, value: Any) -> None:
-        if (
-            self.data is None
-            or self.data.dtype.kind == "O"
-            or getattr(value, "dtype", None) != self.dtype
-            or getattr(value, "shape", None) != self.shape
-        ):
-            value = self._converted(value)
-        assert self.data is not None
-        if self.rows == len(self.data):
-            self._grow(self.rows + 1)
-        self.data[self.rows] = value
-        self.rows += 1
-
-    def _grow(self, rows: int) -> None:
-        assert self.data is not None
-        if rows > len(self.data):
-            larger = np.zeros((max(rows, 2 * len(self.data)), *self.data.shape[1:]), self.dtype)
-            larger[: self.rows] = self.data[: self.rows]
-            self.data = larger
-
-    def _converted(self, value: Any) -> Any:
-        """Bring a value to the column's shape and dtype, widening the column if it must."""
-        array = as_array(value, self.path)
-        if self.data is None:
-            self.shape, self.dtype = array.shape, array.dtype
-            self.data = np.zeros((_FIRST_CAPACITY, *array.shape), dtype=array.dtype)
-        if array.shape != self.shape:
-            raise InvalidEpisodeError(
-                f"{join_path(self.path)} has shape {array.shape}, expected {self.shape}"
-            )
-        assert self.dtype is not None
-        if array.dtype != self.dtype and not fits_exactly(array, self.dtype):
-            self._widen(array)
-        if array.dtype.kind == "O" and array.ndim == 0:
-            return array.item()  # NumPy would store the array itself in an array of objects
-        return array.astype(self.dtype)
-
-    def _widen(self, array: npt.NDArray[Any]) -> None:
-        assert self.data is not None
-        assert self.dtype is not None
-        if "O" in (array.dtype.kind, self.dtype.kind):
-            raise InvalidEpisodeError(
-                f"{join_path(self.path)} is text on some steps and a number on others"
-            )
-        wide = np.result_type(array.dtype, self.dtype)
-        if not (fits_exactly(array, wide) and fits_exactly(self.data[: self.rows], wide)):
-            raise InvalidEpisodeError(
-                f"{join_path(self.path)} is {self.dtype} on some steps and {array.dtype} on "
-                "others, and no dtype holds both exactly"
-            )
-        self.data, self.dtype = self.data.astype(wide), wide
-
-    def cut(self, rows: int) -> None:
-        self.rows = min(self.rows, rows)
-        if rows == 0 and self.data is not None and self.own_dtype is not None:
-            # the next episode starts from the space's dtype again
-            self.data, self.dtype = self.data.astype(self.own_dtype, copy=False), self.own_dtype
-
-    def stacked(self) -> npt.NDArray[Any]:
-        assert self.data is not None
-        return self.data[: self.rows].copy()
-
-
-class _TextColumn:
-    """The rows of a Text leaf."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.data: list[str] = []
-
-    def append(self, value: Any) -> None:
-        if not isinstance(value, str):
-            raise InvalidEpisodeError(
-                f"{join_path(self.path)} must be a string, got {type(value).__name__}"
-            )
-        self.data.append(str(value))
-
-    def cut(self, rows: int) -> None:
-        del self.data[rows:]
-
-    def stacked(self) -> list[str]:
-        return list(self.data)
-
-
-class _OpenColumn(_Column):
-    """The rows of one key of the infos, which may be missing on some of them; see ``filled``."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, None, None)
         self.filled: list[list[int]] = []
         self.first = -1
+        if stored:
+            self.filled.append([0, stored])
+
+    def put(self, row: int, value: Any) -> bool:
+        if row != self.rows:
+            return False
+        if type(value) in self._put_types:  # most infos are numbers
+            try:
+                self.data[row] = value  # type: ignore[index]
+            except (IndexError, OverflowError):
+                return False
+        elif not Column.put(self, row, value):
+            return False
+        self.rows = row + 1
+        return True
 
     def add(self, row: int, value: Any) -> None:
         if self.first < 0:
-            self.first = row
+            self.first = self.stored + row
         if value is None:  # a key without a value is like a missing key
             return
         if self.data is None:
-            value = self._converted(value)
+            self._converted(0, value)
         self.fill(row)
-        self.append(value)
+        self.rows = row  # of this step, what was put before another value could not be
+        if not self.put(row, value):
+            self.set(row, value)
+            if self._put_dtype is not self.dtype:
+                self._allow_put()
+            self.rows = row + 1
 
     def fill(self, rows: int) -> None:
         """Add rows of zeros up to ``rows`` and remember which."""
         if self.rows >= rows:
             return
-        self.filled.append([self.rows, rows])
+        begin, end = self.stored + self.rows, self.stored + rows
+        if self.filled and self.filled[-1][1] == begin:
+            self.filled[-1][1] = end
+        else:
+            self.filled.append([begin, end])
         if self.data is not None:
-            self._grow(rows)
+            self._reserve(self.rows, rows)
             self.data[self.rows : rows] = "" if self.data.dtype.kind == "O" else 0
         self.rows = rows
 
+    def drop(self, rows: int, used: int) -> None:
+        super().drop(rows, used)
+        self.rows -= rows
+
     def cut(self, rows: int) -> None:
         self.rows = min(self.rows, rows)
-        self.filled = [[begin, min(end, rows)] for begin, end in self.filled if begin < rows]
-
-
-class _DictNode:
-    def __init__(self, space: spaces.Dict, path: Path) -> None:
-        self.path = path
-        self.parts = {key: _node(part, (*path, key)) for key, part in space.spaces.items()}
-
-    def append(self, value: Any) -> None:
-        if not isinstance(value, Mapping) or value.keys() != self.parts.keys():
-            found = list(value) if isinstance(value, Mapping) else type(value).__name__
-            raise InvalidEpisodeError(
-                f"{join_path(self.path)} must have the keys {list(self.parts)}, got {found}"
-            )
-        for key, part in self.parts.items():
-            part.append(value[key])
-
-    def cut(self, rows: int) -> None:
-        for part in self.parts.values():
-            part.cut(rows)
-
-    def stacked(self) -> dict[str, Any]:
-        return {key: part.stacked() for key, part in self.parts.items()}
-
-
-class _TupleNode:
-    def __init__(self, space: spaces.Tuple, path: Path) -> None:
-        self.path = path
-        self.parts = [_node(part, (*path, index)) for index, part in enumerate(space.spaces)]
-
-    def append(self, value: Any) -> None:
-        if not isinstance(value, tuple | list) or len(value) != len(self.parts):
-            found = len(value) if isinstance(value, tuple | list) else type(value).__name__
-            raise InvalidEpisodeError(
-                f"{join_path(self.path)} must be a tuple of {len(self.parts)}, got {found}"
-            )
-        for part, entry in zip(self.parts, value, strict=True):
-            part.append(entry)
-
-    def cut(self, rows: int) -> None:
-        for part in self.parts:
-            part.cut(rows)
-
-    def stacked(self) -> tuple[Any, ...]:
-        return tuple(part.stacked() for part in self.parts)
-
-
-_Node = _Column | _TextColumn | _DictNode | _TupleNode
-
-
-def _node(space: gym.Space, path: Path) -> _Node:
-    if isinstance(space, spaces.Dict):
-        return _DictNode(space, path)
-    if isinstance(space, spaces.Tuple):
-        return _TupleNode(space, path)
-    if isinstance(space, spaces.Text):
-        return _TextColumn(path)
-    if isinstance(space, ARRAY_SPACES):
-        return _Column(path, space.shape, space.dtype)
-    # what a space of another package holds is shown by its first value
-    return _Column(path, None, None)
+        last = self.stored + rows
+        self.filled = [[begin, min(end, last)] for begin, end in self.filled if begin < last]

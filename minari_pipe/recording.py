@@ -22,8 +22,7 @@ from minari_pipe.episode import (
 )
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.journal import Journal
-from minari_pipe.outside import REWARD_SPACE, Outside
-from minari_pipe.recorder import EpisodeRecorder, to_float
+from minari_pipe.judging import JudgingRecorder, StrictRecorder
 from minari_pipe.storage.attributes import flatten_attributes
 from minari_pipe.storage.columns import RESERVED_GROUPS, episode_columns
 from minari_pipe.storage.writer import BUFFER_FIELDS
@@ -47,6 +46,8 @@ class Recording:
     """Takes steps, keeps finished episodes in a :class:`~minari_pipe.journal.Journal`.
 
     Attributes:
+        step: records a step, as :meth:`EpisodeRecorder.step`; a strict recording refuses one
+            with a value outside of its space.
         journal: the finished episodes.
         episode_metadata: computes the attributes of a finished episode.
         warnings: what is to be told about episodes that are finished, one text for each.
@@ -56,9 +57,8 @@ class Recording:
         >>> space = gym.spaces.Discrete(3)
         >>> recording = Recording(space, space, lambda episode: {}, Journal({}),
         ...                       record_infos=False, strict=False)
-        >>> recording.start({"observation": 0, "info": {}})
-        >>> recording.step({"observation": 7, "action": 1, "reward": 0.5, "info": {},
-        ...                 "terminated": False, "truncated": False})
+        >>> recording.start(0, {})
+        >>> recording.step(1, 7, 0.5, False, False, {})
         >>> recording.close_episode()
         >>> [episode.observations for episode in recording.journal.episodes()]
         [array([0, 7])]
@@ -79,66 +79,45 @@ class Recording:
     ) -> None:
         self.journal = journal
         self.warnings: list[str] = []
-        self._recorder = EpisodeRecorder(observation_space, action_space, record_infos=record_infos)
+        recorder = StrictRecorder if strict else JudgingRecorder
+        self._recorder = recorder(
+            observation_space, action_space, record_infos=record_infos, store=journal
+        )
+        self.step = self._recorder.step
         self._observation_space, self._action_space = observation_space, action_space
         self.episode_metadata = episode_metadata
-        self._observations = Outside("observation", observation_space, strict=strict)
-        self._actions = Outside("action", action_space, strict=strict)
-        self._rewards = Outside("reward", REWARD_SPACE, strict=strict)
         self._known_extras: set[str] = set()
         self._expected_first = 0  # number of the journal's first episode in a dataset
         # finished episodes that the journal has not taken: the disk is full, or Ctrl-C came
         self._unkept: list[EpisodeBuffer] = []
+        # of regular episodes without metadata: with a seed and without
+        self._headers: dict[bool, bytes] = {}
         self._pid = 0
 
     def start(
-        self, data: StepData, *, seed: int | None = None, options: dict | None = None
+        self,
+        observation: Any,
+        info: dict[str, Any],
+        *,
+        seed: int | None = None,
+        options: dict | None = None,
+        extras: dict[str, Any] | None = None,
     ) -> None:
-        """Begin an episode with the record of a reset.
-
-        Raises:
-            InvalidEpisodeError: a value has not the structure or the shape of its space.
-        """
-        self._pid = os.getpid()
-        for outside in (self._observations, self._actions, self._rewards):
-            outside.clear()
-        observation = data["observation"]
-        inside = self._observations.holds(observation, 0)
-        self._recorder.start(
-            observation, data["info"], seed=seed, options=options, extras=self._extras(data)
-        )
-        if not inside:
-            self._observations.count(observation, 0)
-
-    def step(self, data: StepData) -> None:
-        """Record a step; if a value is refused, it leaves no trace.
+        """Begin an episode; arguments as :meth:`EpisodeRecorder.start`.
 
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space, or is
                 outside of it and the recording is strict.
         """
-        steps = len(self._recorder)
-        action, observation, reward = data["action"], data["observation"], to_float(data["reward"])
-        action_inside = self._actions.holds(action, steps)
-        observation_inside = self._observations.holds(observation, steps + 1)
-        reward_inside = self._rewards.holds(reward, steps)
-        self._recorder.step(
-            action,
-            observation,
-            reward,
-            bool(data["terminated"]),
-            bool(data["truncated"]),
-            data["info"],
-            self._extras(data),
-        )
-        if not action_inside:
-            self._actions.count(action, steps)
-        if not observation_inside:
-            self._observations.count(observation, steps + 1)
-        if not reward_inside:
-            self._rewards.count(reward, steps)
+        self._pid = os.getpid()
+        self._recorder.start(observation, info, seed=seed, options=options, extras=extras)
 
-    def _extras(self, data: StepData) -> dict[str, Any] | None:
+    def extras(self, data: StepData) -> dict[str, Any] | None:
+        """Return the groups of extra step data of a record, if there are any.
+
+        Raises:
+            InvalidEpisodeError: one has a name that no group can have.
+        """
         if len(data) == len(STEP_DATA_KEYS):
             return None
         extras = {name: value for name, value in data.items() if name not in STEP_DATA_KEYS}
@@ -166,25 +145,47 @@ class Recording:
             OSError: the disk is full; :meth:`keep` tries again.
         """
         number = len(self.journal) + len(self._unkept)
+        told = self._recorder.told(number)
+        if told is not None:
+            self.warnings.append(told)
+        if self._add_regular():
+            return
+        regular = self._recorder.is_regular
         episode = self._recorder.finish(number)
-        # refuse here what the storage would refuse, before it is among the others
-        episode_columns(episode, self._observation_space, self._action_space, episode=number)
-        own, fault = dict(episode.metadata), None
-        try:
-            episode.metadata.update(self._added(episode, self._expected_first + number))
-            _check_attributes(episode, number)
-        except BaseException as error:
-            fault = error
-            episode.metadata.clear()
-            episode.metadata.update(own)
+        if episode.infos or episode.extras or not self._recorder.is_plain:
+            # refuse here what the storage would refuse, before it is among the others
+            episode_columns(episode, self._observation_space, self._action_space, episode=number)
+        fault = None
+        if type(self.episode_metadata) is not EpisodeMetadataCallback:  # the storage computes those
+            own = dict(episode.metadata)
+            try:
+                episode.metadata.update(self._added(episode, self._expected_first + number))
+                _check_attributes(episode, number)
+            except BaseException as error:
+                fault = error
+                episode.metadata.clear()
+                episode.metadata.update(own)
         self._unkept.append(episode)
-        told = [self._observations.told(number, len(episode) + 1)]
-        told += [part.told(number, len(episode)) for part in (self._actions, self._rewards)]
-        if any(told):
-            self.warnings.append("\n".join(filter(None, told)))
         self.keep()
+        if regular and not episode.metadata:
+            self._headers[episode.seed is None] = self.journal.header
         if fault is not None:
             raise fault
+
+    def _add_regular(self) -> bool:
+        """Add the episode to the journal if it is made of the same as one before."""
+        recorder = self._recorder
+        header = self._headers.get(recorder.seed is None)
+        if header is None or self._unkept or not recorder.is_regular:
+            return False
+        if type(self.episode_metadata) is not EpisodeMetadataCallback:
+            return False
+        try:
+            self.journal.append_alike(header, len(recorder), recorder.seed, recorder.take_bytes())
+        except OSError:
+            return False  # to keep it until the disk has room
+        recorder.forget()
+        return True
 
     def keep(self) -> None:
         """Add to the journal what it could not take before.

@@ -147,16 +147,16 @@ def recover(
             recover_environment(source.env_spec).close()  # refuses what is not trusted
         with new_dataset(dataset_id) as data_path:
             metadata = told.metadata(dataset_id, spec)
-            storage = MinariStorage.new(
+            storage = MinariStorage.create(
                 data_path,
+                source.sound_episodes(),
+                metadata=metadata,
                 observation_space=source.observation_space,
                 action_space=source.action_space,
                 env_spec=spec,
                 data_format=data_format or source.data_format,
                 jpeg_encoding=source.jpeg_encoding,
             )
-            storage.update_metadata(metadata)
-            storage.update_episodes(source.sound_episodes())
             if not storage.total_episodes:
                 raise DatasetNotFoundError(
                     f"{chosen.path} has no episode that can be read"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import os
 import tracemalloc
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.journal import Journal, JournalReader, is_alive, journals
+from minari_pipe.journal_format import sum_of_words
 from minari_pipe.testing import assert_same, column, examples, options
 from minari_pipe.testing import spaces as any_space
 
@@ -209,3 +212,212 @@ def test_one_s_own_journal_is_alive_and_a_look_at_it_does_not_unlock_it() -> Non
     path = journal.leave()
     assert path is not None
     assert not is_alive(path)
+
+
+def stored(journal: Journal, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Write the rows of arrays to files, all arrays growing at once, in several parts."""
+    places = [None] * len(arrays)
+    part = max(map(len, arrays)) // 16 // 8 * 8 + 8
+    for first in range(0, max(map(len, arrays)), part):
+        for number, array in enumerate(arrays):
+            if first < len(array):
+                places[number] = journal.add_rows(places[number], array[first : first + part])
+    return [
+        journal.rows(place, array.dtype, array.shape)
+        for place, array in zip(places, arrays, strict=True)
+    ]
+
+
+def long_episode(journal: Journal, steps: int, number: int = 0) -> tuple[EpisodeBuffer, ...]:
+    """An episode of which the journal has the rows already, and the same in memory."""
+    rng = np.random.default_rng(number)
+    plain = EpisodeBuffer(
+        seed=number,
+        observations={"o": rng.normal(size=(steps + 1, 3)).astype(np.float32)},
+        actions=rng.integers(0, 200, (steps, 3, 1), np.uint8),
+        rewards=rng.normal(size=steps),
+        terminations=np.zeros(steps, bool),
+        truncations=np.zeros(steps, bool),
+    )
+    names = ("actions", "rewards", "terminations", "truncations")
+    rows = stored(journal, plain.observations["o"], *(getattr(plain, name) for name in names))
+    others = dict(zip(names, rows[1:], strict=True))
+    return EpisodeBuffer(seed=number, observations={"o": rows[0]}, **others), plain
+
+
+@pytest.mark.parametrize("steps", [17, 400_000], ids=["read", "mapped"])
+def test_rows_that_were_written_before_are_part_of_an_episode(steps) -> None:
+    journal = Journal(HEAD)
+    expected = []
+    for number in range(3):
+        given, plain = long_episode(journal, steps + number, number)
+        assert_equal(given, plain)
+        journal.append(given)
+        expected.append(plain)
+    for one, plain in zip(journal.episodes(), expected, strict=True):
+        assert_equal(one, plain)
+        assert type(one.actions) is np.ndarray
+        assert one.actions.flags.c_contiguous
+    path = journal.leave()
+    assert path is not None
+    assert path.stat().st_size < 5000
+    found, reader = read(path)
+    assert reader.damage is None
+    for one, plain in zip(found, expected, strict=True):
+        assert_equal(one, plain)
+
+
+def test_rows_that_are_zero_need_not_be_written() -> None:
+    journal = Journal(HEAD)
+    place = journal.add_rows(journal.add_zeros(None, 8 * 16), np.arange(3))
+    rows = journal.rows(place, np.int64, (19,))
+    assert rows.tolist() == [0] * 16 + [0, 1, 2]
+    only_zeros = journal.rows(journal.add_zeros(None, 800_000), np.int64, (100_000,))
+    assert not only_zeros.any()
+    journal.append(EpisodeBuffer(rewards=rows, infos={"x": only_zeros}))
+    (found,) = journal.episodes()
+    assert_same(found.rewards, np.asarray(rows))
+    assert_same(found.infos, {"x": np.zeros(100_000, np.int64)})
+    journal.clear()
+
+
+def test_what_is_made_of_stored_rows_is_stored_itself() -> None:
+    journal = Journal(HEAD)
+    given, plain = long_episode(journal, 20)
+    part = given.rewards[3:5]
+    journal.append(EpisodeBuffer(rewards=given.rewards, metadata={"part": part, "sum": part * 2}))
+    (found,) = journal.episodes()
+    assert_same(found.metadata["part"], plain.rewards[3:5])
+    assert_same(found.metadata["sum"], plain.rewards[3:5] * 2)
+    journal.clear()
+
+
+def test_rows_of_an_episode_that_is_not_finished_do_not_count() -> None:
+    journal = Journal(HEAD)
+    given, plain = long_episode(journal, 20)
+    journal.append(given)
+    long_episode(journal, 20)
+    path = journal.leave()
+    assert path is not None
+    assert_equal(read(path)[0][0], plain)
+    assert len(read(path)[0]) == 1
+
+
+def test_rows_go_on_where_they_were_after_a_write_that_broke_off(monkeypatch) -> None:
+    journal = Journal(HEAD)
+    rows = np.arange(16)
+    place = journal.add_rows(None, rows[:8])
+
+    def half(file, data):
+        file.write(memoryview(data)[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minari_pipe.journal._write", half)
+        with pytest.raises(OSError, match="No space left"):
+            journal.add_rows(place, rows[8:] + 100)
+    place = journal.add_rows(place, rows[8:])
+    assert_same(np.asarray(journal.rows(place, np.int64, (16,))), rows)
+    journal.clear()
+
+
+def test_damage_to_stored_rows_is_found() -> None:
+    journal = Journal(HEAD)
+    journal.append(long_episode(journal, 20)[0])
+    journal.append(episode(1))
+    path = journal.leave()
+    assert path is not None
+    rows = path.with_name("rows-2")
+    whole = rows.read_bytes()
+    for damaged, told in [
+        (whole[:40] + b"\1" + whole[41:], "damaged"),
+        (whole[:-1], "ends before its rows"),
+        (None, "No such file"),
+    ]:
+        if damaged is None:
+            rows.unlink()
+        else:
+            rows.write_bytes(damaged)
+        found, reader = read(path)
+        assert found == []
+        assert reader.damage is not None
+        assert told in reader.damage
+
+
+@pytest.mark.parametrize(
+    "where", [[0, 0, 16, -1], ["../x", 0, 16, 0], [0, 2**70, 16, 0], [0, 0, 10**18, 0], [0, 0]]
+)
+def test_a_place_of_rows_that_cannot_be_is_damage(where) -> None:
+    journal = Journal(HEAD)
+    rows = journal.rows(journal.add_rows(None, np.zeros(2)), float, (2,))
+    journal.append(EpisodeBuffer(rewards=rows))
+
+    class Wrong:
+        file, offset, size, checksum = (*where, 0, 0)[:4]
+
+    rows.place = Wrong
+    journal.append(EpisodeBuffer(rewards=rows))
+    path = journal.leave()
+    assert path is not None
+    found, reader = read(path)
+    assert len(found) == 1
+    assert reader.damage is not None
+
+
+def test_a_forked_child_has_the_rows_of_its_parent_and_writes_its_own() -> None:
+    journal = Journal(HEAD)
+    journal.append(long_episode(journal, 20)[0])
+    place = journal.add_rows(None, np.arange(8))
+    child = os.fork()
+    if child == 0:
+        good = False
+        try:
+            own = journal.add_rows(place, np.full(8, 7))
+            journal.append(EpisodeBuffer(rewards=journal.rows(own, np.int64, (16,))))
+            first, second = journal.episodes()
+            good = len(first) == 20 and second.rewards.tolist() == [*range(8), *[7] * 8]
+            journal.clear()
+        finally:
+            os._exit(0 if good else 1)
+    place = journal.add_rows(place, np.full(8, 9))
+    assert os.waitpid(child, 0)[1] == 0
+    journal.append(EpisodeBuffer(rewards=journal.rows(place, np.int64, (16,))))
+    assert list(journal.episodes())[1].rewards.tolist() == [*range(8), *[9] * 8]
+    journal.clear()
+
+
+@examples(30)
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_the_sum_of_words_is_the_sum_of_the_sums_of_its_parts(data, cut) -> None:
+    cut = min(cut, len(data)) // 8 * 8
+    array = np.frombuffer(data, np.uint8)
+    parts = sum_of_words(array[:cut]) + sum_of_words(array[cut:])
+    padded = data + bytes(-len(data) % 8)
+    words = [int.from_bytes(padded[i : i + 8], "little") for i in range(0, len(padded), 8)]
+    assert sum_of_words(array) == parts % 2**64 == sum(words) % 2**64
+
+
+#: the three episodes of ``written`` as they were stored before arrays had a form of their own
+OLDER = (
+    "ABzY8000000t4+-&ubGw6pp0_{{umU!n<~aU9<VosOU{{C{{eC%kr{23sX0<+nGsB*#@Q5|3S~aw9u<pPd)S`p87"
+    "}hE_e}qlcd`&iPlQJWtQR1%=g~+-kbT@^^Gm}X{9_4@|Bm??w*`2=fLG45D~QCwc%M?Mtt~i-~fZPtGODW5vdGxh"
+    "9M`Hd_+KIz3WZS8?A3}S1e6P)s%cSxOaMZj+=M)zHjBAiBm(X%7AA=rxB6RA?L*45<|V=c}}C+aMo%yx9-*`Yi1K"
+    "tNCzSj8elne?IsbLHXWDAev+_DaA-kP3U{coC!$F{Ro@@^zRv(HrbA3nSupm1fKp?nJZXuFyjjO%k1Ua~i0Nkur?"
+    "a9K*z7w_9Fp^I7gWYLC5A<|nOYer{uWhKM&klCT=j&+8G_xeTezsc4FBjMWSo|oHGDYf%35mFr+&tDM@`4RKGN*M"
+    "r1~B=7@@(d@ngau7D-~?a+Y^`N5#Tn?!{&FI7(=>Wh|sHJNATP6qd@<1`WS@us!E?m}3d)8(k>-&eSeliv3yTFUO"
+    "o%8b996xAUa`GkbhL_^_=%eXAVZRQldR`U~mbzVzQ;GjB`!4?ZXDuODB0*?)EX=BCoGE~LMZ{(t!EKfh-FgY<s^D"
+    "j5eiP6+@2"
+)
+
+
+def test_journals_of_the_older_form_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(gzip.decompress(base64.b85decode(OLDER)))
+    found, reader = read(path)
+    assert (reader.damage, reader.cut) == (None, False)
+    assert reader.head["env_id"] == HEAD["env_id"]
+    for number, one in enumerate(found):
+        assert_equal(one, episode(number))
+    assert len(found) == 3
+    with JournalReader(path) as reader:
+        assert list(reader.steps()) == [3, 3, 3]

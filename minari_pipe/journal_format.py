@@ -1,0 +1,431 @@
+"""The bytes of a journal's records: how an episode is written and read back.
+
+::
+
+    record = prefix (sizes, steps, seed, checksums), header (JSON), body (the bytes of the arrays)
+
+The header says what the episode is made of; that of one without options and metadata is the same
+for every episode of its kind. Each array begins in the body at a multiple of 8 bytes. Rows that
+were written to a file of their own while the episode was recorded are named by their place in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import struct
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import InvalidEpisodeError
+
+#: of the record that says what is collected, of an episode, and of one as it was written before
+HEAD, EPISODE, OLD_EPISODE = b"MPj1", b"MPe2", b"MPe1"
+
+#: magic, bytes of header and body, their checksums, checksum of all this
+OLD_PREFIX = struct.Struct("<4sQQIII")
+
+#: magic, bytes of header and body, steps, seed, checksums of body, header and all this
+PREFIX = struct.Struct("<4sIQQQQII")
+
+FIELDS = tuple(field.name for field in fields(EpisodeBuffer) if field.name != "id")
+
+_WORD = (1 << 64) - 1
+
+#: below, a CRC is quicker than a sum of words
+_SHORT = 8192
+
+#: from here on a body is written array by array instead of being joined
+_LONG = 1 << 20
+
+#: what NumPy's numbers are, none of them an object
+_KINDS = "biufcU"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Rows in a file of their own: its number, where they begin, their bytes and their checksum."""
+
+    file: int
+    offset: int
+    size: int
+    checksum: int
+
+
+class StoredRows(np.ndarray):
+    """Rows that are in a file already, whose pages are read when they are looked at.
+
+    Attributes:
+        place: where they are; None for what is made of them.
+    """
+
+    place: Place | None = None
+
+
+def sum_of_words(data: npt.NDArray[Any]) -> int:
+    """Return the sum of the words of 8 bytes of an array, the last one padded with zeros.
+
+    It finds a changed byte, is ten times as fast as a CRC, and is the sum of the sums of parts.
+
+    Example:
+        >>> sum_of_words(np.array([1, 2]))
+        3
+    """
+    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    whole = len(flat) & ~7
+    total = int(np.add.reduce(flat[:whole].view("<u8"), dtype=np.uint64))
+    return total + int.from_bytes(flat[whole:].tobytes(), "little") & _WORD
+
+
+def _checksum(body: Any) -> int:
+    if len(body) < _SHORT:
+        return zlib.crc32(body)
+    return sum_of_words(np.frombuffer(body, np.uint8))
+
+
+class _Encoder(json.JSONEncoder):
+    def default(self, value: Any) -> Any:
+        return value.str if isinstance(value, np.dtype) else super().default(value)
+
+
+_encode = _Encoder(separators=(",", ":")).encode
+
+_Chunks = list[bytes | memoryview]
+
+
+def head_record(head: Mapping[str, Any]) -> bytes:
+    """Return the record that says what is collected."""
+    text = _encode(dict(head)).encode("ascii")
+    prefix = OLD_PREFIX.pack(HEAD, len(text), 0, zlib.crc32(text), 0, 0)[:-4]
+    return prefix + struct.pack("<I", zlib.crc32(prefix)) + text
+
+
+class EpisodeEncoder:
+    """Makes the records of episodes.
+
+    Attributes:
+        header: that of the last plain episode: all of the same structure, of any number of steps,
+            that have a seed as it has one or none, have it too.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a header."""
+        self._form: Any = None
+        self.header = b""
+
+    def record(self, episode: EpisodeBuffer) -> _Chunks:
+        """Return the record of an episode, in as few chunks as is sensible.
+
+        Raises:
+            InvalidEpisodeError: a value is neither a number, a string, None, an array of these,
+                nor a list, tuple or dict.
+        """
+        steps, seed = len(episode), episode.seed
+        arrays: _Chunks = []
+        has_seed = type(seed) is int and 0 <= seed <= _WORD
+        form = _plain_form(episode, steps, arrays) if has_seed or seed is None else None
+        if form is None:
+            arrays.clear()
+            text = _header(
+                {
+                    name: ("seed",)
+                    if name == "seed" and has_seed
+                    else _form(getattr(episode, name), arrays, name)
+                    for name in FIELDS
+                }
+            )
+        elif form == self._form:  # made of strings and whole numbers only
+            text = self.header
+        else:
+            leaves = dict(zip(_LEAVES, form, strict=False))  # the last one is not a leaf
+            text = _header(
+                {
+                    "seed": ("seed",) if has_seed else None,
+                    "options": None,
+                    "metadata": ("dict", ()),
+                    **leaves,
+                }
+            )
+            self._form, self.header = form, text
+        return record_of(text, steps, seed if has_seed else None, arrays)
+
+
+def record_of(
+    header: bytes, steps: int, seed: int | None, arrays: Sequence[bytes | memoryview]
+) -> _Chunks:
+    """Return the record of an episode.
+
+    Args:
+        header: of an episode of the same structure.
+        steps: number of steps.
+        seed: seed of the episode; None if it has none, or the header says it.
+        arrays: the bytes of its arrays in their order, each up to a multiple of 8.
+    """
+    size = sum(map(len, arrays))
+    chunks: _Chunks
+    if size < _LONG:
+        body = b"".join(arrays)
+        chunks, checksum = [body], _checksum(body)
+    else:
+        chunks = [*arrays]
+        checksum = sum(sum_of_words(np.frombuffer(part, np.uint8)) for part in arrays) & _WORD
+    sums = (checksum, zlib.crc32(header))
+    prefix = PREFIX.pack(EPISODE, len(header), size, steps, seed or 0, *sums, 0)[:-4]
+    start = prefix + zlib.crc32(prefix).to_bytes(4, "little") + header
+    if size < 1 << 16:  # one call of the system is cheaper than two
+        return [start + body]
+    return [start, *chunks]
+
+
+def _header(form: Mapping[str, Any]) -> bytes:
+    try:
+        return _encode(dict(form)).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidEpisodeError(f"the episode cannot be stored: {error}") from None
+
+
+_LEAVES = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminations",
+    "truncations",
+    "infos",
+    "extras",
+)
+
+
+_leaves = operator.attrgetter(*_LEAVES)
+
+
+def _plain_form(episode: EpisodeBuffer, steps: int, arrays: _Chunks) -> tuple[Any, ...] | None:
+    """Return the form of an episode that is arrays of rows only, with whether it has a seed."""
+    if episode.options is not None or episode.metadata:
+        return None
+    values = _leaves(episode)
+    forms = [_rows_form(value, steps, arrays) for value in values]
+    return None if None in forms else (*forms, episode.seed is None)
+
+
+def _rows_form(value: Any, steps: int, arrays: _Chunks) -> tuple[Any, ...] | None:
+    """Return the form of arrays of rows, which is the same for any number of them."""
+    if type(value) is np.ndarray:
+        dtype = value.dtype
+        more = len(value) - steps if value.ndim else -1
+        if dtype.kind not in "biufc" or not 0 <= more <= 1:
+            return None
+        _add(value, arrays)
+        return "rows", dtype, value.shape[1:], more
+    if type(value) is dict:
+        parts = []
+        for key, part in value.items():
+            form = _rows_form(part, steps, arrays)
+            if form is None or type(key) is not str:
+                return None
+            parts.append((key, form))
+        return "dict", tuple(parts)
+    if type(value) is tuple:
+        forms = tuple(_rows_form(part, steps, arrays) for part in value)
+        return None if None in forms else ("tuple", forms)
+    return None
+
+
+def _add(array: npt.NDArray[Any], arrays: _Chunks) -> None:
+    size = array.nbytes
+    if size < 1 << 16:
+        arrays.append(array.tobytes())
+    else:
+        arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if size & 7:
+        arrays.append(bytes(-size & 7))
+
+
+def _form(value: Any, arrays: _Chunks, name: str) -> Any:
+    """Return what JSON can hold of a value, and put the bytes of arrays into ``arrays``."""
+    if isinstance(value, np.ndarray):
+        place = getattr(value, "place", None)
+        if place is not None:
+            where = (place.file, place.offset, place.size, place.checksum)
+            return ("stored", value.dtype.str, value.shape, where)
+        if value.dtype.kind == "O" and all(isinstance(entry, str) for entry in value.flat):
+            return ("text", value.shape, [str(entry) for entry in value.flat])
+        if value.dtype.kind in _KINDS and value.dtype.itemsize:
+            _add(value, arrays)
+            return ("array", value.dtype.str, value.shape)
+    elif isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        _add(np.asarray(value), arrays)
+        return ("scalar", value.dtype.str)
+    elif value is None or isinstance(value, bool | int | float):
+        return value
+    elif isinstance(value, str):
+        return str(value)
+    elif isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return ("dict", [(key, _form(part, arrays, name)) for key, part in value.items()])
+    elif isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return (kind, [_form(part, arrays, name) for part in value])
+    raise InvalidEpisodeError(
+        f"{name} cannot be stored: {type(value).__name__} {str(value)[:60]!r}; expected numbers, "
+        "strings, None, arrays of these, or lists, tuples and dicts with strings as keys"
+    )
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the prefix of a record says; the bytes of the record follow it.
+
+    Attributes:
+        kind: of the record.
+        prefix_size: bytes of the prefix.
+        header_size: bytes of the header.
+        body_size: bytes of the body.
+        header_sum: checksum of the header.
+        body_sum: checksum of the body.
+        steps: of an episode; None if its header says it.
+        seed: of an episode whose header says that the prefix has it.
+    """
+
+    kind: bytes
+    prefix_size: int
+    header_size: int
+    body_size: int
+    header_sum: int
+    body_sum: int
+    steps: int | None = None
+    seed: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole record."""
+        return self.prefix_size + self.header_size + self.body_size
+
+    def holds(self, body: bytearray) -> bool:
+        """Whether a body is that of the record."""
+        found = zlib.crc32(body) if self.kind == OLD_EPISODE else _checksum(body)
+        return len(body) == self.body_size and found == self.body_sum
+
+
+def read_prefix(read: Callable[[int], bytes]) -> Record | None:
+    """Read the prefix of a record.
+
+    Args:
+        read: reads so many bytes.
+
+    Returns:
+        What it says, None if it is damaged.
+
+    Raises:
+        EOFError: the file ends in it.
+    """
+    kind = read(4)
+    layout = PREFIX if kind == EPISODE else OLD_PREFIX
+    data = kind + read(layout.size - 4)
+    if len(data) < layout.size:
+        raise EOFError
+    if kind not in (HEAD, EPISODE, OLD_EPISODE) or zlib.crc32(data[:-4]) != int.from_bytes(
+        data[-4:], "little"
+    ):
+        return None
+    if kind == EPISODE:
+        _, header, body, steps, seed, body_sum, header_sum, _ = PREFIX.unpack(data)
+        return Record(kind, layout.size, header, body, header_sum, body_sum, steps, seed)
+    _, header, body, header_sum, body_sum, _ = OLD_PREFIX.unpack(data)
+    return Record(kind, layout.size, header, body, header_sum, body_sum)
+
+
+OpenRows = Callable[[Place, np.dtype[Any], tuple[int, ...]], npt.NDArray[Any]]
+
+
+def decode_episode(
+    header: Mapping[str, Any], record: Record, body: bytearray, open_rows: OpenRows
+) -> EpisodeBuffer:
+    """Return an episode, whose arrays can be written to.
+
+    Args:
+        header: its header.
+        record: what its prefix says.
+        body: its body, which the arrays are views of.
+        open_rows: returns the rows of a place.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError: the
+            header is none.
+    """
+    form = header["episode"] if record.kind == OLD_EPISODE else header
+    place = _Body(body, record, open_rows)
+    return EpisodeBuffer(**{name: place.value(form[name]) for name in FIELDS})
+
+
+class _Body:
+    """Takes the arrays of a record off its bytes in their order."""
+
+    def __init__(self, data: bytearray, record: Record, open_rows: OpenRows) -> None:
+        self._data = data
+        self._place = 0
+        self._old = record.kind == OLD_EPISODE
+        self._steps, self._seed = record.steps or 0, record.seed
+        self._open_rows = open_rows
+
+    def value(self, form: Any) -> Any:
+        if not isinstance(form, list):
+            return form
+        kind, *rest = form
+        if kind == "rows":
+            name, shape, more = rest
+            return self._array(name, [self._steps + more, *shape])
+        if kind == "array":
+            return self._array(*rest)
+        if kind == "dict":
+            pairs = rest[0].items() if isinstance(rest[0], dict) else rest[0]
+            return {key: self.value(part) for key, part in pairs}
+        if kind in ("list", "tuple"):
+            parts = [self.value(part) for part in rest[0]]
+            return parts if kind == "list" else tuple(parts)
+        if kind == "seed":
+            return self._seed
+        if kind == "text":
+            return np.array([str(part) for part in rest[1]], dtype=object).reshape(rest[0])
+        if kind == "scalar":
+            return self._array(rest[0], [])[()]
+        if kind == "stored":
+            return self._stored(*rest)
+        raise ValueError(f"unknown kind of value {kind!r}")
+
+    def _array(self, name: str, shape: list[int]) -> npt.NDArray[Any]:
+        dtype = _dtype(name)
+        count = math.prod(shape)
+        if count < 0 or (shape and min(shape) < 0):
+            raise ValueError(f"an array of shape {shape}")
+        size = count * dtype.itemsize
+        if self._place + size > len(self._data):
+            raise ValueError("an array is longer than the record")
+        if count:
+            array = np.frombuffer(self._data, dtype, count, self._place).reshape(shape)
+        else:
+            array = np.zeros(shape, dtype)
+        self._place += size if self._old else size + (-size & 7)
+        return array.copy() if self._old else array
+
+    def _stored(self, name: str, shape: list[int], where: list[int]) -> npt.NDArray[Any]:
+        dtype, place = _dtype(name), Place(*where)
+        whole = all(type(number) is int and number >= 0 for number in (*shape, *where))
+        if not whole or math.prod(shape) * dtype.itemsize != place.size:
+            raise ValueError(f"rows of shape {shape} in {place.size} bytes")
+        return self._open_rows(place, dtype, tuple(shape))
+
+
+@lru_cache(256)
+def _dtype(name: str) -> np.dtype[Any]:
+    dtype = np.dtype(name)
+    if dtype.kind not in _KINDS or not dtype.itemsize:
+        raise ValueError(f"an array of {dtype}")
+    return dtype

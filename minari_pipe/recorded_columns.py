@@ -1,0 +1,451 @@
+"""The rows of an episode that is being recorded: one column of rows for each leaf of its values.
+
+A value of the very dtype and shape of its column, which nearly every value is, is *put*: one copy
+into an array. Any other is *set*: converted, and the column widened if it must be. Rows are
+numbered by the caller, so a step that is refused needs no undoing: its rows are written again.
+
+Rows that a long episode has no room for in memory go to a :class:`RowStore`. What is numbered then
+is the rows that are in memory; those before them are counted by ``stored``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.spaces import ARRAY_SPACES, row_limits
+from minari_pipe.tree import Path, as_array, fits_exactly, join_path
+
+_FIRST_CAPACITY = 64
+
+#: stored rows are converted in parts of about this size
+_PART_BYTES = 1 << 20
+
+#: Python's numbers that a column of a dtype holds as its own scalars
+_PYTHON_NUMBERS: dict[Any, type[Any]] = {
+    np.dtype(np.float64): float,
+    np.dtype(np.int64): int,
+    np.dtype(np.bool_): bool,
+}
+
+
+#: a tuple of types: to make a union of them each time takes longer than to look
+_SEQUENCES = (tuple, list)
+
+
+class RowStore(Protocol):
+    """Where the rows of long episodes go; :class:`minari_pipe.journal.Journal` is one."""
+
+    def add_rows(self, place: Any, rows: npt.NDArray[Any]) -> Any:
+        """Add rows to those of a place and return where all of them are; None is a new place.
+
+        Raises:
+            OSError: the disk is full; the place is as before.
+        """
+
+    def add_zeros(self, place: Any, size: int) -> Any:
+        """Add so many bytes that are zero, likewise."""
+
+    def rows(self, place: Any, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return the rows of a place, of which only what is looked at is read."""
+
+
+class Column:
+    """The rows of one leaf, of any space or none.
+
+    Attributes:
+        path: of the leaf.
+        data: the rows in memory, and room for more; None until a value has shown their shape.
+        stored: number of the rows before them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        space: gym.Space | None = None,
+        *,
+        store: RowStore | None = None,
+    ) -> None:
+        self.path = path
+        self.shape: tuple[int, ...] | None = None
+        self.dtype: np.dtype[Any] | None = None
+        self.data: npt.NDArray[Any] | None = None
+        self.stored = 0
+        self._store = store
+        self._place: Any = None
+        self._saved: Any = None
+        self._kept: list[npt.NDArray[Any]] = []  # rows that no store takes: text
+        self._low, self._high = None, None
+        if isinstance(space, ARRAY_SPACES):
+            shape: tuple[int, ...] = tuple(space.shape)  # type: ignore[arg-type]
+            self.shape, self.dtype = shape, np.dtype(space.dtype)
+            self._low, self._high = row_limits(space)
+            self.data = np.zeros((_FIRST_CAPACITY, *shape), dtype=self.dtype)
+        self._own_dtype = self.dtype
+        # what is put: arrays of this dtype, or scalars of these types
+        self._put_dtype: np.dtype[Any] | None = None
+        self._put_types: frozenset[type] = frozenset()
+        self._allow_put()
+
+    def _allow_put(self) -> None:
+        self._put_dtype, self._put_types = None, frozenset()
+        if self.dtype is not None and self.dtype.kind in "biufc":
+            self._put_dtype = self.dtype
+            if self.shape == ():
+                numpy_s: type[Any] = self.dtype.type
+                self._put_types = frozenset({numpy_s, _PYTHON_NUMBERS.get(self.dtype, numpy_s)})
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return 0 if self.data is None else self.data[:1].nbytes
+
+    @property
+    def is_array(self) -> bool:
+        """Whether a space says what the rows are."""
+        return self._own_dtype is not None
+
+    def put(self, row: int, value: Any) -> bool:
+        """Copy a value of the column's dtype and shape; False, and nothing is done, for others."""
+        if type(value) is np.ndarray:
+            dtype = value.dtype
+            if value.shape != self.shape or (
+                dtype is not self._put_dtype
+                and (self._put_dtype is None or dtype != self._put_dtype)
+            ):
+                return False
+        elif type(value) not in self._put_types:
+            return False
+        try:
+            self.data[row] = value  # type: ignore[index]
+        except (IndexError, OverflowError):  # no room, or a Python number beyond the dtype
+            return False
+        return True
+
+    def set(self, row: int, value: Any) -> None:
+        """Convert a value.
+
+        Raises:
+            InvalidEpisodeError: it has another shape, or no dtype holds it and those before.
+        """
+        value = self._converted(row, value)
+        self._reserve(row, row + 1)
+        assert self.data is not None
+        self.data[row] = value
+
+    def hold(self, rows: npt.NDArray[Any]) -> None:
+        """Take an array for the rows in memory."""
+        self.shape, self.dtype, self.data = rows.shape[1:], rows.dtype, rows
+
+    def _reserve(self, used: int, rows: int) -> None:
+        assert self.data is not None
+        if rows > len(self.data):
+            larger = np.zeros((max(rows, 2 * len(self.data)), *self.data.shape[1:]), self.dtype)
+            larger[:used] = self.data[:used]
+            self.data = larger
+
+    def _converted(self, used: int, value: Any) -> Any:
+        """Bring a value to the column's shape and dtype, widening the column if it must."""
+        array = as_array(value, self.path)
+        if self.data is None:
+            self.shape, self.dtype = array.shape, array.dtype
+            self.data = np.zeros((_FIRST_CAPACITY, *array.shape), dtype=array.dtype)
+        if array.shape != self.shape:
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} has shape {array.shape}, expected {self.shape}"
+            )
+        assert self.dtype is not None
+        if array.dtype != self.dtype and not fits_exactly(array, self.dtype):
+            self._widen(used, array)
+        if array.dtype.kind == "O" and array.ndim == 0:
+            return array.item()  # NumPy would store the array itself in an array of objects
+        return array.astype(self.dtype)
+
+    def _widen(self, used: int, array: npt.NDArray[Any]) -> None:
+        assert self.data is not None
+        assert self.dtype is not None
+        if "O" in (array.dtype.kind, self.dtype.kind):
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} is text on some steps and a number on others"
+            )
+        wide = np.result_type(array.dtype, self.dtype)
+        before = (self.data[:used], array)
+        if not all(fits_exactly(part, wide) for part in (*before, *self._stored_parts())):
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} is {self.dtype} on some steps and {array.dtype} on "
+                "others, and no dtype holds both exactly"
+            )
+        if self._store is not None and self._place is not None:
+            place = None
+            for part in self._stored_parts():
+                place = self._store.add_rows(place, part.astype(wide))
+            self._place = place
+        self.data, self.dtype = self.data.astype(wide), wide
+        # from now on each value is looked at: the space's dtype is not that of the rows
+        self._put_dtype, self._put_types = None, frozenset()
+
+    def _stored_parts(self) -> Iterator[npt.NDArray[Any]]:
+        if self._place is not None:
+            rows, step = self._stored_rows(), self._part_rows()
+            for first in range(0, len(rows), step):
+                yield rows[first : first + step]
+
+    def _part_rows(self) -> int:
+        return max(8, _PART_BYTES // max(1, self.row_bytes) // 8 * 8)
+
+    def _stored_rows(self) -> npt.NDArray[Any]:
+        assert self._store is not None
+        assert self.shape is not None
+        return self._store.rows(self._place, self.dtype, (self.stored, *self.shape))
+
+    def is_inside(self, rows: int) -> bool:
+        """Whether the space holds all of the first rows, which were put."""
+        assert self.data is not None
+        part = self.data[:rows]
+        return (self._low is None or _all(part >= self._low)) and (
+            self._high is None or _all(part <= self._high)
+        )
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the rows have the shape and the dtype that the space says."""
+        return self._put_dtype is not None
+
+    def add_bytes(self, rows: int, parts: list[bytes]) -> None:
+        """Append the bytes of the first rows, up to a multiple of 8."""
+        assert self.data is not None
+        part = self.data[:rows].tobytes()
+        parts.append(part)
+        if len(part) & 7:
+            parts.append(bytes(-len(part) & 7))
+
+    def block(self, rows: int) -> npt.NDArray[Any]:
+        """Return the first rows in the dtype of the space."""
+        assert self.data is not None
+        with np.errstate(all="ignore"):  # of rows that were set
+            return self.data[:rows].astype(self._own_dtype, copy=False)
+
+    def save(self, rows: int) -> None:
+        """Write the first rows to the store, where they count once they are dropped here.
+
+        Raises:
+            OSError: the disk is full; nothing has changed.
+        """
+        if self.data is not None and self._store is not None and self.data.dtype.kind != "O":
+            place = self._place
+            if place is None and self.stored:  # of a key that was missing so far
+                place = self._store.add_zeros(None, self.stored * self.row_bytes)
+            self._saved = self._store.add_rows(place, self.data[:rows])
+
+    def drop(self, rows: int, used: int) -> None:
+        """Forget the first rows, which are saved; the others that are used become the first."""
+        if self.data is not None:
+            if self._store is None or self.data.dtype.kind == "O":
+                self._kept.append(self.data[:rows].copy())
+            self._place = self._saved
+            self.data[: used - rows] = self.data[rows:used].copy()
+        self.stored += rows
+
+    def clear(self) -> None:
+        """Begin with another episode, and with the dtype of the space."""
+        self.stored, self._place, self._saved, self._kept = 0, None, None, []
+        if self.data is not None and self.dtype is not self._own_dtype is not None:
+            self.data, self.dtype = self.data.astype(self._own_dtype), self._own_dtype
+            self._allow_put()
+
+    def stacked(self, rows: int) -> npt.NDArray[Any]:
+        """Return all rows, of which so many are in memory, as an array that stays as it is.
+
+        If the store has some of them, it has all of them then, unless the disk is full.
+        """
+        assert self.data is not None
+        if not self.stored:
+            return self.data[:rows].copy()
+        if self._store is None or self.data.dtype.kind == "O":
+            missing = self.stored - sum(map(len, self._kept))  # before the first value
+            before = np.full((missing, *self.data.shape[1:]), "", self.dtype)
+            return np.concatenate([before, *self._kept, self.data[:rows]])
+        try:
+            self.save(rows)
+        except OSError:
+            before = np.zeros((self.stored, *self.data.shape[1:]), self.dtype)
+            for number, part in enumerate(self._stored_parts()):
+                before[number * self._part_rows() :][: len(part)] = part
+            return np.concatenate([before, self.data[:rows]])
+        self.drop(rows, rows)
+        return self._stored_rows()
+
+
+def _all(flags: npt.NDArray[np.bool_]) -> bool:
+    return b"\0" not in flags.tobytes()  # of a short array in a third of the time of all()
+
+
+class TextColumn:
+    """The rows of a Text leaf, which stay in memory."""
+
+    row_bytes = 0
+    is_array = False
+    is_regular = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._kept: list[str] = []
+        self._data: list[str] = []
+
+    def put(self, row: int, value: Any) -> bool:
+        return False
+
+    def is_inside(self, rows: int) -> bool:
+        return False
+
+    def block(self, rows: int) -> list[str]:
+        return self._data[:rows]
+
+    def add_bytes(self, rows: int, parts: list[bytes]) -> None:
+        raise NotImplementedError
+
+    def set(self, row: int, value: Any) -> None:
+        if not isinstance(value, str):
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} must be a string, got {type(value).__name__}"
+            )
+        self._data[row:] = [str(value)]
+
+    def save(self, rows: int) -> None:
+        pass
+
+    def drop(self, rows: int, used: int) -> None:
+        self._kept += self._data[:rows]
+        del self._data[:rows]
+
+    def clear(self) -> None:
+        self._kept, self._data = [], []
+
+    def stacked(self, rows: int) -> list[str]:
+        return self._kept + self._data[:rows]
+
+
+class _Composite:
+    """What Dict and Tuple have in common; ``_all`` are their parts."""
+
+    def __init__(self, path: Path, parts: list[Node]) -> None:
+        self.path = path
+        self._all = parts
+        self.row_bytes: int = sum(part.row_bytes for part in parts)
+        self.is_array: bool = all(part.is_array for part in parts)
+
+    def is_inside(self, rows: int) -> bool:
+        return all(part.is_inside(rows) for part in self._all)
+
+    @property
+    def is_regular(self) -> bool:
+        return all(part.is_regular for part in self._all)
+
+    def add_bytes(self, rows: int, parts: list[bytes]) -> None:
+        for part in self._all:
+            part.add_bytes(rows, parts)
+
+    def save(self, rows: int) -> None:
+        for part in self._all:
+            part.save(rows)
+
+    def drop(self, rows: int, used: int) -> None:
+        for part in self._all:
+            part.drop(rows, used)
+
+    def clear(self) -> None:
+        for part in self._all:
+            part.clear()
+
+
+class DictNode(_Composite):
+    """The columns of a Dict space."""
+
+    def __init__(self, path: Path, parts: dict[str, Node]) -> None:
+        super().__init__(path, list(parts.values()))
+        self.parts = parts
+
+    def put(self, row: int, value: Any) -> bool:
+        if not isinstance(value, Mapping) or value.keys() != self.parts.keys():
+            return False
+        return all(part.put(row, value[key]) for key, part in self.parts.items())
+
+    def set(self, row: int, value: Any) -> None:
+        if not isinstance(value, Mapping) or value.keys() != self.parts.keys():
+            found = list(value) if isinstance(value, Mapping) else type(value).__name__
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} must have the keys {list(self.parts)}, got {found}"
+            )
+        for key, part in self.parts.items():
+            part.set(row, value[key])
+
+    def block(self, rows: int) -> dict[str, Any]:
+        return {key: part.block(rows) for key, part in self.parts.items()}
+
+    def stacked(self, rows: int) -> dict[str, Any]:
+        return {key: part.stacked(rows) for key, part in self.parts.items()}
+
+
+class TupleNode(_Composite):
+    """The columns of a Tuple space."""
+
+    def put(self, row: int, value: Any) -> bool:
+        if not isinstance(value, _SEQUENCES) or len(value) != len(self._all):
+            return False
+        return all(part.put(row, entry) for part, entry in zip(self._all, value, strict=True))
+
+    def set(self, row: int, value: Any) -> None:
+        if not isinstance(value, _SEQUENCES) or len(value) != len(self._all):
+            found = len(value) if isinstance(value, _SEQUENCES) else type(value).__name__
+            raise InvalidEpisodeError(
+                f"{join_path(self.path)} must be a tuple of {len(self._all)}, got {found}"
+            )
+        for part, entry in zip(self._all, value, strict=True):
+            part.set(row, entry)
+
+    def block(self, rows: int) -> tuple[Any, ...]:
+        return tuple(part.block(rows) for part in self._all)
+
+    def stacked(self, rows: int) -> tuple[Any, ...]:
+        return tuple(part.stacked(rows) for part in self._all)
+
+
+Node = Column | TextColumn | DictNode | TupleNode
+
+
+def node(
+    space: gym.Space,
+    path: Path,
+    *,
+    store: RowStore | None = None,
+) -> Node:
+    """Return the columns of a space's values.
+
+    Args:
+        space: what a space of another package holds is shown by its first value.
+        path: of the values.
+        store: where rows go that memory has no room for.
+
+    Example:
+        >>> column = node(spaces.Discrete(3), ("actions",))
+        >>> column.put(0, 2), column.put(1, 0.5)
+        (True, False)
+        >>> column.set(1, 0.5)
+        >>> column.stacked(2)
+        array([2. , 0.5])
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {key: node(part, (*path, key), store=store) for key, part in space.spaces.items()}
+        return DictNode(path, parts)
+    if isinstance(space, spaces.Tuple):
+        entries = enumerate(space.spaces)
+        return TupleNode(path, [node(part, (*path, index), store=store) for index, part in entries])
+    if isinstance(space, spaces.Text):
+        return TextColumn(path)
+    return Column(path, space, store=store)
