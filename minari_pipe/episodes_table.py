@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,9 @@ import numpy.typing as npt
 from minari_pipe.episode import REWARD_STATISTICS, reward_statistics
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.query import Query
+from minari_pipe.query_columns import selected
 from minari_pipe.storage.base import MinariStorage
+from minari_pipe.storage.segment import AttributeTable
 
 #: columns that every table has, in this order
 COLUMNS = ("id", "seed", "total_steps", "return", *REWARD_STATISTICS, "options")
@@ -50,18 +54,39 @@ class EpisodeTable:
             episode_indices: their numbers in the storage, shape ``(N,)``.
         """
         self._storage = storage
-        self._rows: list[dict[str, Any]] = []
-        indices = [int(index) for index in episode_indices]
-        attributes = storage.get_episode_metadata(indices)
-        for index, own in zip(indices, attributes, strict=True):
-            row = {**dict.fromkeys(COLUMNS), **own, "id": index}
+        self._indices = np.array(episode_indices, dtype=np.int64)
+        #: columns of which every episode has a number, each of one kind
+        self._numbers: dict[str, npt.NDArray[Any]] = {}
+        #: what else the episodes have
+        self._others: Sequence[Mapping[str, Any]] | None = None
+        table = _attribute_table(storage, self._indices)
+        if table is None:
+            self._others = list(storage.get_episode_metadata(self._indices.tolist()))
+            return
+        self._others = table.others
+        self._numbers = _with_own_columns(table.numbers, self._indices)
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        """A dict for each episode, with all that it has; None where it lacks a usual column."""
+        stored = {name: values.tolist() for name, values in self._numbers.items()}
+        numbers: Iterable[tuple[Any, ...]] = zip(*stored.values()) if stored else repeat(())
+        others: Iterable[Mapping[str, Any]] = repeat({}) if self._others is None else self._others
+        rows: list[dict[str, Any]] = []
+        for index, own, other in zip(self._indices.tolist(), numbers, others):
+            row = {**dict.fromkeys(COLUMNS), **dict(zip(stored, own)), **other, "id": index}
             for name in REWARD_STATISTICS:
                 if not isinstance(row[name], int | float | np.integer | np.floating):
                     row[name] = None  # what is no number is as good as not stored
             row["return"] = row["rewards_sum"]
-            self._rows.append(row)
-        custom = dict.fromkeys(name for row in self._rows for name in row)
-        self._columns = list(dict.fromkeys([*COLUMNS, *custom]))
+            rows.append(row)
+        return rows
+
+    @cached_property
+    def _columns(self) -> list[str]:
+        others = () if self._others is None else self._others
+        custom = (name for other in others for name in other)
+        return list(dict.fromkeys([*COLUMNS, *self._numbers, *custom]))
 
     @property
     def columns(self) -> list[str]:
@@ -74,7 +99,7 @@ class EpisodeTable:
 
     def __len__(self) -> int:
         """Number of episodes."""
-        return len(self._rows)
+        return len(self._indices)
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
         """Return a column, shape ``(N,)``.
@@ -85,11 +110,15 @@ class EpisodeTable:
         Raises:
             ConfigError: there is no such column.
         """
-        if column not in self._columns:
+        if column not in self._numbers and column not in self._columns:
             raise ConfigError(
                 f"no column {column!r}.{did_you_mean(column, self._columns)} "
                 f"The columns are {', '.join(self._columns)}"
             )
+        if column in self._numbers:
+            values = self._numbers[column]
+            small = values.dtype.kind == "u" and not (values > np.iinfo(np.int64).max).any()
+            return values.astype(np.int64) if small else values.copy()
         self._complete({column})
         return _array([row.get(column) for row in self._rows])
 
@@ -128,14 +157,24 @@ class EpisodeTable:
             array([False,  True])
         """
         parsed = Query.parse(query)
-        if self._rows:  # without episodes nothing tells which columns they would have
+        if len(self):
+            met = selected(parsed, self._numbers, len(self))
+            if met is not None:
+                return met
+            # without episodes nothing tells which columns they would have
             parsed.check_columns(self._columns)
         self._complete(parsed.columns)
         return np.array([parsed(row) for row in self._rows], dtype=bool)
 
     def _complete(self, columns: set[str] | frozenset[str]) -> None:
         """Compute the statistics that are among these columns and were not stored."""
-        wanted = [name for name in ("return", *REWARD_STATISTICS) if name in columns]
+        wanted = [
+            name
+            for name in ("return", *REWARD_STATISTICS)
+            if name in columns and name not in self._numbers
+        ]
+        if not wanted:
+            return
         lacking = [row for row in self._rows if any(row[name] is None for name in wanted)]
         if not lacking:
             return
@@ -163,6 +202,75 @@ class EpisodeTable:
         rest = len(self) - _SHOWN_ROWS
         more = [f"... and {rest} more"] if rest > 0 else []
         return "\n".join([f"EpisodeTable of {len(self)} episodes", *text, *more])
+
+
+def select(
+    storage: MinariStorage, episode_indices: npt.NDArray[np.int_], query: str
+) -> npt.NDArray[np.bool_]:
+    """Tell which episodes meet a condition, as :meth:`EpisodeTable.select`, for a single one.
+
+    Of a storage that has numbers in columns, the ones of the condition are all that is read.
+
+    Args:
+        storage: where the episodes are.
+        episode_indices: their numbers in the storage, shape ``(N,)``.
+        query: see :meth:`minari_pipe.MinariDataset.where`.
+
+    Raises:
+        ConfigError: the query is malformed, or names a column that is not there.
+
+    Example:
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> select(step_index_dataset(lengths=(2, 3)).storage, np.array([1, 0]), "return > 3")
+        array([ True, False])
+    """
+    parsed = Query.parse(query)
+    numbers = _numbers(storage, episode_indices, parsed.columns)
+    met = None if numbers is None else selected(parsed, numbers, len(episode_indices))
+    return EpisodeTable(storage, episode_indices).select(query) if met is None else met
+
+
+def returns(
+    storage: MinariStorage, episode_indices: npt.NDArray[np.int_]
+) -> npt.NDArray[np.float64]:
+    """Return the undiscounted return of each episode, shape ``(N,)``, in reward units.
+
+    Example:
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> returns(step_index_dataset(lengths=(2, 3)).storage, np.array([1, 0]))
+        array([6., 3.])
+    """
+    numbers = _numbers(storage, episode_indices, {"return"})
+    if numbers is None or "return" not in numbers:
+        numbers = {"return": EpisodeTable(storage, episode_indices)["return"]}
+    return numbers["return"].astype(np.float64)
+
+
+def _attribute_table(
+    storage: MinariStorage, indices: npt.NDArray[np.int_], names: Collection[str] | None = None
+) -> AttributeTable | None:
+    """The attributes of episodes in columns, if the storage has them so."""
+    return storage.get_attribute_table(indices, names)
+
+
+def _numbers(
+    storage: MinariStorage, indices: npt.NDArray[np.int_], names: Collection[str]
+) -> dict[str, npt.NDArray[Any]] | None:
+    """Those of the named columns that are numbers; None if the storage has no columns."""
+    stored = {"rewards_sum" if name == "return" else name for name in names}
+    table = _attribute_table(storage, indices, stored)
+    return None if table is None else _with_own_columns(table.numbers, indices)
+
+
+def _with_own_columns(
+    numbers: dict[str, npt.NDArray[Any]], indices: npt.NDArray[np.int_]
+) -> dict[str, npt.NDArray[Any]]:
+    """Add the columns that are not stored under their names."""
+    found = {**numbers, "id": indices}
+    found.pop("return", None)
+    if "rewards_sum" in found:
+        found["return"] = found["rewards_sum"]
+    return found
 
 
 def _text(value: Any) -> str:

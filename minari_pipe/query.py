@@ -74,6 +74,7 @@ class Query:
     Attributes:
         text: the expression.
         columns: names of the columns that it reads.
+        tree: what was parsed and checked, with the names as they are written.
 
     Example:
         >>> query = Query.parse("total_steps > 2 and options.goal[0] != 1")
@@ -87,7 +88,7 @@ class Query:
 
     text: str
     columns: frozenset[str]
-    _tree: ast.expr
+    tree: ast.expr
 
     @classmethod
     def parse(cls, text: str) -> Query:
@@ -137,7 +138,7 @@ class Query:
             ConfigError: values of this row cannot be compared or computed with.
         """
         try:
-            return _truth(_value(self._tree, row)) is True
+            return _truth(_value(self.tree, row)) is True
         except _RowError as fault:
             raise ConfigError(f"query {self.text!r}, episode {row.get('id')}: {fault}") from None
 
@@ -278,10 +279,10 @@ def _value(node: ast.expr, row: Mapping[str, Any]) -> Any:
             truth = _truth(_value(node.operand, row))
             return None if truth is None else not truth
         case ast.UnaryOp():
-            return _computed(_SIGNS[type(node.op)], _value(node.operand, row))
+            return computed(_SIGNS[type(node.op)], _value(node.operand, row))
         case ast.BinOp():
             operands = _value(node.left, row), _value(node.right, row)
-            return _computed(_ARITHMETIC[type(node.op)], *operands)
+            return computed(_ARITHMETIC[type(node.op)], *operands)
         case ast.Compare():
             return _comparison(node, row)
         case ast.Call(func=ast.Name(id=name)):
@@ -290,7 +291,7 @@ def _value(node: ast.expr, row: Mapping[str, Any]) -> Any:
                 return None
             if name == "len" and isinstance(argument, str | list | tuple | dict | np.ndarray):
                 return len(argument)
-            return _computed(_FUNCTIONS[name], argument)
+            return computed(_FUNCTIONS[name], argument)
     raise AssertionError(node)  # the parser has refused everything else
 
 
@@ -347,7 +348,8 @@ def _decided(function: Callable[[Any, Any], Any], values: tuple[Any, Any]) -> bo
         raise _RowError(f"{shown} cannot be compared") from None
 
 
-def _computed(function: Callable[..., Any], *values: Any) -> Any:
+def computed(function: Callable[..., Any], *values: Any) -> Any:
+    """Return what a function gives for numbers, as a query computes; None if one is unknown."""
     if any(value is None for value in values):
         return None
     values = tuple(

@@ -6,7 +6,7 @@ episodes as that order needs: one if it is the view's, ``buffer_episodes`` if it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, TypeVar
@@ -231,47 +231,61 @@ class _Steps:
     left: Ints
 
     @classmethod
-    def join(cls, episodes: list[tuple[dict[str, Any], dict[str, Any]]]) -> _Steps:
-        """Join episodes, each with its attributes; at least one."""
-        lengths = [len(episode["rewards"]) for episode, _ in episodes]
-        for (episode, _), steps in zip(episodes, lengths, strict=True):
-            for name, rows in (("observations", steps + 1), ("actions", steps)):
-                for path, leaf in leaves(episode[name], (name,)):
-                    if len(leaf) != rows:
-                        raise CorruptDatasetError(
-                            f"episode {episode['id']}: {join_path(path)} has {len(leaf)} rows, "
-                            f"expected {rows}: it has {steps} rewards"
-                        )
-        step = [np.arange(steps) for steps in lengths]
-        known = [np.ones(steps, bool) for steps in lengths]
-        for (_, attributes), own in zip(episodes, known, strict=True):
-            own[-1:] = not attributes.get(FINAL_OBSERVATION_MISSING, False)
-        first_rows = np.cumsum([0, *(steps + 1 for steps in lengths[:-1])])
-        columns = {
-            name: _concatenate([episode[name] for episode, _ in episodes])
-            for name in ("observations", "actions", "rewards", "terminations", "truncations")
-        }
+    def join(cls, episodes: list[tuple[dict[str, Any], bool]]) -> _Steps:
+        """Join episodes, each with whether its final observation is known; at least one."""
+        read = [episode for episode, _ in episodes]
+        lengths = np.array([len(episode["rewards"]) for episode in read])
+        ends = np.cumsum(lengths)
+        known = np.array([known for _, known in episodes])
+        next_known = np.ones(ends[-1], bool)
+        next_known[ends[~known & (lengths > 0)] - 1] = False
+        place = np.arange(ends[-1])
+        step = place - np.repeat(ends - lengths, lengths)
         return cls(
-            **columns,
-            row=np.concatenate(step) + np.repeat(first_rows, lengths),
-            next_known=np.concatenate(known),
-            episode_id=np.repeat([int(episode["id"]) for episode, _ in episodes], lengths),
-            step=np.concatenate(step),
-            left=np.concatenate([steps - own for steps, own in zip(lengths, step, strict=True)]),
+            observations=_joined_column(read, "observations", lengths + 1),
+            actions=_joined_column(read, "actions", lengths),
+            rewards=_concatenate([episode["rewards"] for episode in read]),
+            terminations=_concatenate([episode["terminations"] for episode in read]),
+            truncations=_concatenate([episode["truncations"] for episode in read]),
+            # each episode before has a row more than steps
+            row=place + np.repeat(np.arange(len(read)), lengths),
+            next_known=next_known,
+            episode_id=np.repeat([int(episode["id"]) for episode in read], lengths),
+            step=step,
+            left=np.repeat(lengths, lengths) - step,
         )
 
 
+def _joined_column(episodes: list[dict[str, Any]], name: str, rows: Ints) -> Any:
+    """Join a column of episodes whose leaves must have so many rows."""
+
+    def joined(*parts: Any) -> Any:
+        found = np.array([len(part) for part in parts])
+        if (found != rows).any():
+            place = int(np.argmax(found != rows))
+            episode = episodes[place]
+            for path, leaf in leaves(episode[name], (name,)):
+                if len(leaf) != rows[place]:
+                    raise CorruptDatasetError(
+                        f"episode {episode['id']}: {join_path(path)} has {len(leaf)} rows, "
+                        f"expected {rows[place]}: it has {len(episode['rewards'])} rewards"
+                    )
+        return _one_after_another(*parts)
+
+    return map_leaves(joined, *(episode[name] for episode in episodes))
+
+
 def _transition_batch(steps: _Steps, chosen: Ints) -> TransitionBatch:
-    row = steps.row[chosen]
+    row = steps.row.take(chosen)
     return TransitionBatch(
         observations=_take(steps.observations, row),
         actions=_take(steps.actions, chosen),
-        rewards=steps.rewards[chosen],
+        rewards=steps.rewards.take(chosen),
         next_observations=_take(steps.observations, row + 1),
-        terminations=steps.terminations[chosen],
-        truncations=steps.truncations[chosen],
-        episode_ids=steps.episode_id[chosen],
-        steps=steps.step[chosen],
+        terminations=steps.terminations.take(chosen),
+        truncations=steps.truncations.take(chosen),
+        episode_ids=steps.episode_id.take(chosen),
+        steps=steps.step.take(chosen),
     )
 
 
@@ -331,13 +345,25 @@ def _buffers(
     indices = [int(index) for index in episode_indices]
     episodes = zip(
         map(_needed, storage.get_episodes(indices)),
-        storage.get_episode_metadata(indices),
+        _finals_known(storage, indices),
         strict=True,
     )
     while held := list(islice(episodes, size)):
         steps = _Steps.join(held)
         held.clear()  # they were copied
         yield steps
+
+
+def _finals_known(storage: MinariStorage, indices: list[int]) -> Iterable[bool]:
+    """Whether the final observation of each episode was recorded."""
+    name = FINAL_OBSERVATION_MISSING
+    table = storage.get_attribute_table(np.array(indices, np.int64), [name])
+    if table is not None and name in table.numbers:
+        return (table.numbers[name] == 0).tolist()
+    if table is not None and table.others is None:
+        return [True] * len(indices)
+    found = storage.get_episode_metadata(indices) if table is None else table.others
+    return (not attributes.get(name, False) for attributes in found or ())
 
 
 def _needed(episode: dict[str, Any]) -> dict[str, Any]:
@@ -355,12 +381,15 @@ def _join(batches: list[Batch]) -> Batch:
 
 
 def _concatenate(trees: list[Any]) -> Any:
-    def joined(*parts: Any) -> Any:
-        if isinstance(parts[0], list):
-            return [row for part in parts for row in part]
-        return np.concatenate(parts)
+    return map_leaves(_one_after_another, *trees)
 
-    return trees[0] if len(trees) == 1 else map_leaves(joined, *trees)
+
+def _one_after_another(*parts: Any) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], list):
+        return [row for part in parts for row in part]
+    return np.concatenate(parts)
 
 
 def _take(tree: Any, index: Ints, mask: npt.NDArray[np.bool_] | None = None) -> Any:
@@ -374,8 +403,8 @@ def _take(tree: Any, index: Ints, mask: npt.NDArray[np.bool_] | None = None) -> 
                 [leaf[i] if shown else "" for i, shown in zip(*row, strict=True)]
                 for row in zip(index, mask, strict=True)
             ]
-        rows = leaf[index]
-        if mask is not None:
+        rows = leaf.take(index, axis=0)
+        if mask is not None and not mask.all():
             rows[~mask] = np.zeros((), leaf.dtype)
         return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import minari
@@ -17,8 +18,10 @@ from minari_pipe.episode import REWARD_STATISTICS, EpisodeBuffer
 from minari_pipe.episodes_table import COLUMNS, EpisodeTable
 from minari_pipe.errors import ConfigError
 from minari_pipe.library import load_dataset
+from minari_pipe.query import Query
 from minari_pipe.storage import MinariStorage
-from minari_pipe.storage.base import get_storage_keys
+from minari_pipe.storage.base import get_minari_storage, get_storage_keys
+from minari_pipe.storage.segment import AttributeTable
 from minari_pipe.testing import assert_same
 from tests.test_combine import create_with_real_minari
 from tests.test_dataset import episode
@@ -39,8 +42,40 @@ def buffers() -> list[EpisodeBuffer]:
     return [*found[:2], replace(found[2], seed=None)]
 
 
+def as_table(rows: list[dict[str, Any]]) -> AttributeTable:
+    """What storages that have the attributes in columns give."""
+    numbers: dict[str, Any] = {}
+    dtypes = {bool: np.bool_, int: np.int64, float: np.float64}
+    for name in rows[0] if rows else ():
+        plain = [np.asarray(row.get(name)).tolist() for row in rows]
+        kinds = {type(value) for value in plain}
+        if len(kinds) == 1 and kinds <= dtypes.keys():
+            signed = kinds != {int} or max(plain) < 2**63
+            numbers[name] = np.array(plain, dtypes[kinds.pop()] if signed else np.uint64)
+    others = [{k: v for k, v in row.items() if k not in numbers} for row in rows]
+    return AttributeTable(numbers, others if any(others) else None)
+
+
+@pytest.fixture(params=["rows", "columns"])
+def in_columns(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storages give the attributes of episodes one by one, or in columns."""
+
+    def attribute_table(
+        self: MinariStorage, indices: Any, names: Any = None
+    ) -> AttributeTable | None:
+        table = as_table(list(self.get_episode_metadata(indices)))
+        if names is None:
+            return table
+        numbers = {name: found for name, found in table.numbers.items() if name in names}
+        return AttributeTable(numbers, table.others if numbers.keys() < set(names) else None)
+
+    method = attribute_table if request.param == "columns" else lambda *arguments: None
+    for kind in (MinariStorage, *map(get_minari_storage, get_storage_keys())):
+        monkeypatch.setattr(kind, "get_attribute_table", method, raising=False)
+
+
 @pytest.fixture(params=get_storage_keys())
-def dataset(request, tmp_path: Path) -> MinariDataset:
+def dataset(request, tmp_path: Path, in_columns) -> MinariDataset:
     storage = MinariStorage.new(
         tmp_path / "data", spaces.Discrete(100), spaces.Discrete(9), data_format=request.param
     )
@@ -179,7 +214,7 @@ def without_statistics(path: Path) -> MinariDataset:
 
 
 def test_statistics_that_were_not_stored_are_computed_only_when_asked_for(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch, in_columns
 ) -> None:
     storage = MinariStorage.new(tmp_path / "data", spaces.Discrete(100), spaces.Discrete(9))
     storage.update_metadata({"dataset_id": "aa/b-v0", "minari_version": "0.5.4"})
@@ -208,7 +243,7 @@ def test_statistics_that_were_not_stored_are_computed_only_when_asked_for(
     assert dataset.returns().tolist() == [0.0, 2.0, 6.0]
 
 
-def test_a_table_of_real_minari_s_episodes(tmp_path: Path, monkeypatch) -> None:
+def test_a_table_of_real_minari_s_episodes(tmp_path: Path, in_columns) -> None:
     """Real Minari stores no statistics when it creates a dataset from buffers."""
     create_with_real_minari("aa/theirs-v0", [replace(b, metadata={}) for b in buffers()])
     table = load_dataset("aa/theirs-v0").episodes
@@ -238,3 +273,25 @@ def test_the_table_shows_its_first_rows(dataset: MinariDataset) -> None:
     dataset.update_dataset_from_buffer([episode(number) for number in range(12)])
     assert repr(dataset.episodes).splitlines()[-1] == "... and 5 more"
     assert repr(dataset[:0].episodes).startswith("EpisodeTable of 0 episodes\n")
+
+
+def test_numbers_in_columns_are_selected_without_asking_a_row(
+    dataset: MinariDataset, monkeypatch
+) -> None:
+    columnar = dataset.storage.get_attribute_table([0]) is not None
+    asked: list[str] = []
+    monkeypatch.setattr(Query, "__call__", lambda self, row: asked.append(self.text) or True)
+    assert len(dataset.where("return / total_steps >= 1 and id < 2 and success == False")) > 0
+    assert bool(asked) != columnar
+    asked.clear()
+    dataset.where("seed != 0")  # one has none
+    assert asked
+
+
+def test_a_column_is_the_caller_s_own(dataset: MinariDataset) -> None:
+    table = dataset.episodes
+    for name in ("id", "total_steps", "return"):
+        table[name][:] = 7
+    assert table["total_steps"].tolist() == [1, 2, 3]
+    assert table["id"].tolist() == dataset.episode_indices.tolist() == [0, 1, 2]
+    assert table["return"].tolist() == table["rewards_sum"].tolist() == [0.0, 2.0, 6.0]
