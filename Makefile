@@ -1,11 +1,11 @@
-# make demo | test | test-all: each does everything on a machine with python3 >= 3.11, make and git.
+# make demo | test | test-all | bench: each does everything on a machine with python3 >= 3.11, make and git.
 PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all bench lint clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python -m minari_pipe +dataset=door_expert
@@ -17,6 +17,10 @@ test: $(VENV)/test.stamp lint
 
 test-all: export MINARI_PIPE_FULL = 1
 test-all: test
+
+# SMALL=1: smaller sizes, within 3 minutes
+bench: $(VENV)/bench.stamp
+	$(BIN)/python -m benchmarks $(if $(SMALL),--small)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
@@ -37,6 +41,10 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/bench.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[bench]'
 	@touch $@
 
 clean:

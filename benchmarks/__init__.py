@@ -1,0 +1,12 @@
+"""How fast this library is beside real Minari and what the machine allows, in one process.
+
+::
+
+    make bench                                   every case, at the sizes of the goals
+    make bench SMALL=1                           smaller sizes, within 3 minutes
+    python -m benchmarks --only 'create arrow'   the cases whose name and size match a pattern
+    python -m benchmarks --table                 put the figures of results.json into README.md
+
+``cases/`` says what is measured and what is to be reached, ``measure.py`` how, ``report.py`` and
+``chart.py`` show it.
+"""

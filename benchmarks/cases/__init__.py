@@ -1,0 +1,50 @@
+"""All cases, in the order in which they run: those that share data stand together."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.cases import collecting, memory, reading, selecting, writing
+from benchmarks.measure import Case, Goal
+from benchmarks.work import Shape
+
+
+def all_cases() -> list[Case]:
+    """Return every case of both runs.
+
+    Example:
+        >>> len({case.title for case in all_cases()}) == len(all_cases())
+        True
+    """
+    return [
+        *writing.cases(),
+        *reading.cases(),
+        *selecting.cases(),
+        *collecting.cases(),
+        *memory.cases(),
+    ]
+
+
+def tiny_cases() -> list[Case]:
+    """Return a few of next to no data: they warm up, and show that everything runs."""
+    shape = Shape(3, 4)
+    collect = partial(collecting.collect, "vectors-4", steps=8)
+    return [
+        Case("write", "create hdf5", "tiny", partial(writing.create, shape), Goal(ratio=1e9)),
+        Case("write", "create arrow", "tiny", partial(writing.create, shape, "arrow")),
+        Case("write", "combine two", "tiny", partial(writing.combine, shape)),
+        Case("read", "iterate hdf5", "tiny", partial(reading.iterate, shape, fresh=True)),
+        Case("read", "filter by a statistic", "tiny", selecting.filter_by_statistic(shape)),
+        *(
+            Case(
+                "collect",
+                f"collect {data_format}",
+                "tiny",
+                partial(collect, data_format=data_format),
+                Goal(at_most=1e9),
+                unit="µs/step",
+                steps=8,
+            )
+            for data_format in ("hdf5", "arrow")
+        ),
+    ]

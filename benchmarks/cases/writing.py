@@ -1,0 +1,137 @@
+"""Creating, appending to and combining datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from benchmarks import work
+from benchmarks.cases import limits
+from benchmarks.measure import Case, Goal, Side, Sides, When
+from benchmarks.work import Shape
+
+SHORT, MANY, LONG = Shape(2_000, 20), Shape(10_000, 20), Shape(100, 1000)
+NESTED = Shape(2_000, 20, nested=True)
+
+
+def cases() -> Iterator[Case]:
+    """Yield the cases."""
+    for shape, goal, when in (
+        (Shape(200, 20), Goal(), When.SMALL),
+        (Shape(500, 20), Goal(), When.BOTH),
+        (SHORT, Goal(ratio=70, of_limit=0.6), When.FULL),
+        (MANY, Goal(ratio=100, of_limit=0.6), When.FULL),
+        (Shape(2_000, 20, spread=True), Goal(), When.FULL),
+        (LONG, Goal(ratio=8, of_limit=0.6), When.BOTH),
+    ):
+        yield Case("write", "create hdf5", str(shape), partial(create, shape), goal, when=when)
+    yield Case(
+        "write",
+        "create hdf5, 3 + 6 leaves",
+        str(NESTED),
+        partial(create, NESTED),
+        Goal(ratio=50),
+        when=When.FULL,
+    )
+    small_nested = Shape(300, 20, nested=True)
+    yield Case(
+        "write",
+        "create hdf5, 3 + 6 leaves",
+        str(small_nested),
+        partial(create, small_nested),
+        when=When.SMALL,
+    )
+    for shape, goal, when in (
+        (Shape(100, 20), Goal(), When.SMALL),
+        (Shape(250, 20), Goal(), When.FULL),
+        (Shape(200, 20), Goal(), When.SMALL),
+        (Shape(500, 20), Goal(ratio=70, of_limit=0.7), When.FULL),
+        (Shape(1_000, 20), Goal(ratio=70, of_limit=0.7), When.FULL),
+        (LONG, Goal(), When.FULL),
+    ):
+        yield Case(
+            "write", "create arrow", str(shape), partial(_create_arrow, shape), goal, when=when
+        )
+    for shape, when in ((Shape(500, 20), When.BOTH), (SHORT, When.FULL), (MANY, When.FULL)):
+        yield Case("write", "append one episode", str(shape), partial(_append, shape), when=when)
+    for shape, goal, when in (
+        (Shape(100, 20), Goal(), When.SMALL),
+        (Shape(250, 20), Goal(), When.FULL),
+        (SHORT, Goal(ratio=300), When.FULL),
+        (LONG, Goal(ratio=10), When.BOTH),
+    ):
+        yield Case("write", "combine two", f"2 × {shape}", partial(combine, shape), goal, when=when)
+    for data_format, shape, goal in (
+        ("hdf5", Shape(500, 20), Goal(ratio=2)),
+        ("arrow", Shape(100, 20), Goal()),
+    ):
+        yield Case(
+            "write",
+            f"file size {data_format}",
+            str(shape),
+            partial(_file_size, shape, data_format),
+            goal,
+            unit="MB",
+            repeats=1,
+        )
+
+
+def create(shape: Shape, data_format: str = "hdf5") -> Sides:
+    """Create a dataset of buffers."""
+
+    def side(library: str) -> Side:
+        dataset_id = f"bench/created-{library}-v0"
+        held = work.buffers(library, shape)
+        return Side(
+            partial(work.create_from, library, dataset_id, held, shape, data_format),
+            before=partial(work.remove, dataset_id),
+            after=partial(work.remove, dataset_id),
+        )
+
+    return {"limit": limits.save(shape), "here": side("here"), "minari": side("minari")}
+
+
+def _create_arrow(shape: Shape) -> Sides:
+    dataset_id = work.dataset("here", shape, "arrow")
+    return {**create(shape, "arrow"), "limit": limits.two_files_each(dataset_id)}
+
+
+def _append(shape: Shape) -> Sides:
+    def side(library: str) -> Side:
+        copy = work.copied(work.dataset(library, shape))
+        dataset = work.LIBRARIES[library].load_dataset(copy)
+        buffer = work.buffers(library, Shape(1, shape.steps))
+        return Side(lambda: dataset.update_dataset_from_buffer(buffer), before=lambda: None)
+
+    return {"here": side("here"), "minari": side("minari")}
+
+
+def combine(shape: Shape) -> Sides:
+    """Combine two datasets into a new one."""
+
+    def side(library: str) -> Side:
+        parts = [work.dataset(library, shape), work.dataset(library, shape, copy="b")]
+        new_id = f"bench/combined-{library}-v0"
+        module = work.LIBRARIES[library]
+
+        def run() -> Any:
+            return module.combine_datasets([module.load_dataset(part) for part in parts], new_id)
+
+        remove = partial(work.remove, new_id)
+        return Side(run, before=remove, after=remove)
+
+    copy = limits.copy_files(work.dataset("here", shape), work.dataset("here", shape, copy="b"))
+    return {"limit": copy, "here": side("here"), "minari": side("minari")}
+
+
+def _file_size(shape: Shape, data_format: str) -> Sides:
+    def size(library: str) -> float:
+        return work.size_of(work.folder(work.dataset(library, shape, data_format))) / 1e6
+
+    payload = sum(array.nbytes for column in work.columns(shape) for array in column)
+    return {
+        "limit": Side(lambda: payload / 1e6),
+        "here": Side(partial(size, "here")),
+        "minari": Side(partial(size, "minari")),
+    }

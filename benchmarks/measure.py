@@ -1,0 +1,330 @@
+"""What a case is, how its sides are measured beside each other, and what follows for its goal."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+Unit = Literal["s", "µs/step", "MB"]
+
+#: a shorter run is repeated within one measurement, where it leaves nothing behind
+_SHORTEST = 0.003
+_MOST_CALLS = 1000
+#: a first run that took longer counts: it shows what a first run costs, but caches matter little
+_WARM_UP = 0.1
+
+
+class When(Enum):
+    """Which runs a case belongs to."""
+
+    FULL = "full"
+    SMALL = "small"
+    BOTH = "both"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Time that something took: of the processors, with those of child processes, and in all."""
+
+    cpu: float
+    wall: float
+
+    @classmethod
+    def now(cls) -> Seconds:
+        """Return what the clocks show."""
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = time.process_time() + children.ru_utime + children.ru_stime
+        return cls(cpu, time.perf_counter())
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of those that are compared.
+
+    Attributes:
+        run: what is measured. Of a case in MB it returns them.
+        before: what goes before each run and does not count; without it a short run is repeated.
+        after: what goes after each run and does not count.
+    """
+
+    run: Callable[[], Any]
+    before: Callable[[], Any] | None = None
+    after: Callable[[], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A side that cannot run here.
+
+    Attributes:
+        reason: why.
+    """
+
+    reason: str
+
+
+Sides = Mapping[str, Side | Skipped]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is to be reached; None where nothing is asked for.
+
+    Attributes:
+        ratio: this library takes so many times less than Minari.
+        of_limit: share of the physical limit that it reaches.
+        at_most: what it takes, in the unit of the case.
+        beside_limit: ``at_most`` comes on top of what the limit takes.
+    """
+
+    ratio: float | None = None
+    of_limit: float | None = None
+    at_most: float | None = None
+    beside_limit: bool = False
+
+    def text(self, unit: Unit) -> str:
+        """Return it for a table."""
+        parts = []
+        if self.ratio is not None:
+            parts.append(f"{self.ratio:g}×")
+        if self.of_limit is not None:
+            parts.append(f"{self.of_limit:.0%}")
+        if self.at_most is not None:
+            beside = " + encoding" if self.beside_limit else ""
+            parts.append(f"≤ {shown(self.at_most, unit)}{beside}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that both libraries do.
+
+    Attributes:
+        group: part of the table.
+        name: what it is.
+        size: of the data, or of the run.
+        prepare: makes what the sides need and returns them: ``minari``, ``here``, and where there
+            is one ``limit``, which moves the same bytes by the shortest way. Of a case in
+            µs/step, ``bare`` is what the other sides stand on top of.
+        goal: what is to be reached.
+        unit: of its figures.
+        steps: by which a time is divided, of a case in µs/step.
+        repeats: how often each side runs, if there is time.
+        when: the run that it belongs to.
+    """
+
+    group: str
+    name: str
+    size: str
+    prepare: Callable[[], Sides]
+    goal: Goal = field(default_factory=Goal)
+    unit: Unit = "s"
+    steps: int = 1
+    repeats: int = 5
+    when: When = When.BOTH
+
+    @property
+    def title(self) -> str:
+        """Name and size."""
+        return f"{self.name}, {self.size}"
+
+
+@dataclass
+class Result:
+    """What came of a case; :meth:`record` is what ``results.json`` has of it."""
+
+    case: Case
+    repeats: dict[str, list[Any]]
+    skipped: dict[str, str]
+
+    def value(self, side: str) -> float | None:
+        """Return the median of a side in the unit of the case, None if it did not run."""
+        repeats = self.repeats.get(side)
+        if not repeats:
+            return None
+        if self.case.unit == "MB":
+            return statistics.median(repeats)
+        seconds = [repeat.cpu for repeat in repeats]
+        if self.case.unit == "s":
+            return statistics.median(seconds)
+        # each run stands beside the bare one of its round: what slows the machine slows both
+        bare = [repeat.cpu for repeat in self.repeats["bare"]]
+        rounds = zip(seconds, bare, strict=False)
+        return 1e6 * statistics.median(own - base for own, base in rounds) / self.case.steps
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times less this library takes than Minari."""
+        minari, here = self.value("minari"), self.value("here")
+        if minari is None or here is None:
+            return None
+        return minari / max(here, _least(self.case.unit))
+
+    @property
+    def of_limit(self) -> float | None:
+        """Share of the physical limit that this library reaches."""
+        limit, here = self.value("limit"), self.value("here")
+        if limit is None or here is None or self.case.unit != "s":
+            return None
+        return limit / here
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal is reached; None if there is none or it cannot be said."""
+        goal, here = self.case.goal, self.value("here")
+        judged: list[bool] = []
+        for wanted, found in ((goal.ratio, self.ratio), (goal.of_limit, self.of_limit)):
+            if wanted is not None and found is not None:
+                judged.append(found >= wanted)
+        if goal.at_most is not None and here is not None:
+            allowance = (self.value("limit") or 0.0) if goal.beside_limit else 0.0
+            judged.append(here <= goal.at_most + allowance)
+        return all(judged) if judged else None
+
+    @property
+    def goal_ratio(self) -> float | None:
+        """The ratio to Minari with which the goal would just be reached."""
+        goal, minari = self.case.goal, self.value("minari")
+        if goal.ratio is not None or goal.at_most is None or minari is None:
+            return goal.ratio
+        if self.case.unit == "MB":
+            return None  # a bound for every length, no matter what Minari needs for this one
+        allowance = (self.value("limit") or 0.0) if goal.beside_limit else 0.0
+        return minari / (goal.at_most + allowance)
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        case = self.case
+        names = list(self.repeats)
+        return {
+            "group": case.group,
+            "case": case.name,
+            "size": case.size,
+            "unit": case.unit,
+            "minari": self.value("minari"),
+            "here": self.value("here"),
+            "limit": self.value("limit"),
+            "ratio": self.ratio,
+            "of_limit": self.of_limit,
+            "goal": case.goal.text(case.unit),
+            "goal_ratio": self.goal_ratio,
+            "reached": self.reached,
+            "skipped": self.skipped,
+            "steps": case.steps,
+            "repeats": {
+                name: [
+                    asdict(repeat) if isinstance(repeat, Seconds) else repeat
+                    for repeat in self.repeats[name]
+                ]
+                for name in names
+            },
+        }
+
+
+def _least(unit: Unit) -> float:
+    """What stands for nothing, where a difference of two measurements vanishes in their noise."""
+    return {"s": 1e-9, "µs/step": 0.05, "MB": 1e-3}[unit]
+
+
+def measure(case: Case, *, seconds: float) -> Result:
+    """Run the sides of a case by turns.
+
+    Args:
+        case: what to run.
+        seconds: wall time after which a side is not run again; once it always is.
+    """
+    skipped: dict[str, str] = {}
+    sides: dict[str, Side] = {}
+    for name, side in case.prepare().items():
+        if isinstance(side, Skipped):
+            skipped[name] = side.reason
+        else:
+            sides[name] = side
+    gc.collect()
+    gc.freeze()  # the data of a case are nothing to look through again and again
+    try:
+        repeats = _by_turns(case, sides, skipped, seconds)
+    finally:
+        gc.unfreeze()
+    return Result(case, repeats, skipped)
+
+
+def _by_turns(
+    case: Case, sides: dict[str, Side], skipped: dict[str, str], seconds: float
+) -> dict[str, list[Any]]:
+    repeats: dict[str, list[Any]] = {}
+    used = dict.fromkeys(sides, 0.0)
+    calls: dict[str, int] = {}
+    for _ in range(case.repeats):
+        turn = [name for name in sides if used[name] <= seconds and name != "bare"]
+        if turn and "bare" in sides:
+            turn.insert(0, "bare")  # each side is compared with the bare run of its round
+        for name in turn:
+            began = time.perf_counter()
+            try:
+                if name not in calls:
+                    first = _run(case, sides[name], 1)
+                    taken = first.wall if isinstance(first, Seconds) else _WARM_UP
+                    calls[name] = _calls(case, sides[name], taken)
+                    if taken >= _WARM_UP:  # else it was one
+                        repeats[name] = [first]
+                        used[name] += time.perf_counter() - began
+                        continue
+                repeats.setdefault(name, []).append(_run(case, sides[name], calls[name]))
+            except Exception as error:
+                if name != "minari":
+                    raise
+                skipped[name] = f"raises {type(error).__name__}: {str(error).splitlines()[0]}"
+                repeats.pop(name, None)
+                del sides[name]
+                continue
+            used[name] += time.perf_counter() - began
+    return repeats
+
+
+def _calls(case: Case, side: Side, taken: float) -> int:
+    """How many calls a measurement needs to be longer than the clock's noise."""
+    if case.unit == "MB" or side.before is not None or side.after is not None:
+        return 1
+    return max(1, min(_MOST_CALLS, int(_SHORTEST / max(taken, 1e-7))))
+
+
+def _run(case: Case, side: Side, calls: int) -> Any:
+    """One measurement: seconds of a call, or the megabytes that it returned."""
+    if side.before is not None:
+        side.before()
+    gc.collect()
+    began = Seconds.now()
+    for _ in range(calls):
+        returned = side.run()
+    ended = Seconds.now()
+    if side.after is not None:
+        side.after()
+    if case.unit == "MB":
+        return float(returned)
+    return Seconds((ended.cpu - began.cpu) / calls, (ended.wall - began.wall) / calls)
+
+
+def shown(value: float, unit: Unit) -> str:
+    """Return a figure with three digits and its unit.
+
+    Example:
+        >>> shown(0.0123, "s"), shown(1.5, "µs/step"), shown(240.0, "MB")
+        ('12.3 ms', '1.5 µs/step', '240 MB')
+    """
+    if unit != "s":
+        return f"{_three(value)} {unit}"
+    for name, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size or name == "µs":
+            return f"{_three(value / size)} {name}"
+    raise AssertionError(value)
+
+
+def _three(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
