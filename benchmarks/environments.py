@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import gymnasium as gym
@@ -11,14 +12,11 @@ import numpy.typing as npt
 from benchmarks.work import ACTION, OBSERVATION
 
 
-class Vectors(gym.Env):
-    """Observes one of 64 vectors that are there already, so that a step costs next to nothing."""
+class _Shown(gym.Env):
+    """Observes one of some arrays that are there already, so that a step costs next to nothing."""
 
-    def __init__(self, length: int) -> None:
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float64)
-        self.action_space = gym.spaces.Box(-1, 1, (ACTION,), np.float32)
-        self._shown = np.random.default_rng(0).standard_normal((64, OBSERVATION))
-        self._length, self._t = length, 0
+    def __init__(self, shown: npt.NDArray[Any], length: int) -> None:
+        self._shown, self._length, self._t = shown, length, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -27,27 +25,27 @@ class Vectors(gym.Env):
 
     def step(self, action: Any) -> Any:
         self._t += 1
-        return self._shown[self._t % 64].copy(), 0.5, False, self._t >= self._length, {}
+        shown = self._shown[self._t % len(self._shown)].copy()
+        return shown, 0.5, False, self._t >= self._length, {}
 
 
-class Images(gym.Env):
-    """Observes one of 16 images of 96 × 96 pixels in blocks, in episodes of 100 steps."""
+class Vectors(_Shown):
+    """Observes vectors, in episodes of a given length."""
+
+    def __init__(self, length: int) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (OBSERVATION,), np.float64)
+        self.action_space = gym.spaces.Box(-1, 1, (ACTION,), np.float32)
+        super().__init__(np.random.default_rng(0).standard_normal((64, OBSERVATION)), length)
+
+
+class Images(_Shown):
+    """Observes images of 96 × 96 pixels in blocks, in episodes of 100 steps."""
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(0, 255, (96, 96, 3), np.uint8)
         self.action_space = gym.spaces.Discrete(4)
         blocks = np.random.default_rng(0).integers(0, 255, (16, 12, 12, 3), dtype=np.uint8)
-        self._shown = np.kron(blocks, np.ones((1, 8, 8, 1), np.uint8))
-        self._t = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self._t = 0
-        return self._shown[0].copy(), {}
-
-    def step(self, action: Any) -> Any:
-        self._t += 1
-        return self._shown[self._t % 16].copy(), 1.0, False, self._t >= 100, {}
+        super().__init__(np.kron(blocks, np.ones((1, 8, 8, 1), np.uint8)), 100)
 
 
 def make(name: str) -> gym.Env:
@@ -73,7 +71,7 @@ def actions(env: gym.Env, count: int) -> list[npt.NDArray[Any]]:
 def recording_fault() -> str | None:
     """Return why Minari cannot record here, None if it can; imports what its first step does."""
     try:
-        import jax.tree_util  # noqa: F401
+        importlib.import_module("jax.tree_util")
     except ImportError:
         return "jax is not installed, without which Minari records nothing"
     return None

@@ -209,6 +209,35 @@ def test_many_chunks_of_minari_are_read_as_h5py_does(tmp_path: Path) -> None:
     assert_equal_files(path)
 
 
+@given(data=st.data())
+def test_tables_in_chunks_are_read_as_h5py_does(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Of whatever shape, written at once or by parts, between which other data may lie."""
+    path = tmp_path_factory.mktemp("file") / "x.hdf5"
+    sizes = st.tuples(st.integers(1, 40), st.integers(1, 12))
+    dtype = data.draw(st.sampled_from(["f8", "f4", "?", "u1", "i2", "c16", ">f4"]))
+    with h5py.File(path, "w") as file:
+        for number in range(data.draw(st.integers(1, 3))):
+            shape = data.draw(sizes)
+            values = np.arange(shape[0] * shape[1]).reshape(shape).astype(dtype)
+            written = data.draw(st.integers(0, shape[0]))
+            table = file.create_dataset(
+                f"x{number}",
+                (written, shape[1]),
+                dtype,
+                chunks=data.draw(sizes),
+                maxshape=(None, None),
+                fillvalue=np.ones((), dtype)[()],
+            )
+            table[...] = values[:written]
+            file.create_dataset(f"between{number}", data=np.arange(5))
+            table.resize(shape)
+            if data.draw(st.booleans()):
+                table[written:] = values[written:]
+    assert_equal_files(path)
+
+
 @pytest.mark.parametrize("order", [False, True], ids=["by name", "in order of creation"])
 def test_thousands_of_episodes_are_read_as_h5py_does(tmp_path: Path, order: bool) -> None:
     """Their names need a tree of several levels, or a fractal heap of indirect blocks."""

@@ -23,7 +23,6 @@ import mmap
 import struct
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,7 @@ from minari_pipe.storage.hdf5_format.trees import (
     chunks,
     symbol_table,
     tree_records,
+    whole_grid,
 )
 
 #: arrays up to this size are read without asking how they fit into the file
@@ -231,22 +231,28 @@ class Dataset(nodes.Dataset):
         except DAMAGE as error:
             raise _damaged(self.name, error) from error
 
-    def _pieces(self) -> list[tuple[tuple[int, ...], int, int, int]]:
-        """Return the chunks: offset, address, bytes, filter mask; all is one if not chunked."""
-        layout, shape, source = self._layout, self.shape or (), self._file.source
+    def _check_size(self) -> tuple[int, int]:
+        """Return how many bytes the values and a chunk have, if the file can hold as many."""
+        size = self._file.source.size
         needed = self._space.count * self._type.raw.itemsize
         chunk_bytes = self._type.raw.itemsize
         for step in self.chunks or ():
             chunk_bytes *= step
         if max(needed, chunk_bytes) > FREE_BYTES:
             packed = self.chunks is not None and self._filters
-            if needed > (MOST_PACKED if packed else _MOST_UNWRITTEN) * source.size or (
-                chunk_bytes > MOST_PACKED * source.size
+            if needed > (MOST_PACKED if packed else _MOST_UNWRITTEN) * size or (
+                chunk_bytes > MOST_PACKED * size
             ):
                 raise CorruptDatasetError(
-                    f"it declares {max(needed, chunk_bytes)} bytes of shape {shape} in chunks of "
-                    f"{self.chunks}, far more than its file can hold"
+                    f"it declares {max(needed, chunk_bytes)} bytes of shape {self.shape} in chunks "
+                    f"of {self.chunks}, far more than its file can hold"
                 )
+        return needed, chunk_bytes
+
+    def _pieces(self) -> list[tuple[tuple[int, ...], int, int, int]]:
+        """Return the chunks: offset, address, bytes, filter mask; all is one if not chunked."""
+        layout, shape, source = self._layout, self.shape or (), self._file.source
+        needed, chunk_bytes = self._check_size()
         if layout.kind != "chunked":
             if layout.size != needed and (needed or layout.address != UNDEFINED):
                 raise CorruptDatasetError(
@@ -265,8 +271,15 @@ class Dataset(nodes.Dataset):
         raw, shape = self._type.raw, self.shape or ()
         count = self._space.count
         source = self._file.source
-        pieces = self._pieces()
         layout = self._layout
+        chunk = self.chunks or ()
+        is_split = layout.kind == "chunked" and layout.address != UNDEFINED and chunk != shape
+        if is_split and len(shape) == 2 and not self._filters:
+            self._check_size()
+            tiled = self._tiled(shape, chunk)
+            if tiled is not None:
+                return tiled
+        pieces = self._pieces()
         if layout.kind == "compact":
             return np.frombuffer(layout.data, raw, count).copy()
         if layout.kind == "contiguous":
@@ -275,7 +288,6 @@ class Dataset(nodes.Dataset):
             if layout.address + layout.size > source.size:
                 raise CorruptDatasetError("its values are outside of the file")
             return np.frombuffer(source.data, raw, count, layout.address).copy()
-        chunk = self.chunks or ()
         inside = 1
         expected = 1
         for end, step in zip(shape, chunk):
@@ -283,8 +295,6 @@ class Dataset(nodes.Dataset):
             expected *= -(-end // step)
         if chunk == shape and len(pieces) == 1 and not self._filters:
             return np.frombuffer(source.data, raw, inside, pieces[0][1]).copy()
-        if len(pieces) == expected > 1 and len(shape) == 2 and not self._filters:
-            return self._tiled(shape, chunk, [piece[1] for piece in pieces])
         array = np.empty(shape, raw) if len(pieces) == expected else self._filled()
         for place, address, size, mask in pieces:
             if self._filters:
@@ -305,28 +315,28 @@ class Dataset(nodes.Dataset):
             array[here] = part[whole]
         return array
 
-    def _tiled(
-        self, shape: tuple[int, ...], chunk: tuple[int, ...], addresses: list[int]
-    ) -> npt.NDArray[Any]:
-        """Put together the chunks of a table, all of them there and in order, at once."""
-        raw, data = self._type.raw, self._file.source.data
+    def _tiled(self, shape: tuple[int, ...], chunk: tuple[int, ...]) -> npt.NDArray[Any] | None:
+        """Put together the chunks of a table at once, None unless all are there and in order."""
+        raw, source = self._type.raw, self._file.source
+        addresses = whole_grid(source, self._layout.address, shape, self._layout.chunk)
+        if addresses is None:
+            return None
         down, across = (-(-end // step) for end, step in zip(shape, chunk))
         inside = chunk[0] * chunk[1]
-        size = inside * raw.itemsize
-        if addresses[-1] - addresses[0] == size * (len(addresses) - 1) and all(
-            after - before == size for before, after in pairwise(addresses)
-        ):
-            tiles = np.frombuffer(data, raw, inside * len(addresses), addresses[0])
+        if (addresses[1:] - addresses[:-1] == inside * raw.itemsize).all():
+            tiles = np.frombuffer(source.data, raw, inside * len(addresses), int(addresses[0]))
         else:
-            tiles = np.concatenate(
-                [np.frombuffer(data, raw, inside, address) for address in addresses]
-            )
+            parts = [np.frombuffer(source.data, raw, inside, at) for at in addresses.tolist()]
+            tiles = np.concatenate(parts, dtype=raw)
         tiles = tiles.reshape(down, across, *chunk)
         rows = np.empty((down, chunk[0], shape[1]), raw)
         for number in range(across):
             begin = number * chunk[1]
             width = min(chunk[1], shape[1] - begin)
-            rows[:, :, begin : begin + width] = tiles[:, number, :, :width]
+            part = np.dtype((np.void, width * raw.itemsize))  # a few numbers are copied as one
+            rows[:, :, begin : begin + width].view(part)[...] = tiles[:, number, :, :width].view(
+                part
+            )
         return rows.reshape(-1, shape[1])[: shape[0]]
 
     def _fill(self) -> bytes:

@@ -7,12 +7,15 @@ circle: no node is visited twice, and no tree has more entries than its file has
 
 from __future__ import annotations
 
+import math
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5_format.messages import as_name
@@ -176,6 +179,42 @@ def chunks(
         if address + size > source.size:
             raise CorruptDatasetError(f"the chunk at {place} is outside of the file")
     return found
+
+
+def whole_grid(
+    source: Source, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
+) -> npt.NDArray[np.uint64] | None:
+    """Return the addresses of the chunks of a dataset, if each is there once and in order.
+
+    None if not, or if a chunk is outside of the file or skips a filter: :func:`chunks` tells.
+
+    Args:
+        source: the file.
+        root: address of their tree.
+        shape: of the dataset.
+        chunk: shape of a chunk; the bytes of an element are its last entry.
+    """
+    counts = tuple([-(-end // step) for end, step in zip(shape, chunk)])
+    step = 8 * (len(counts) + 3)
+    entries = b"".join(
+        [block[: count * step] for block, count in _leaf_nodes(source, root, 1, step - 8)]
+    )
+    if not entries or len(entries) != step * math.prod(counts):
+        return None  # and the grid is no larger than what was read
+    words = np.frombuffer(entries, "<u8").reshape(-1, step // 8)
+    addresses = words[:, -1]
+    if not np.array_equal(words[:, :-1], _grid(counts, chunk)):
+        return None
+    return addresses if addresses.max() <= source.size - math.prod(chunk) else None
+
+
+@lru_cache(maxsize=8)
+def _grid(counts: tuple[int, ...], chunk: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    """What a tree says of all chunks of a dataset beside their addresses, as words of 64 bits."""
+    places = np.indices(counts, np.uint64).reshape(len(counts), -1).T * np.array(chunk[:-1], "<u8")
+    # bytes, and a mask of no filters, in one word; the place of an element's first byte is the last
+    ends = [np.full((len(places), 1), word, "<u8") for word in (math.prod(chunk), 0)]
+    return np.hstack([ends[0], places, ends[1]])
 
 
 class GlobalHeap:
