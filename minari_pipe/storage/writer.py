@@ -69,6 +69,9 @@ class EpisodeWriter(ABC):
     episodes as they were.
     """
 
+    #: whether the format keeps the arrays that it is given, which have to be its own then
+    _KEEPS = True
+
     @abstractmethod
     def __len__(self) -> int:
         """Number of episodes."""
@@ -100,8 +103,9 @@ class EpisodeWriter(ABC):
             segment: the episodes; its arrays are the caller's, who uses them again.
         """
         for place in range(len(segment)):
-            # copies, as a format may keep what it is given
-            columns = {"infos": {}, **map_leaves(np.copy, segment.columns(place))}
+            columns = {"infos": {}, **segment.columns(place)}
+            if self._KEEPS:
+                columns = map_leaves(np.copy, columns)
             try:
                 self._append(columns, segment.attributes[place])
             except InvalidEpisodeError as error:
