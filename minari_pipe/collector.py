@@ -37,6 +37,7 @@ from minari_pipe.recording import Recording, callback
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.base import MinariStorage, file_format, get_minari_storage
+from minari_pipe.storage.writer import Lasting
 
 #: HDF5 attributes hold integers of at most 64 bits
 AUTOSEED_BIT_SIZE = 64
@@ -395,7 +396,7 @@ class DataCollector(gym.Wrapper):
     def _store(self, data_path: Path, metadata: dict[str, Any]) -> None:
         MinariStorage.create(
             data_path,
-            self._recorded.episodes(0),
+            Lasting(self._recorded.episodes(0)),
             metadata=metadata,
             observation_space=self._recorded_observation_space,
             action_space=self._recorded_action_space,
@@ -431,7 +432,8 @@ class DataCollector(gym.Wrapper):
         if theirs != (self._recorded_observation_space, self._recorded_action_space):
             judge = Judge(*theirs, strict=self._strict)
         with self._taken(first):
-            dataset.storage.update_episodes(self._recorded.episodes(first), judge=judge)
+            episodes = Lasting(self._recorded.episodes(first))
+            dataset.storage.update_episodes(episodes, judge=judge)
             new = np.arange(first, dataset.storage.total_episodes)
             dataset.episode_indices = np.append(dataset.episode_indices, new)
         self._recorded.warnings += judge.told if judge else []

@@ -18,6 +18,7 @@ from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import MinariStorage, file_format, is_file_format
 from minari_pipe.storage.jpeg import Frames
 from minari_pipe.storage.segment import Segment
+from minari_pipe.storage.writer import Lasting
 from minari_pipe.tree import leaves
 
 #: what a new storage finds out or is told by itself
@@ -71,7 +72,7 @@ def new_copy(
         told |= {"dataset_id": dataset_id, "minari_version": MINARI_VERSION}
         MinariStorage.create(
             data_path,
-            episodes,
+            Lasting(episodes),
             metadata={key: value for key, value in told.items() if value is not None},
             observation_space=observation_space,
             action_space=action_space,

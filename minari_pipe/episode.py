@@ -201,8 +201,8 @@ def copied(value: Any) -> Any:
         return value
     if type(value) is dict:
         return {key: copied(part) for key, part in value.items()}
-    if type(value) is tuple:
-        return tuple(map(copied, value))
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
     return copy.deepcopy(value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,8 @@ _FIELDS = (*_NEEDED, "infos", "id", "seed", "options")
 _COLUMNS = ("rewards", "terminations", "truncations")
 
 
-def as_buffers(episodes: Iterable[EpisodeBuffer | Mapping[str, Any]]) -> Iterator[EpisodeBuffer]:
-    """Return episodes as buffers; see :func:`as_buffer`.
+def as_buffers(episodes: Iterable[EpisodeBuffer | Mapping[str, Any]]) -> Iterable[EpisodeBuffer]:
+    """Return episodes as buffers, a list if all of them exist already; see :func:`as_buffer`.
 
     Raises:
         InvalidEpisodeError: it is one episode instead of a list of them.
@@ -27,7 +27,8 @@ def as_buffers(episodes: Iterable[EpisodeBuffer | Mapping[str, Any]]) -> Iterato
             f"`buffer` must be a list of episodes; got one {type(episodes).__name__}, write [...] "
             "around it"
         )
-    return map(as_buffer, episodes)
+    buffers = map(as_buffer, episodes)
+    return list(buffers) if isinstance(episodes, list | tuple) else buffers
 
 
 def as_buffer(episode: EpisodeBuffer | Mapping[str, Any]) -> EpisodeBuffer:

@@ -522,6 +522,18 @@ def test_without_a_cache_folder_the_index_is_kept_in_memory(
     assert (tmp_path / "taken").is_file()
 
 
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system does not list descriptors")
+def test_arrays_of_many_versions_of_a_file_leave_descriptors_for_others(tmp_path: Path) -> None:
+    storage = written(tmp_path / "data")
+    before = len(os.listdir("/dev/fd"))
+    kept = []
+    for number in range(100):
+        storage.update_episode_metadata([{"number": number}], [0])
+        kept += storage.read_episodes([0])
+    assert len(os.listdir("/dev/fd")) - before < 80
+    assert_same([vars(episode) for episode in kept], [vars(kept[0])] * 100)
+
+
 def test_nothing_is_left_beside_the_data(tmp_path: Path) -> None:
     storage = written(tmp_path / "data")
     list(storage.get_episodes(range(6)))

@@ -23,7 +23,7 @@ from gymnasium import spaces
 from minari.dataset.minari_storage import MinariStorage as TheirStorage
 from PIL import Image
 
-from minari_pipe.episode import reward_statistics
+from minari_pipe.episode import EpisodeBuffer, reward_statistics
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
@@ -609,3 +609,30 @@ def test_a_write_that_fails_unforeseen_is_an_error_and_changes_nothing(
     _, status = os.waitpid(child, 0)
     assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 17, status
     assert files(path) == before
+
+
+def test_an_episode_too_large_for_a_chunk_is_written_without_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdf5_direct, "CHUNK_BYTES", 2**20)
+    rows = np.zeros((2**14, 2**10), np.uint8)
+    rows[:, 7] = 1
+    flags = np.zeros(len(rows) - 1, np.bool_)
+    numbers = np.zeros(len(flags))
+    space = spaces.Box(0, 1, (2**10,), np.uint8)
+    storage = MinariStorage.new(tmp_path / "data", space, spaces.Discrete(2), data_format="hdf5")
+    episode = EpisodeBuffer(
+        observations=rows,
+        actions=np.zeros(len(flags), np.int64),
+        rewards=numbers,
+        terminations=flags,
+        truncations=flags,
+    )
+    tracemalloc.start()
+    try:
+        storage.update_episodes([episode])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < rows.nbytes / 2
+    assert np.array_equal(next(storage.get_episodes([0]))["observations"], rows)

@@ -200,7 +200,7 @@ def _storable(value: Any) -> Any:
     if array.dtype.kind in "biufc":
         return array[()] if array.ndim == 0 else array
     text = array.dtype.kind in "UO" and all(isinstance(entry, str) for entry in array.flat)
-    return array.astype(object) if text and all(map(is_storable_text, array.flat)) else None
+    return array.astype(object)[()] if text and all(map(is_storable_text, array.flat)) else None
 
 
 def is_storable_text(text: str) -> bool:

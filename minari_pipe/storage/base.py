@@ -41,7 +41,7 @@ from minari_pipe.metadata import FIXED_KEYS, metadata_faults, validate_metadata
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.jpeg import check_jpeg_spaces
 from minari_pipe.storage.segment import AttributeTable, Segment
-from minari_pipe.storage.writer import EpisodeWriter, Judge, buffer_of
+from minari_pipe.storage.writer import EpisodeWriter, Judge, Lasting, buffer_of
 from minari_pipe.tree import map_leaves
 
 METADATA_FILE_NAME = "metadata.json"
@@ -576,7 +576,8 @@ class MinariStorage(ABC):
         for a reset, so as many observations as actions.
 
         Args:
-            episodes: taken one after the other, so a generator need not hold all of them.
+            episodes: taken one after the other, so a generator need not hold all of them, and can
+                write each one over the last.
             judge: looks at the values before they are written, and may refuse them.
 
         Raises:
@@ -717,7 +718,7 @@ class MinariStorage(ABC):
         theirs, ours = storage.metadata, self.metadata
         if episode_indices is None:
             episode_indices = range(storage.total_episodes)
-        self.update_episodes(storage.get_segments(episode_indices))
+        self.update_episodes(Lasting(storage.get_segments(episode_indices)))
         self.update_metadata(
             {
                 key: ours.get(key, set()) | theirs.get(key, set())

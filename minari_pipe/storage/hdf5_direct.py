@@ -302,7 +302,13 @@ def written(attributes: Mapping[str, Any]) -> dict[str, Any]:
     attributes = dict(attributes)
     for key in ("infos_filled", "infos_slashes"):
         if key in attributes:
-            attributes[key] = json.dumps(attributes[key], sort_keys=True)
+            try:
+                attributes[key] = json.dumps(attributes[key], sort_keys=True)
+            except (TypeError, ValueError) as error:
+                raise InvalidEpisodeError(
+                    f"{key} cannot be stored: {attributes[key]!r:.60}: {error}; a name of our own, "
+                    "rename yours"
+                ) from None
     return flatten_attributes(attributes)
 
 
@@ -372,7 +378,8 @@ def _flat(segment: Segment) -> _Attributes:
     names = {*numbers, *(key for one in others or () for key in one)}
     flat: list[dict[str, Any]] = []
     try:
-        if any("/" in name for name in names):  # which is a place below another name, perhaps
+        # a slash is a place below another name, perhaps; infos_filled is written as text
+        if "infos_filled" in numbers or any("/" in name for name in names):
             for place in range(len(segment)):
                 flat.append(written({**segment.attributes[place], **own}))
             return _Attributes({}, flat)

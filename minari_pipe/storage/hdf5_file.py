@@ -85,6 +85,8 @@ class EpisodeFile(EpisodeWriter):
     Use one of the context managers :meth:`create`, :meth:`open` and :meth:`append_to`.
     """
 
+    _KEEPS = False
+
     def __init__(
         self, file: nodes.File | h5py.File | DirectFile, path: Path, trusted: bool = True
     ) -> None:

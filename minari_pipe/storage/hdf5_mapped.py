@@ -13,6 +13,7 @@ import mmap
 import os
 import stat
 import threading
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from functools import cached_property
@@ -36,6 +37,16 @@ CAN_STAY_OPEN = os.name != "nt"
 
 #: files that stay open to be read again, each with a file descriptor
 _MOST_OPEN = 8
+#: files that arrays keep in memory; of more, arrays are copies: macOS gives a process 256
+#: descriptors, and versions that a growing dataset has replaced stay on the disk
+_MOST_MAPPED = 64
+
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
+def may_stay_open() -> bool:
+    """Tell whether arrays may keep one more file in memory."""
+    return CAN_STAY_OPEN and len(_mapped) <= _MOST_MAPPED
 
 
 class MappedFile:
@@ -60,6 +71,7 @@ class MappedFile:
             self.stamp = Stamp.of(os.fstat(file.fileno()))
             self.is_settled = self.stamp.is_settled
             self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        _mapped.add(self.map)
         self._builder: Builder | None = None
         self._plans: list[tuple[gym.Space, gym.Space, Plans]] = []
         self._links: Any = None

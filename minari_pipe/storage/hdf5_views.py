@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.storage.hdf5_index_build import Entry
-from minari_pipe.storage.hdf5_mapped import CAN_STAY_OPEN, MappedFile, MappedIndex, view
+from minari_pipe.storage.hdf5_mapped import MappedFile, MappedIndex, may_stay_open, view
 from minari_pipe.storage.hdf5_plans import Array, Fields, Plan
 from minari_pipe.storage.segment import SEGMENT_BYTES, Ints, Leaf, Segment
 
@@ -29,7 +29,7 @@ class Reader:
         self._file = file
         self._spaces = (observation_space, action_space)
         self._plans = file.plans(observation_space, action_space)
-        self._copy = copy or not CAN_STAY_OPEN
+        self._copy = copy or not may_stay_open()
 
     def plan(self, leaves: tuple[Leaf, ...]) -> Plan | None:
         """Return the plan for a structure."""

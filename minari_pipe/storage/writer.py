@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.episode import EpisodeBuffer, copied, reward_statistics
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
 from minari_pipe.recorder import fill_missing
 from minari_pipe.storage.attributes import check_options, whole_seed
@@ -42,6 +42,25 @@ class Judge(Protocol):
         """Look at one episode, or at what is appended to one."""
 
 
+class Lasting:
+    """Episodes that are handed over one by one, and of which none is written over the last.
+
+    Lists last as well. Of the episodes of any other iterable a writer takes copies, if it asks for
+    the next one before it has written them.
+
+    Example:
+        >>> [buffer.seed for buffer in Lasting(EpisodeBuffer(seed=seed) for seed in (1, 2))]
+        [1, 2]
+    """
+
+    def __init__(self, episodes: Iterable[EpisodeBuffer | Segment]) -> None:
+        self._episodes = episodes
+
+    def __iter__(self) -> Iterator[EpisodeBuffer | Segment]:
+        """Hand the episodes over."""
+        return iter(self._episodes)
+
+
 class EpisodeWriter(ABC):
     """Adds episodes to those that are there, numbered from 0 without gaps.
 
@@ -49,6 +68,9 @@ class EpisodeWriter(ABC):
     it writes nothing counts before the change is committed; a method that raises must leave the
     episodes as they were.
     """
+
+    #: whether the format keeps the arrays that it is given, which have to be its own then
+    _KEEPS = True
 
     @abstractmethod
     def __len__(self) -> int:
@@ -81,8 +103,9 @@ class EpisodeWriter(ABC):
             segment: the episodes; its arrays are the caller's, who uses them again.
         """
         for place in range(len(segment)):
-            # copies, as a format may keep what it is given
-            columns = {"infos": {}, **map_leaves(np.copy, segment.columns(place))}
+            columns = {"infos": {}, **segment.columns(place)}
+            if self._KEEPS:
+                columns = map_leaves(np.copy, columns)
             try:
                 self._append(columns, segment.attributes[place])
             except InvalidEpisodeError as error:
@@ -120,7 +143,8 @@ class EpisodeWriter(ABC):
         """Append episodes, and continue those whose ``id`` is that of a stored one.
 
         Args:
-            buffers: the episodes; a segment of several gets the next numbers.
+            buffers: the episodes; a segment of several gets the next numbers. Whoever hands them
+                over one by one may use their arrays again for the next.
             observation_space: space of one observation.
             action_space: space of one action.
             jpeg_encoding: hand images to the format as JPEG, else as arrays.
@@ -133,6 +157,7 @@ class EpisodeWriter(ABC):
             InvalidEpisodeError: an id leaves a gap, or values do not fit together.
         """
         adding = _Adding(self, observation_space, action_space, jpeg_encoding, judge)
+        adding.are_lasting = isinstance(buffers, list | tuple | Lasting)
         remaining = iter(buffers)
         while adding.take(remaining):
             pass
@@ -356,7 +381,10 @@ class _Adding:
 
     Attributes:
         steps: number of steps that were added.
+        are_lasting: to ask for the next buffer changes none of those before.
     """
+
+    are_lasting = False
 
     def __init__(
         self,
@@ -392,9 +420,10 @@ class _Adding:
         for buffer in episodes:
             if isinstance(buffer, Segment):
                 return many, buffer
-            many.append(buffer)
             room -= len(buffer.rewards)
-            if room <= 0 or len(many) == MOST_EPISODES:
+            is_last = room <= 0 or len(many) + 1 == MOST_EPISODES
+            many.append(buffer if is_last or self.are_lasting else _own(buffer))
+            if is_last:
                 break
         return many, None
 
@@ -483,6 +512,17 @@ class _Adding:
 
 
 _attributes_of = attrgetter("id", "seed", "options", "metadata")
+
+
+def _own(buffer: EpisodeBuffer) -> EpisodeBuffer:
+    """Return a copy of a buffer, whose maker may write the next episode over its values."""
+    own = object.__new__(EpisodeBuffer)
+    fields = {
+        name: value.copy() if type(value) is np.ndarray else copied(value) if value else value
+        for name, value in vars(buffer).items()
+    }
+    object.__setattr__(own, "__dict__", fields)  # as in buffer_of
+    return own
 
 
 def _are_plain(seeds: Sequence[Any], options: Sequence[Any], metadata: Sequence[Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
@@ -77,6 +79,38 @@ class ChangesContract(Contract):
         storage.update_episodes([])
         MinariStorage.read(path).update_episodes(buffers[1:])
         assert_stored(storage, buffers)
+
+    @pytest.mark.parametrize("as_lists", [False, True], ids=["arrays", "lists"])
+    def test_a_generator_may_write_each_episode_over_the_last(
+        self, path: Path, as_lists: bool
+    ) -> None:
+        """As with real Minari, which writes an episode before it asks for the next one."""
+        numbers, rewards, weights = np.zeros((4, 2)), np.zeros(3), np.zeros(2)
+        rows, flags = list(numbers), [False] * 3
+
+        def reusing() -> Iterator[EpisodeBuffer]:
+            for number in range(9):
+                numbers[:], rewards[:], weights[:] = number, number, number
+                flags[-1] = number % 2 == 0
+                yield EpisodeBuffer(
+                    observations=rows if as_lists else numbers,
+                    actions=(numbers[:3], np.arange(3)),
+                    rewards=rewards,
+                    terminations=flags if as_lists else np.array(flags),
+                    truncations=np.zeros(3, np.bool_),
+                    infos={"goal": {"x": numbers}},
+                    metadata={"weights": weights},
+                )
+
+        box = spaces.Box(-9, 9, (2,), np.float64)
+        storage = self.new(path, box, spaces.Tuple([box, spaces.Discrete(3)]))
+        storage.update_episodes(reusing())
+        found = zip(storage.get_episodes(range(9)), storage.get_episode_metadata(range(9)))
+        for number, (fields, attributes) in enumerate(found):
+            values = [fields["observations"], fields["actions"][0], fields["rewards"]]
+            values += [fields["infos"]["goal"]["x"], attributes["weights"]]
+            assert [set(np.ravel(value)) for value in values] == [{number}] * 5
+            assert fields["terminations"].tolist() == [False, False, number % 2 == 0]
 
     @pytest.mark.parametrize("jpeg_encoding", [False, True], ids=["exact", "jpeg"])
     def test_equal_calls_write_equal_bytes(self, tmp_path: Path, jpeg_encoding: bool) -> None:

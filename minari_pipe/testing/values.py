@@ -245,6 +245,21 @@ class ValuesContract(Contract):
             storage.update_episode_metadata([{"seed": seed}])
         assert [fields["seed"] for fields in storage.get_episodes([0])] == [None]
 
+    @pytest.mark.parametrize(
+        "metadata",
+        [{"name": np.array("left")}, {"infos_filled": 1.5}, {"infos_filled": True}],
+        ids=["text without an axis", "a number under our name", "a flag under our name"],
+    )
+    def test_odd_attributes_come_back(self, path: Path, metadata: dict[str, Any]) -> None:
+        storage = self.new(path, ACTION)
+        buffers = [replace(_rows(np.arange(3), 2), metadata=metadata) for _ in range(2)]
+        storage.update_episodes(buffers)
+        assert_stored(storage, buffers)
+        storage.update_episode_metadata([{"again": True}, {}])  # HDF5 writes these in another way
+        (attributes, _) = storage.get_episode_metadata([0, 1])
+        for name, value in metadata.items():
+            assert_same(value, attributes[name])
+
     def test_options_of_any_nesting_come_back(self, storage: MinariStorage) -> None:
         deep: Any = np.arange(3)
         for level in range(20):
