@@ -556,6 +556,7 @@ def test_episodes_are_read_and_continued_while_the_file_is_written(tmp_path: Pat
     rng = np.random.default_rng(0)
     buffer = of_numbers(episode(BOX, BOX, rng, 3))
     more = EpisodeBuffer(
+        id=0,
         observations=buffer.observations[1:],
         actions=buffer.actions,
         rewards=buffer.rewards,
@@ -568,7 +569,7 @@ def test_episodes_are_read_and_continued_while_the_file_is_written(tmp_path: Pat
         for file in pair:
             file.append(buffer, BOX, BOX)
             assert len(file.read(0, BOX, BOX)) == 3
-            file.continue_episode(0, more, BOX, BOX)
+            file.add([more], BOX, BOX)
             file.append(buffer, BOX, BOX)
             file.update_metadata(1, {"weather": "rain"})
             write(file, steps_of(1, 2, first=2))

@@ -40,7 +40,8 @@ from minari_pipe.storage.hdf5_layout import Attribute, Bytes, Template, template
 from minari_pipe.storage.hdf5_layout_root import FIRST_ADDRESS, Root, ends_of, find_root
 from minari_pipe.storage.hdf5_layout_text import text_heaps
 from minari_pipe.storage.hdf5_layout_types import InexpressibleError
-from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Segment
+from minari_pipe.storage.joining import structure
+from minari_pipe.storage.segment import AttributeTable, Ints, Segment
 from minari_pipe.tree import leaves
 
 #: a dataset is one chunk here; larger ones are left to h5py, which takes several
@@ -116,6 +117,7 @@ class DirectFile:
             before: the index of those episodes, if it is known.
         """
         self.path = path
+        # open until `close`, which whoever writes the file calls
         self._file: Any = open(path, "r+b" if root else "wb", buffering=0)  # noqa: SIM115
         self._headers = [root.headers] if root else []
         self._count = len(root.headers) if root else 0
@@ -266,13 +268,8 @@ def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> 
         attributes: likewise.
         number: of the episode.
     """
-    steps = len(columns["rewards"])
-    found = [(path, leaf) for path, leaf in leaves(columns) if isinstance(leaf, np.ndarray)]
-    complete = len(found) == sum(1 for _ in leaves(columns))
-    bare = any(_is_bare(column) for key, column in columns.items() if key != "infos" or column)
-    if bare or not complete or any(leaf.dtype.kind not in "biufc" for _, leaf in found):
-        return None
-    if any(len(leaf) - steps not in (0, 1) for _, leaf in found):
+    found = structure(columns)
+    if found is None or any(leaf.more not in (0, 1) for leaf in found):
         return None
     numbers: dict[str, npt.NDArray[Any]] = {
         key: np.array([value], _PLAIN[type(value)])
@@ -282,9 +279,9 @@ def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> 
     others = {key: value for key, value in attributes.items() if key not in numbers}
     return Segment(
         number,
-        np.array([steps]),
-        tuple(Leaf(path, leaf.dtype, leaf.shape[1:], len(leaf) - steps) for path, leaf in found),
-        tuple(leaf for _, leaf in found),
+        np.array([len(columns["rewards"])]),
+        found,
+        tuple(array for _, array in leaves(columns)),
         AttributeTable(numbers, [others] if others else None),
     )
 
@@ -457,15 +454,6 @@ def _pad(parts: list[Any], size: int) -> int:
     if more:
         parts.append(bytes(more))
     return size + more
-
-
-def _is_bare(column: Any) -> bool:
-    """Tell whether there is a dict or a tuple without anything in it."""
-    if isinstance(column, tuple):
-        return not column or any(map(_is_bare, column))
-    if isinstance(column, Mapping):
-        return not column or any(map(_is_bare, column.values()))
-    return False
 
 
 def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
