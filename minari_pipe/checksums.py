@@ -53,12 +53,14 @@ class Sums:
         """
         import numpy as np
 
-        view = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
-        size = view.nbytes
+        size = memoryview(data).nbytes
         self._size = max(self._size, offset + size)
         if not size:
             return
-        flat = view.reshape(-1).view(np.uint8)
+        if offset % 8 == size % 8 == 0:
+            self._add_words(offset // 8, np.frombuffer(data, _WORD))
+            return
+        flat = np.frombuffer(data, np.uint8)
         head = min(-offset % 8, size)
         if head:
             self._add_words(offset // 8, _filled(flat[:head], offset % 8))
@@ -82,17 +84,9 @@ class Sums:
         first, last = word // per_block, (word + len(words) - 1) // per_block
         if last >= len(self._sums):
             self._sums = np.concatenate([self._sums, np.zeros(last + 1, _WORD)])
-        # up to the end of the first block, whole blocks, and the rest
-        head = min((first + 1) * per_block - word, len(words))
-        # of slices, as NumPy warns of single numbers that wrap around, which these are to do
-        self._sums[first : first + 1] += words[:head].sum()
-        many = (len(words) - head) // per_block
-        end = head + many * per_block
-        if many:
-            blocks = words[head:end].reshape(many, per_block)
-            self._sums[first + 1 : first + 1 + many] += blocks.sum(axis=1)
-        if end < len(words):
-            self._sums[last : last + 1] += words[end:].sum()
+        begins = np.arange(first * per_block - word, len(words), per_block)
+        begins[0] = 0
+        self._sums[first : last + 1] += np.add.reduceat(words, begins)
 
     @property
     def size(self) -> int:

@@ -464,17 +464,23 @@ def statistics_of_each(
     """
     found = {name: np.empty(len(steps)) for name in REWARD_STATISTICS}
     begins = np.cumsum(steps) - steps
-    for length in np.unique(steps):
+    alike = len(steps) > 0 and (steps == steps[0]).all()
+    for length in steps[:1] if alike else np.unique(steps):
         # rows of one length: NumPy sums each of them as it sums an array of its own
-        which = np.flatnonzero(steps == length)
-        if len(which) == len(steps):
+        which: Any = slice(None)
+        if alike:
             rows = rewards.reshape(len(steps), length)
         else:
+            which = np.flatnonzero(steps == length)
             rows = rewards[begins[which][:, None] + np.arange(length)]
         with np.errstate(all="ignore"):
-            found["rewards_sum"][which] = rows.sum(axis=1)
-            found["rewards_mean"][which] = rows.mean(axis=1)
-            found["rewards_std"][which] = rows.std(axis=1)
+            # mean and deviation as NumPy takes them, but of the sum that is known
+            total = rows.sum(axis=1)
+            mean = total / length
+            apart = rows - mean[:, None]
+            found["rewards_sum"][which] = total
+            found["rewards_mean"][which] = mean
+            found["rewards_std"][which] = np.sqrt(np.square(apart, out=apart).sum(axis=1) / length)
             found["rewards_max"][which] = rows.max(axis=1)
             found["rewards_min"][which] = rows.min(axis=1)
     return found

@@ -26,7 +26,7 @@ import minari_pipe
 from minari_pipe import alias, errors, recovery, testing
 
 CONSTANTS = {
-    "METADATA_FILE_NAME": "minari_pipe.storage.base",
+    "METADATA_FILE_NAME": "minari_pipe.storage.formats",
     "__version__": "minari_pipe",
     "supported_dataset_versions": "minari_pipe.metadata",
 }

@@ -26,8 +26,10 @@ from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer as TheirBuffer
 from minari.dataset.minari_storage import MinariStorage as TheirStorage
 
+from minari_pipe.checksums import sums_of_file
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.files import reserve
 from minari_pipe.storage import MinariStorage, hdf5_direct, hdf5_values
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.storage.hdf5_direct import DirectFile, segment_of
@@ -556,6 +558,7 @@ def test_episodes_are_read_and_continued_while_the_file_is_written(tmp_path: Pat
     rng = np.random.default_rng(0)
     buffer = of_numbers(episode(BOX, BOX, rng, 3))
     more = EpisodeBuffer(
+        id=0,
         observations=buffer.observations[1:],
         actions=buffer.actions,
         rewards=buffer.rewards,
@@ -568,7 +571,7 @@ def test_episodes_are_read_and_continued_while_the_file_is_written(tmp_path: Pat
         for file in pair:
             file.append(buffer, BOX, BOX)
             assert len(file.read(0, BOX, BOX)) == 3
-            file.continue_episode(0, more, BOX, BOX)
+            file.add([more], BOX, BOX)
             file.append(buffer, BOX, BOX)
             file.update_metadata(1, {"weather": "rain"})
             write(file, steps_of(1, 2, first=2))
@@ -759,6 +762,51 @@ def test_short_episodes_take_little_more_than_their_values(tmp_path: Path) -> No
         write(file, segment)
     payload = sum(array.nbytes for array in segment.arrays)
     assert ((tmp_path / "x").stat().st_size - payload) / 500 <= 2600
+
+
+def test_the_same_bytes_are_written_in_any_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    buffers = [replace(of_numbers(episode(BOX, BOX, rng, n)), extras={}) for n in (3, 9, 1, 4, 7)]
+    with EpisodeFile.create(tmp_path / "once") as file:
+        file.add(buffers, BOX, BOX)
+    monkeypatch.setattr(hdf5_direct, "_AT_ONCE", 24)
+    monkeypatch.setattr(hdf5_direct, "_RESERVED_BYTES", 1)
+    for most in (1, 2, 5):
+        monkeypatch.setattr(hdf5_direct, "_MOST_AT_ONCE", most)
+        (tmp_path / "pieces").write_bytes(b"")
+        with EpisodeFile.append_to(tmp_path / "pieces") as file:
+            file.add(buffers, BOX, BOX)
+        assert (tmp_path / "pieces").read_bytes() == (tmp_path / "once").read_bytes()
+        assert file._direct is not None and file._direct.sums is not None
+        assert file._direct.sums.digest() == sums_of_file(tmp_path / "once")
+
+
+@pytest.mark.parametrize("taken", [0, 1, 700])
+def test_a_system_may_take_less_than_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    with EpisodeFile.create(tmp_path / "once") as file:
+        write(file, steps_of(30, 40), steps_of(30, first=2))
+
+    def writev(handle: int, pieces: list[memoryview]) -> int:
+        return os.write(handle, b"".join(pieces)[:taken])
+
+    monkeypatch.setattr(os, "writev", writev, raising=False)
+    with EpisodeFile.create(tmp_path / "bits") as file:
+        write(file, steps_of(30, 40), steps_of(30, first=2))
+    assert (tmp_path / "bits").read_bytes() == (tmp_path / "once").read_bytes()
+
+
+def test_a_place_is_reserved_where_the_system_can(tmp_path: Path) -> None:
+    with open(tmp_path / "x", "w+b") as file:
+        reserve(file.fileno(), 0, 2**20)
+        assert os.fstat(file.fileno()).st_size == 0
+    ends = os.pipe()
+    for end in ends:
+        reserve(end, 0, 2**20)  # which has no places
+        os.close(end)
 
 
 def test_equal_calls_write_equal_bytes(tmp_path: Path) -> None:

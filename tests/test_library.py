@@ -53,7 +53,7 @@ from minari_pipe.namespace import (
     list_local_namespaces,
     update_namespace_metadata,
 )
-from minari_pipe.storage import MinariStorage, base
+from minari_pipe.storage import MinariStorage, formats
 from minari_pipe.storage.hdf5 import HDF5Storage
 
 INDEX = spaces.Discrete(100)
@@ -503,7 +503,7 @@ class FlatStorage(HDF5Storage):
 
 @pytest.fixture
 def older(monkeypatch) -> None:
-    monkeypatch.setattr(base, "_OTHERS", (f"{__name__}:FlatStorage",))
+    monkeypatch.setattr(formats, "_OTHERS", (f"{__name__}:FlatStorage",))
 
 
 @pytest.mark.usefixtures("older")

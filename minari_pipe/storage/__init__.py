@@ -15,7 +15,9 @@
       ▼
     files.transaction               new files in a hidden folder, committed by one rename
 
-    base.MinariStorage              what users see: read, new, get_episodes, update_episodes
+    base.MinariStorage              what users see: new, create, update_episodes, ...
+    reading.StoredEpisodes          its half that changes nothing: read, get_episodes, ...
+    formats                         which storage is behind a data_format, or an older layout
     directory.DirectoryStorage      what a format with files inherits
     attributes, json_attributes     attributes of episodes, exact, in what HDF5 and JSON hold
     jpeg                            images under jpeg_encoding, the one lossy thing here

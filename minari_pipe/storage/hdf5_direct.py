@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from minari_pipe.checksums import Sums
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.files import require_space
+from minari_pipe.files import require_space, reserve
 from minari_pipe.mapped import in_pieces
 from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
 from minari_pipe.storage.columns import Columns
@@ -40,14 +40,19 @@ from minari_pipe.storage.hdf5_layout import Attribute, Bytes, Template, template
 from minari_pipe.storage.hdf5_layout_root import FIRST_ADDRESS, Root, ends_of, find_root
 from minari_pipe.storage.hdf5_layout_text import text_heaps
 from minari_pipe.storage.hdf5_layout_types import InexpressibleError
-from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Segment
+from minari_pipe.storage.joining import structure
+from minari_pipe.storage.segment import AttributeTable, Ints, Segment
 from minari_pipe.tree import leaves
 
 #: a dataset is one chunk here; larger ones are left to h5py, which takes several
 CHUNK_BYTES = 2**30
 
-#: parts of a file smaller than this are joined before they are written
-_SMALL = 2**16
+#: what is written in one call: bytes, which fit into the processor's cache, up to a place in the
+#: file that is a multiple of this, as half a page costs as much as a whole one; and pieces
+_AT_ONCE = 2**21
+_MOST_AT_ONCE = 2**8
+#: from so many bytes on their place is reserved before
+_RESERVED_BYTES = 2**20
 #: what the root group takes for an episode at most, and what is held back on the disk
 _ROOT_BYTES = 128
 _RESERVE = 2**16
@@ -106,7 +111,14 @@ class DirectFile:
 
     sums: Sums | None = None
 
-    def __init__(self, path: Path, root: Root | None = None, before: Index | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        root: Root | None = None,
+        before: Index | None = None,
+        *,
+        replaces: bool = False,
+    ) -> None:
         """Open a file to write it, which nobody reads yet.
 
         Args:
@@ -114,9 +126,14 @@ class DirectFile:
             root: of the file that this one continues, of which all before the root group is in
                 ``path`` already.
             before: the index of those episodes, if it is known.
+            replaces: it is going to take the place of another file.
         """
         self.path = path
-        self._file: Any = open(path, "r+b" if root else "wb", buffering=0)  # noqa: SIM115
+        self._replaces = replaces
+        # an empty file is not cut to nothing again: ext4 would write it to the disk at its close
+        keep = root is not None or (os.path.exists(path) and not os.path.getsize(path))
+        # open until `close`, which whoever writes the file calls
+        self._file: Any = open(path, "r+b" if keep else "wb", buffering=0)  # noqa: SIM115
         self._headers = [root.headers] if root else []
         self._count = len(root.headers) if root else 0
         self._end = root.start if root else FIRST_ADDRESS
@@ -147,10 +164,11 @@ class DirectFile:
             InvalidEpisodeError: names the episode whose attributes cannot be stored.
             OSError: there is no room.
         """
-        rows = [segment.steps + leaf.more for leaf in segment.leaves]
-        sizes = [n * leaf.row_bytes for n, leaf in zip(rows, segment.leaves, strict=True)]
-        if any(n.min() < 1 for n in rows) or any(n.max() > CHUNK_BYTES for n in sizes):
-            return False
+        steps = segment.steps
+        shortest, longest = int(steps.min()), int(steps.max())
+        for leaf in segment.leaves:
+            if shortest + leaf.more < 1 or (longest + leaf.more) * leaf.row_bytes > CHUNK_BYTES:
+                return False
         if any(leaf.dtype.metadata for leaf in segment.leaves):  # which h5py makes types of
             return False
         attributes = _flat(segment)
@@ -159,14 +177,16 @@ class DirectFile:
         except InexpressibleError:
             return False
         parts: list[Any] = []
-        addresses = np.zeros((len(rows), len(segment)), np.int64)
+        addresses = np.zeros((len(segment.leaves), len(segment)), np.int64)
         end = self._end
-        for which, (array, size) in enumerate(zip(segment.arrays, sizes, strict=True)):
-            if array.nbytes:
-                ends = np.cumsum(size)
-                addresses[which] = end + ends - size
+        before = np.cumsum(steps) - steps
+        for which, (array, leaf) in enumerate(zip(segment.arrays, segment.leaves, strict=True)):
+            size = (int(before[-1] + steps[-1]) + leaf.more * len(segment)) * leaf.row_bytes
+            if size:
+                begins = before + leaf.more * np.arange(len(segment)) if leaf.more else before
+                addresses[which] = end + begins * leaf.row_bytes
                 parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-                end += _pad(parts, int(ends[-1]))
+                end += _pad(parts, size)
         heaps, texts = text_heaps([text.encode() for kind in kinds for text in kind.texts()], end)
         parts.append(heaps)
         end += len(heaps)
@@ -175,18 +195,21 @@ class DirectFile:
             values, texts = kind.raw(texts)
             starts = end + kind.template.size * np.arange(len(kind.places))
             blocks = kind.template.fill(
-                starts, segment.steps[kind.places], addresses[:, kind.places], values
+                starts, steps[kind.places], addresses[:, kind.places], values
             )
             parts.append(blocks.reshape(-1).data)
             end += blocks.nbytes
             headers[kind.places] = starts + kind.template.group
         self._require_space(end, len(segment))
-        self._write(self._end, parts, self._sums)
-        self._end = end
+        if end - self._end >= _RESERVED_BYTES and not self._replaces:
+            reserve(self._file.fileno(), self._end, end - self._end)
+        sums = self._sums and self._sums.copy()
+        self._write(self._end, parts, sums)
+        self._end, self._sums = end, sums
         first = self._count
         self._count += len(segment)
         self._headers.append(headers)
-        self._steps.append(segment.steps.copy())
+        self._steps.append(steps.copy())
         self._parts.append(
             Part(np.arange(first, self._count, dtype=np.int64), segment.leaves, addresses)
         )
@@ -229,16 +252,34 @@ class DirectFile:
 
     def _write(self, place: int, parts: Sequence[Any], sums: Sums | None) -> None:
         """Write parts one after another: the only place where bytes get into the file."""
-        if sum(map(len, parts)) < _SMALL:
-            parts = [b"".join(parts)]
         self._file.seek(place)
+        waiting: list[memoryview] = []
+        end = place
         for part in parts:
             for piece in in_pieces(part):
-                if sums is not None:  # while the piece is in the processor's cache
-                    sums.add(place, piece)
-                place += len(piece)
                 while piece:
-                    piece = piece[self._file.write(piece) :]
+                    own = piece[: _AT_ONCE - end % _AT_ONCE]
+                    waiting.append(own)
+                    end += len(own)
+                    if end % _AT_ONCE == 0 or len(waiting) == _MOST_AT_ONCE:
+                        self._write_at_once(place, waiting, sums)
+                        place, waiting = end, []
+                    piece = piece[len(own) :]
+        self._write_at_once(place, waiting, sums)
+
+    def _write_at_once(self, place: int, pieces: list[memoryview], sums: Sums | None) -> None:
+        if sums is not None:  # while the pieces are in the processor's cache
+            for piece in pieces:
+                sums.add(place, piece)
+                place += len(piece)
+        done = 0
+        if len(pieces) > 1 and hasattr(os, "writev"):  # not on Windows
+            done = os.writev(self._file.fileno(), pieces)
+        for piece in pieces:
+            rest = piece[done:]
+            done = max(0, done - len(piece))
+            while rest:
+                rest = rest[self._file.write(rest) :]
 
 
 def copied_beginning(source: Path, target: Path) -> Root | None:
@@ -266,13 +307,8 @@ def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> 
         attributes: likewise.
         number: of the episode.
     """
-    steps = len(columns["rewards"])
-    found = [(path, leaf) for path, leaf in leaves(columns) if isinstance(leaf, np.ndarray)]
-    complete = len(found) == sum(1 for _ in leaves(columns))
-    bare = any(_is_bare(column) for key, column in columns.items() if key != "infos" or column)
-    if bare or not complete or any(leaf.dtype.kind not in "biufc" for _, leaf in found):
-        return None
-    if any(len(leaf) - steps not in (0, 1) for _, leaf in found):
+    found = structure(columns)
+    if found is None or any(leaf.more not in (0, 1) for leaf in found):
         return None
     numbers: dict[str, npt.NDArray[Any]] = {
         key: np.array([value], _PLAIN[type(value)])
@@ -282,9 +318,9 @@ def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> 
     others = {key: value for key, value in attributes.items() if key not in numbers}
     return Segment(
         number,
-        np.array([steps]),
-        tuple(Leaf(path, leaf.dtype, leaf.shape[1:], len(leaf) - steps) for path, leaf in found),
-        tuple(leaf for _, leaf in found),
+        np.array([len(columns["rewards"])]),
+        found,
+        tuple(array for _, array in leaves(columns)),
         AttributeTable(numbers, [others] if others else None),
     )
 
@@ -464,15 +500,6 @@ def _pad(parts: list[Any], size: int) -> int:
     if more:
         parts.append(bytes(more))
     return size + more
-
-
-def _is_bare(column: Any) -> bool:
-    """Tell whether there is a dict or a tuple without anything in it."""
-    if isinstance(column, tuple):
-        return not column or any(map(_is_bare, column))
-    if isinstance(column, Mapping):
-        return not column or any(map(_is_bare, column.values()))
-    return False
 
 
 def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:

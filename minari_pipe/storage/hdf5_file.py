@@ -127,7 +127,10 @@ class EpisodeFile(EpisodeWriter):
     def create(cls, path: str | Path) -> Iterator[EpisodeFile]:
         """Write a new file, which appears, replacing one of this name, only at a clean exit."""
         path = Path(path)
-        with replacing(path) as beside, cls._writing(DirectFile(beside), path) as episodes:
+        with (
+            replacing(path) as beside,
+            cls._writing(DirectFile(beside, replaces=True), path) as episodes,
+        ):
             yield episodes
 
     @classmethod
@@ -151,13 +154,17 @@ class EpisodeFile(EpisodeWriter):
 
     @classmethod
     @contextmanager
-    def append_to(cls, path: Path, name: Path | None = None) -> Iterator[EpisodeFile]:
+    def append_to(
+        cls, path: Path, name: Path | None = None, *, replaces: bool = False
+    ) -> Iterator[EpisodeFile]:
         """Append to the file itself, which nobody else reads yet; messages call it ``name``.
 
-        libhdf5, which writes, can crash on what is damaged: check the structure before.
+        It ``replaces`` another file later, or is that of a new dataset. libhdf5, which writes, can
+        crash on what is damaged: check the structure before.
         """
         if not path.stat().st_size:
-            with cls._writing(DirectFile(path), name or path) as episodes:
+            direct = DirectFile(path, replaces=replaces)
+            with cls._writing(direct, name or path) as episodes:
                 yield episodes
         else:
             with open_to_write(path, "r+", name or path) as file:
@@ -188,10 +195,11 @@ class EpisodeFile(EpisodeWriter):
             with translated(source):
                 check_structure(source)
             shutil.copyfile(source, path)
-            with cls.append_to(path, name) as episodes:
+            with cls.append_to(path, name, replaces=True) as episodes:
                 yield episodes
             return
-        with cls._writing(DirectFile(path, root, before), name or path, trusted) as episodes:
+        direct = DirectFile(path, root, before, replaces=True)
+        with cls._writing(direct, name or path, trusted) as episodes:
             yield episodes
         if episodes._trusted:
             trust(path)

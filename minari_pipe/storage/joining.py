@@ -81,8 +81,8 @@ class Joiner:
             buffers: one at least; their seeds, options and metadata were checked.
             first: number of the first episode.
         """
-        columns = dict(zip(_COLUMNS, zip(*map(_columns_of, buffers), strict=True), strict=True))
-        rewards = columns["rewards"]
+        fields = dict(zip(_FIELDS, zip(*map(_fields_of, buffers), strict=True), strict=True))
+        rewards = fields["rewards"]
         if not self._form or set(map(type, rewards)) != {np.ndarray}:
             return None
         found: list[npt.NDArray[Any]] = []
@@ -91,14 +91,14 @@ class Joiner:
             if not steps.all():
                 return None
             for name, form in self._form.items():
-                trees = columns[name]
+                trees = fields[name]
                 if not form and not any(trees):
                     continue
                 self._join(trees, form, steps, found)
         except (_OtherError, TypeError, ValueError, KeyError):
             return None
         rewards_of_all = found[self._rewards]
-        attributes = _attributes(buffers, first, steps, rewards_of_all)
+        attributes = _attributes(fields, first, steps, rewards_of_all)
         return Segment(first, steps, self.leaves, tuple(found), attributes)
 
     def _join(
@@ -166,7 +166,10 @@ class _OtherError(Exception):
 
 
 _MISSING: Any = object()
-_COLUMNS = (
+_FIELDS = (
+    "seed",
+    "options",
+    "metadata",
     "observations",
     "actions",
     "rewards",
@@ -175,12 +178,11 @@ _COLUMNS = (
     "infos",
     "extras",
 )
-_columns_of = attrgetter(*_COLUMNS)
-_attributes_of = attrgetter("seed", "options", "metadata")
+_fields_of = attrgetter(*_FIELDS)
 
 
 def _attributes(
-    buffers: Sequence[EpisodeBuffer],
+    fields: Mapping[str, Sequence[Any]],
     first: int,
     steps: Ints,
     rewards: npt.NDArray[np.float64],
@@ -191,11 +193,9 @@ def _attributes(
         "total_steps": steps,
     }
     given: dict[str, Sequence[Any]] = {}
-    seeds: Sequence[Any]
-    options: Sequence[Any]
-    values: Sequence[Any]
-    seeds, options, metadata = zip(*map(_attributes_of, buffers), strict=True)
-    for name, values in (("seed", seeds), ("options", options)):
+    metadata = fields["metadata"]
+    for name in ("seed", "options"):
+        values = fields[name]
         missing = values.count(None)
         if missing < count:
             filled = [_MISSING if value is None else value for value in values]

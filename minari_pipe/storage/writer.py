@@ -209,38 +209,8 @@ class EpisodeWriter(ABC):
         except InvalidEpisodeError as error:
             raise InvalidEpisodeError(f"episode {index}: {error}") from None
 
-    def continue_episode(
-        self,
-        index: int,
-        buffer: EpisodeBuffer,
-        observation_space: gym.Space,
-        action_space: gym.Space,
-        *,
-        jpeg_encoding: bool = False,
-    ) -> int:
-        """Append steps to a stored episode and bring its attributes up to date.
-
-        Args:
-            index: the episode.
-            buffer: ``T`` further steps with ``T`` observations and infos.
-            observation_space: space of one observation.
-            action_space: space of one action.
-            jpeg_encoding: hand images to the format as JPEG, else as arrays.
-
-        Returns:
-            The number of steps that were added.
-
-        Raises:
-            InvalidEpisodeError: the values do not fit together, or to those that are stored.
-        """
-        buffer = with_values(buffer, index)
-        columns = episode_columns(
-            buffer, observation_space, action_space, episode=index, continues=True
-        )
-        columns = _encoded(columns, observation_space, action_space, jpeg_encoding, index)
-        return self._continue_columns(index, columns, buffer)
-
     def _continue_columns(self, index: int, columns: Columns, buffer: EpisodeBuffer) -> int:
+        """Append steps to a stored episode and bring its attributes up to date."""
         _check_attributes(buffer, index)
         stored = self.episode_metadata(index)
         given = {"seed": _seed(buffer, index), "options": buffer.options}
@@ -450,9 +420,12 @@ class _Adding:
         if found is not None and set(found) == set(segment.leaves):
             self._write(segment.numbered(first))
             return
-        for place in range(len(segment)):
-            columns = {"infos": {}, **segment.columns(place)}
-            self._take_each([buffer_of(columns, segment.attributes[place])])
+        self._take_each(
+            [
+                buffer_of({"infos": {}, **segment.columns(place)}, segment.attributes[place])
+                for place in range(len(segment))
+            ]
+        )
 
     def _take_each(self, buffers: list[EpisodeBuffer]) -> None:
         """Add episodes that have to be looked at one by one, and join those that are alike."""

@@ -1,0 +1,127 @@
+"""The registry of formats: which storage writes ``data_format``, and which knows older data."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minari_pipe.errors import UnknownFormatError
+from minari_pipe.files import current
+
+if TYPE_CHECKING:
+    from minari_pipe.storage.base import MinariStorage
+
+METADATA_FILE_NAME = "metadata.json"
+"""Name of the file that holds the metadata of a dataset, in its data directory."""
+#: formats that write, by ``data_format``
+_FORMATS = {
+    "hdf5": "minari_pipe.storage.hdf5:HDF5Storage",
+    "arrow": "minari_pipe.storage.arrow:ArrowStorage",
+    "parquet": "minari_pipe.storage.arrow:ParquetStorage",
+}
+#: formats that write too, but only for this process
+_UNLISTED = {
+    "memory": "minari_pipe.storage.memory:MemoryStorage",
+}
+#: storages without ``metadata.json``: each class recognises its data by the path
+_OTHERS: tuple[str, ...] = (
+    _UNLISTED["memory"],
+    "minari_pipe.storage.legacy.attributes:AttributesStorage",
+    "minari_pipe.storage.legacy.flat:FlatStorage",
+    "minari_pipe.storage.legacy.d4rl:D4RLStorage",
+)
+_ENTRY_POINTS = "minari_pipe.storages"
+
+
+def get_storage_keys() -> list[str]:
+    """Return the names of the formats that ``data_format`` can take.
+
+    Example:
+        >>> from minari_pipe import get_storage_keys
+        >>> "hdf5" in get_storage_keys()
+        True
+    """
+    return [*_FORMATS, *(entry.name for entry in entry_points(group=_ENTRY_POINTS))]
+
+
+def is_file_format(data_format: str) -> bool:
+    """Whether this is one of :func:`get_storage_keys`, without a look at all packages if it can.
+
+    Example:
+        >>> is_file_format("hdf5"), is_file_format("memory")
+        (True, False)
+    """
+    return data_format in _FORMATS or data_format in get_storage_keys()
+
+
+def get_minari_storage(storage_type: str) -> type[MinariStorage]:
+    """Return the storage class of a format.
+
+    Args:
+        storage_type: one of :func:`get_storage_keys`, or ``"memory"``, which is not listed there:
+            its datasets end with the process.
+
+    Raises:
+        UnknownFormatError: no storage has this name.
+        MissingDependencyError: the package that the format needs is not installed.
+
+    Example:
+        >>> get_minari_storage("hdf5").__name__
+        'HDF5Storage'
+    """
+    address = (_FORMATS | _UNLISTED).get(storage_type)
+    if address is not None:
+        return _load(address)
+    for entry in entry_points(group=_ENTRY_POINTS):
+        if entry.name == storage_type:
+            return entry.load()
+    raise UnknownFormatError(
+        f"No storage implemented for {storage_type}. Available formats: {get_storage_keys()}"
+    )
+
+
+def file_format(data_format: str | None) -> str:
+    """Return the format of a new dataset of the local root: hdf5 if none is named.
+
+    Raises:
+        UnknownFormatError: its datasets are no files, and would end with the process.
+
+    Example:
+        >>> file_format(None)
+        'hdf5'
+    """
+    if data_format in _UNLISTED:
+        raise UnknownFormatError(
+            f"No storage implemented for {data_format} that keeps files, as a dataset of the local "
+            f"root does. Available formats: {get_storage_keys()}"
+        )
+    return data_format or "hdf5"
+
+
+def _load(address: str) -> type[MinariStorage]:
+    module, name = address.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def other_format(data_path: Path) -> type[MinariStorage] | None:
+    """Return the storage that knows this data, if it is not of the standard's present layout."""
+    known = _OTHERS
+    if _is_empty(data_path):  # no older layout; what lives in memory is in a module that is loaded
+        known = tuple(address for address in _OTHERS if address.partition(":")[0] in sys.modules)
+    return next((c for c in map(_load, known) if c.recognises(data_path)), None)
+
+
+def _is_empty(path: Path) -> bool:
+    return not path.exists() or (path.is_dir() and next(path.iterdir(), None) is None)
+
+
+def has_metadata_file(data_path: Path) -> bool:
+    """Whether a data directory is of the standard's present layout."""
+    try:
+        return current(data_path / METADATA_FILE_NAME, os.stat) is not None
+    except OSError:
+        return False

@@ -1,0 +1,400 @@
+"""What every storage can be asked: the metadata and the episodes of one data directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe import views
+from minari_pipe.environments import recover
+from minari_pipe.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
+from minari_pipe.files import current, read_text
+from minari_pipe.metadata import metadata_faults
+from minari_pipe.spaces import deserialize_space
+from minari_pipe.storage.formats import (
+    METADATA_FILE_NAME,
+    get_minari_storage,
+    get_storage_keys,
+    has_metadata_file,
+    other_format,
+)
+from minari_pipe.storage.segment import AttributeTable, Segment
+from minari_pipe.storage.writer import buffer_of
+from minari_pipe.tree import map_leaves
+
+if TYPE_CHECKING:
+    from minari_pipe.storage.base import MinariStorage
+
+PathLike = str | os.PathLike[str]
+
+
+class StoredEpisodes(ABC):
+    """Reads the episodes and the metadata in one data directory.
+
+    :class:`~minari_pipe.storage.base.MinariStorage` adds to it what writes them.
+    """
+
+    FORMAT: str
+
+    def __init__(
+        self,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool = False,
+    ) -> None:
+        """Open data that is there; users call :meth:`read` or :meth:`new`.
+
+        Args:
+            data_path: directory of the data.
+            observation_space: space of the observations.
+            action_space: space of the actions.
+            jpeg_encoding: whether images are stored as JPEG.
+        """
+        self._data_path = Path(data_path)
+        self._observation_space = observation_space
+        self._action_space = action_space
+        self._jpeg_encoding = jpeg_encoding
+
+    @classmethod
+    def recognises(cls, data_path: Path) -> bool:
+        """Whether this is data of this class; asked of the formats without ``metadata.json``.
+
+        Args:
+            data_path: a directory or a file.
+        """
+        return False
+
+    @classmethod
+    def read_raw_metadata(cls, data_path: PathLike) -> dict[str, Any]:
+        """Return the content of ``metadata.json`` as it is, or what an older layout has of it.
+
+        Args:
+            data_path: directory of the data, or the file of a layout that is one file.
+
+        Raises:
+            DatasetNotFoundError: the directory or the file does not exist.
+            CorruptDatasetError: the file is not JSON.
+        """
+        data_path = Path(data_path)
+        path = data_path / METADATA_FILE_NAME
+        try:
+            text = current(path, read_text)
+        except (FileNotFoundError, NotADirectoryError):
+            other = other_format(data_path)
+            if other is not None:
+                return other.read_raw_metadata(data_path)
+            if data_path.is_file():
+                raise CorruptDatasetError(
+                    f"{data_path} is a file of no layout that is known here"
+                ) from None
+            if not data_path.is_dir():
+                raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
+            raise DatasetNotFoundError(f"No data found in data path {data_path}") from None
+        except (OSError, ValueError) as error:
+            raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
+        try:
+            metadata = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise CorruptDatasetError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(metadata, dict):
+            raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
+        for key in ("total_episodes", "total_steps"):
+            value = metadata.get(key, 0)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise CorruptDatasetError(
+                    f"{path} must have {key}, a number that is not negative; it has {value!r}"
+                )
+        episodes, steps = metadata.get("total_episodes", 0), metadata.get("total_steps", 0)
+        if {"total_episodes", "total_steps"} <= metadata.keys() and bool(episodes) != bool(steps):
+            raise CorruptDatasetError(
+                f"{path} has {episodes} total_episodes and {steps} total_steps; every episode has "
+                "a step at least"
+            )
+        return metadata
+
+    @staticmethod
+    def read(data_path: PathLike, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
+        """Open the storage in a data directory, whatever its format.
+
+        Args:
+            data_path: the directory, or the file of a layout that is one file.
+            trusted_modules: modules whose code the environment of the data may name; it is made
+                only where the data has no spaces.
+
+        Raises:
+            DatasetNotFoundError: there is no data.
+            CorruptDatasetError: the metadata is damaged or incomplete.
+            UnknownFormatError: its ``data_format`` is unknown.
+        """
+        if not has_metadata_file(Path(data_path)):
+            other = other_format(Path(data_path))
+            if other is not None:
+                return other.open(Path(data_path), trusted_modules=trusted_modules)
+        metadata = StoredEpisodes.read_raw_metadata(data_path)
+        path = Path(data_path) / METADATA_FILE_NAME
+        spaces: dict[str, gym.Space] = {}
+        for key in ("observation_space", "action_space"):
+            if isinstance(metadata.get(key), str):
+                spaces[key] = deserialize_space(metadata[key])
+        if len(spaces) < 2:
+            if not isinstance(metadata.get("env_spec"), str):
+                raise CorruptDatasetError(
+                    f"{path} has neither both spaces nor an env_spec; they cannot be guessed"
+                )
+            env = recover(metadata["env_spec"], trusted_modules=trusted_modules)
+            spaces.setdefault("observation_space", env.observation_space)
+            spaces.setdefault("action_space", env.action_space)
+            env.close()
+        if not isinstance(metadata.get("data_format"), str):
+            raise CorruptDatasetError(
+                f"{path} has no data_format; expected one of {get_storage_keys()}"
+            )
+        return get_minari_storage(metadata["data_format"])(
+            Path(data_path),
+            spaces["observation_space"],
+            spaces["action_space"],
+            jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
+        )
+
+    @classmethod
+    def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
+        """Open data of this class; see :meth:`recognises`.
+
+        Args:
+            data_path: a directory or a file that this class recognises.
+            trusted_modules: see :meth:`read`.
+
+        Raises:
+            NotImplementedError: the class recognises no data.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield the attributes of episodes: ``id, total_steps, seed, options, rewards_*, ...``.
+
+        Args:
+            episode_indices: their numbers, in the order in which they are yielded.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: the attributes are damaged.
+        """
+
+    @abstractmethod
+    def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield episodes as dicts with the fields of :class:`~minari_pipe.episode.EpisodeData`.
+
+        Args:
+            episode_indices: their numbers, in the order in which they are yielded.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: an episode is damaged.
+        """
+
+    def read_episodes(
+        self, episode_indices: Iterable[int], *, copy: bool | None = None
+    ) -> Iterator[EpisodeData]:
+        """Yield episodes.
+
+        Args:
+            episode_indices: their numbers, in the order in which they are yielded.
+            copy: whether all arrays can be written to. Formats may hand out views of the file
+                otherwise, which are read-only, and of which PyTorch warns; None means False, but
+                True where :mod:`minari_pipe.alias` stands for Minari.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: an episode is damaged.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> storage = step_index_dataset(lengths=(2, 3)).storage
+            >>> (episode,) = storage.read_episodes([1], copy=True)
+            >>> episode.rewards[0] = 7
+            >>> episode.rewards
+            array([7., 2., 3.])
+        """
+        copy = not views.unasked if copy is None else copy
+        for fields in self.get_episodes(episode_indices):
+            episode = EpisodeData(**fields)
+            yield replace(episode, **map_leaves(_own, fields)) if copy else episode
+
+    def get_attribute_table(
+        self, episode_indices: Iterable[int], names: Collection[str] | None = None
+    ) -> AttributeTable | None:
+        """Return the attributes of episodes in columns; None if they are not at hand in that form.
+
+        Args:
+            episode_indices: the episodes.
+            names: of the attributes that are needed; None means all.
+
+        Raises:
+            IndexError: there is no such episode.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> dataset = step_index_dataset(lengths=(2, 3))
+            >>> dataset.storage.get_attribute_table([1]).numbers["rewards_sum"]
+            array([6.])
+        """
+        return None
+
+    def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield episodes like :meth:`get_episodes`, for those who look for what is wrong in them.
+
+        A format whose columns can be of any length yields them as they are, and raises
+        ``IndexError`` after the last episode of its files, however many the metadata count.
+
+        Args:
+            episode_indices: the episodes.
+
+        Example:
+            >>> from gymnasium.spaces import Discrete
+            >>> from minari_pipe import MinariStorage
+            >>> storage = MinariStorage.new("any", Discrete(3), Discrete(2), data_format="memory")
+            >>> list(storage.get_unchecked_episodes([]))
+            []
+            >>> from minari_pipe.storage.memory import MemoryStorage
+            >>> MemoryStorage.forget("any")
+        """
+        return self.get_episodes(episode_indices)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata, with spaces as spaces and authors as sets."""
+        metadata = self.read_raw_metadata(self.data_path)
+        metadata["observation_space"] = self.observation_space
+        metadata["action_space"] = self.action_space
+        for key in ("author", "author_email"):
+            value = metadata.pop(key, None)
+            if value is None:
+                continue
+            names = [value] if isinstance(value, str) else value
+            for _, what in metadata_faults({key: names}):
+                raise CorruptDatasetError(f"{self.data_path}: metadata {key!r} {what}")
+            metadata[key] = set(names)
+        return metadata
+
+    def apply(
+        self, function: Callable[[dict], Any], episode_indices: Iterable[int] | None = None
+    ) -> Iterator[Any]:
+        """Yield ``function(episode)`` for every episode.
+
+        Args:
+            function: takes what :meth:`get_episodes` yields.
+            episode_indices: the episodes; None means all.
+        """
+        if episode_indices is None:
+            episode_indices = range(self.total_episodes)
+        return map(function, self.get_episodes(episode_indices))
+
+    def get_buffers(self, episode_indices: Iterable[int] | None = None) -> Iterator[EpisodeBuffer]:
+        """Yield episodes with everything that is stored with them, ready to be appended elsewhere.
+
+        Images that are stored as JPEG stay JPEG, as :class:`~minari_pipe.storage.jpeg.Frames`,
+        so that a copy loses nothing more; a storage of either encoding takes them.
+
+        Args:
+            episode_indices: the episodes; None means all.
+        """
+        if episode_indices is None:
+            episode_indices = range(self.total_episodes)
+        indices = [int(index) for index in episode_indices]
+        stored = self._get_stored_episodes(indices)
+        for episode, attributes in zip(stored, self.get_episode_metadata(indices), strict=True):
+            yield buffer_of(episode, attributes)
+
+    def get_segments(self, episode_indices: Iterable[int]) -> Iterator[EpisodeBuffer | Segment]:
+        """Yield what :meth:`get_buffers` does, many episodes at once where a format has them so.
+
+        What it yields can be appended to another storage.
+
+        Args:
+            episode_indices: the episodes.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> storage = step_index_dataset(lengths=(2, 3)).storage
+            >>> storage.update_episodes(storage.get_segments([1, 0]))
+            >>> [int(episode["rewards"].sum()) for episode in storage.get_episodes(range(4))]
+            [3, 6, 6, 3]
+        """
+        return self.get_buffers(episode_indices)
+
+    def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield what :meth:`get_episodes` does, with the JPEG files of images for their arrays."""
+        return self.get_episodes(episode_indices)
+
+    def get_size(self) -> float:
+        """Return the size of the data directory's files in MB, rounded to 0.1."""
+        return directory_size(self.data_path)
+
+    @property
+    def jpeg_encoding(self) -> bool:
+        """Whether images are stored as JPEG, which is lossy."""
+        return self._jpeg_encoding
+
+    @property
+    def data_path(self) -> Path:
+        """Directory of the data."""
+        return self._data_path
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes."""
+        return self._total("total_episodes")
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps of all episodes."""
+        return self._total("total_steps")
+
+    def _total(self, key: str) -> int:
+        metadata = self.read_raw_metadata(self.data_path)
+        if key not in metadata:
+            raise CorruptDatasetError(f"{self.data_path / METADATA_FILE_NAME} has no {key}")
+        return metadata[key]
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Space of one observation."""
+        return self._observation_space
+
+    @property
+    def action_space(self) -> gym.Space:
+        """Space of one action."""
+        return self._action_space
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) and not leaf.flags.writeable else leaf
+
+
+def _encoded_always(metadata: Mapping[str, Any]) -> bool:
+    """Whether the release that wrote this encoded images; the key was new in Minari 0.5.4."""
+    return metadata.get("minari_version") not in ("0.5.0", "0.5.1", "0.5.2")
+
+
+def directory_size(data_path: Path, stage: Path | None = None) -> float:
+    """Return the size of a directory's files in MB, rounded to 0.1; those of ``stage`` replace."""
+    sizes: dict[str, int] = {}
+    for top in (data_path,) if stage is None else (data_path, stage):
+        for folder, below, names in os.walk(top):
+            below[:] = [name for name in below if not name.startswith(".")]
+            for name in names:
+                path = os.path.join(folder, name)
+                if not name.startswith(".") and os.path.isfile(path):
+                    sizes[os.path.relpath(path, top)] = os.path.getsize(path)
+    return round(sum(sizes.values()) / 1e6, 1)
