@@ -42,7 +42,7 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe import views
-from minari_pipe.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.episode import EpisodeBuffer, EpisodeData, with_fields
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
@@ -305,7 +305,4 @@ def _as_they_are(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _episode_of(fields: dict[str, Any]) -> EpisodeData:
-    episode = object.__new__(EpisodeData)
-    # the dataclass is frozen, and to set nine fields one by one takes longer than all the rest
-    object.__setattr__(episode, "__dict__", fields)
-    return episode
+    return with_fields(EpisodeData, fields)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from minari_pipe.spaces import ARRAY_SPACES
+from minari_pipe.storage.agreement import STEP_KINDS
 from minari_pipe.storage.segment import Leaf
 
 Array = npt.NDArray[Any]
@@ -17,7 +18,6 @@ Fields = dict[str, Any]
 
 #: the columns of an episode, in the order in which they are handed out
 _COLUMNS = ("observations", "actions", "rewards", "terminations", "truncations", "infos", "extras")
-_KINDS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
 
 
 class Plan:
@@ -70,7 +70,7 @@ class Plan:
                 "infos": {},
                 "extras": {},
             }
-            for name, kinds in _KINDS.items():
+            for name, kinds in STEP_KINDS.items():
                 leaf = found[places[name,]]
                 if leaf.more or leaf.shape not in ((), (1,)) or leaf.dtype.kind not in kinds:
                     return None
