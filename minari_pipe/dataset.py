@@ -708,6 +708,8 @@ def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
 
 
 def _whole_index(index: Any) -> int:
+    if type(index) is int:
+        return index
     if not isinstance(index, bool | np.bool_):
         with suppress(TypeError):
             return operator.index(index)

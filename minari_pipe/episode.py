@@ -8,7 +8,7 @@ truncations, ``T + 1`` observations and infos (the first row is the reset's).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, SupportsFloat, TypedDict, TypeVar
 
@@ -277,20 +277,23 @@ def _describe(value: Any) -> str:
 Carrier = TypeVar("Carrier", EpisodeBuffer, EpisodeData)
 
 
-def with_fields(cls: type[Carrier], fields: dict[str, Any]) -> Carrier:
-    """Make an episode of all its fields at once: one by one they take longer than reading it.
+def each_with_fields(cls: type[Carrier], many: Iterable[dict[str, Any]]) -> Iterator[Carrier]:
+    """Make episodes of all their fields at once: one by one they take longer than reading them.
 
     Args:
         cls: a frozen dataclass without slots; its ``__post_init__`` is passed over.
-        fields: a value for every field. The dict becomes the object's own.
+        many: of each a value for every field. The dict becomes the object's own.
 
     Example:
-        >>> with_fields(EpisodeBuffer, {**vars(EpisodeBuffer()), "rewards": [1.0]}).rewards
-        [1.0]
+        >>> fields = {**vars(EpisodeBuffer()), "rewards": [1.0]}
+        >>> [buffer.rewards for buffer in each_with_fields(EpisodeBuffer, [fields])]
+        [[1.0]]
     """
-    carrier = object.__new__(cls)
-    object.__setattr__(carrier, "__dict__", fields)
-    return carrier
+    new, set_field = object.__new__, object.__setattr__
+    for fields in many:
+        carrier = new(cls)
+        set_field(carrier, "__dict__", fields)
+        yield carrier
 
 
 class StepDataCallback:

@@ -150,7 +150,7 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
     """
     directory = path.parent if directory is None else directory
     # asked for every time something is read, and hardly ever there
-    if os.path.isdir(os.path.join(directory, _COMMIT)):
+    if os.path.isdir(f"{directory}{os.sep}{_COMMIT}"):
         commit = directory / _COMMIT
         is_manifest = path == directory.parent / MANIFEST
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import gymnasium as gym
@@ -25,7 +26,8 @@ class Plan:
 
     Attributes:
         more: of each leaf.
-        order: which leaf each column is, if there are neither trees of leaves, infos nor extras.
+        pick: takes the leaves and returns observations, actions, rewards, terminations and
+            truncations; None if there are trees of leaves, infos or extras.
     """
 
     def __init__(self, columns: Mapping[str, Any], found: tuple[Leaf, ...]) -> None:
@@ -33,7 +35,8 @@ class Plan:
         self.more = [leaf.more for leaf in found]
         is_flat = not columns["infos"] and not columns["extras"]
         flat = [columns[name] for name in _COLUMNS[:5]]
-        self.order = flat if is_flat and all(type(place) is int for place in flat) else None
+        is_flat = is_flat and all(type(place) is int for place in flat)
+        self.pick = itemgetter(*flat) if is_flat else None
 
     @classmethod
     def of(
@@ -83,9 +86,23 @@ class Plan:
                 return None
         return cls(columns, found)
 
-    def build(self, leaves: list[Array]) -> Fields:
-        """Return the columns of an episode whose leaves are these."""
-        return {name: _built(self._columns[name], leaves) for name in _COLUMNS}
+    def fields(self, index: int, leaves: list[Array], seed: int | None) -> Fields:
+        """Return the fields of an episode whose leaves are these."""
+        if self.pick is None:
+            columns = {name: _built(self._columns[name], leaves) for name in _COLUMNS}
+            return {"id": index, **columns, "seed": seed}
+        observations, actions, rewards, terminations, truncations = self.pick(leaves)
+        return {
+            "id": index,
+            "observations": observations,
+            "actions": actions,
+            "rewards": rewards,
+            "terminations": terminations,
+            "truncations": truncations,
+            "infos": {},
+            "seed": seed,
+            "extras": {},
+        }
 
 
 def _names(leaf: Leaf) -> list[str]:

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer, reward_statistics, with_fields
+from minari_pipe.episode import EpisodeBuffer, each_with_fields, reward_statistics
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
 from minari_pipe.recorder import fill_missing
 from minari_pipe.storage.attributes import check_options, whole_seed
@@ -518,4 +518,4 @@ def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> Epis
         "metadata": {key: value for key, value in attributes.items() if key not in _FIELDS},
         "extras": episode.get("extras") or {},
     }
-    return with_fields(EpisodeBuffer, fields)
+    return next(each_with_fields(EpisodeBuffer, [fields]))
