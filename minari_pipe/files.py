@@ -46,7 +46,8 @@ def read_text(path: Path) -> str:
     """
     if not stat.S_ISREG(os.stat(path).st_mode):  # one look: it may be moved at any time
         raise OSError(f"{path} is no file")
-    return path.read_text(encoding="utf-8")
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 @contextmanager
