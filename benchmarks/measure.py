@@ -276,9 +276,7 @@ def _by_turns(
                         repeats[name] = [first]
                         used[name] += time.perf_counter() - began
                         continue
-                    # a first run opens files and imports modules, which says nothing of the others
-                    second = _run(case, sides[name], 1)
-                    calls[name] = _calls(case, sides[name], second.wall)
+                    calls[name] = _calls(case, sides[name])
                 repeats.setdefault(name, []).append(_run(case, sides[name], calls[name]))
             except Exception as error:
                 if name != "minari":
@@ -291,10 +289,12 @@ def _by_turns(
     return repeats
 
 
-def _calls(case: Case, side: Side, taken: float) -> int:
+def _calls(case: Case, side: Side) -> int:
     """How many calls a measurement needs to be longer than the clock's noise."""
     if case.unit == "MB" or side.before is not None or side.after is not None:
         return 1
+    # not those of the first run, which opened files and imported modules
+    taken = _run(case, side, 1).wall
     return max(1, min(_MOST_CALLS, int(_SHORTEST / max(taken, 1e-7))))
 
 
