@@ -271,11 +271,12 @@ def _by_turns(
                 if name not in calls:
                     first = _run(case, sides[name], 1)
                     taken = first.wall if isinstance(first, Seconds) else _WARM_UP
-                    calls[name] = _calls(case, sides[name], taken)
                     if taken >= _WARM_UP:  # else it was one
+                        calls[name] = 1
                         repeats[name] = [first]
                         used[name] += time.perf_counter() - began
                         continue
+                    calls[name] = _calls(case, sides[name])
                 repeats.setdefault(name, []).append(_run(case, sides[name], calls[name]))
             except Exception as error:
                 if name != "minari":
@@ -288,10 +289,12 @@ def _by_turns(
     return repeats
 
 
-def _calls(case: Case, side: Side, taken: float) -> int:
+def _calls(case: Case, side: Side) -> int:
     """How many calls a measurement needs to be longer than the clock's noise."""
     if case.unit == "MB" or side.before is not None or side.after is not None:
         return 1
+    # not those of the first run, which opened files and imported modules
+    taken = _run(case, side, 1).wall
     return max(1, min(_MOST_CALLS, int(_SHORTEST / max(taken, 1e-7))))
 
 

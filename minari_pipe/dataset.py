@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, overload
 
 import gymnasium as gym
@@ -37,7 +38,7 @@ from minari_pipe.outside import Judge
 from minari_pipe.plain_episodes import as_buffers
 from minari_pipe.requirements import warn_unless_met
 from minari_pipe.scores import get_normalized_score
-from minari_pipe.storage.base import MinariStorage, PathLike
+from minari_pipe.storage.base import MinariStorage, PathLike, opened
 
 #: from this number on the size of the files is asked whether it can be true
 _MANY_EPISODES = 1_000_000
@@ -103,11 +104,11 @@ class MinariDataset:
         """
         if isinstance(data, MinariStorage):
             self._data = data
+            metadata = data.read_raw_metadata(data.data_path)
         elif isinstance(data, str | os.PathLike):
-            self._data = MinariStorage.read(data, trusted_modules=trusted_modules)
+            self._data, metadata = opened(Path(data), trusted_modules)
         else:
             raise ValueError(f"Unrecognized type {type(data)} for data")
-        metadata = self._data.read_raw_metadata(self._data.data_path)
         if not isinstance(metadata.get("dataset_id"), str):
             raise CorruptDatasetError(
                 f"{self._data.data_path} has no dataset_id in its metadata.json; it was not "
@@ -130,7 +131,8 @@ class MinariDataset:
             episode_indices = np.arange(metadata["total_episodes"])
             self._total_steps = metadata["total_steps"]
         self._episode_indices = _checked_indices(episode_indices, metadata["total_episodes"])
-        self._generator = np.random.default_rng()
+        #: made when it is first needed: to ask the system for a seed takes long beside opening
+        self._generator: np.random.Generator | None = None
         self._copy = copy
 
     def recover_environment(
@@ -218,7 +220,7 @@ class MinariDataset:
         part.__dict__.update(self.__dict__)
         part._episode_indices = episode_indices.copy()  # a slice would hold on to all of them
         part._total_steps = None
-        part._generator = np.random.default_rng()
+        part._generator = None
         return part
 
     def filter_episodes(self, condition: Callable[[EpisodeData], bool]) -> MinariDataset:
@@ -343,6 +345,8 @@ class MinariDataset:
                 "Cannot take a larger sample than population, nor a negative one: asked for "
                 f"{size} different episodes of {len(self)}"
             )
+        if self._generator is None:
+            self._generator = sampling.generator(None)
         indices = self._generator.choice(self.episode_indices, size=size, replace=False)
         return list(self.iterate_episodes(indices, copy=copy))
 
@@ -708,6 +712,8 @@ def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
 
 
 def _whole_index(index: Any) -> int:
+    if type(index) is int:
+        return index
     if not isinstance(index, bool | np.bool_):
         with suppress(TypeError):
             return operator.index(index)

@@ -48,8 +48,11 @@ def get_dataset_path(dataset_id: str | None = None) -> Path:
         'D4RL/door/human-v2'
     """
     root = _root()
-    if not dataset_id:
-        return root
+    return _inside(_place(dataset_id, root), root) if dataset_id else root
+
+
+def _place(dataset_id: str, root: Path) -> Path:
+    """Return the directory of an id below the root, wherever a link may lead from there."""
     try:
         validate_namespace(dataset_id)
     except InvalidDatasetIdError:
@@ -67,7 +70,7 @@ def get_dataset_path(dataset_id: str | None = None) -> Path:
             f"the id {dataset_id[:40]!r}... makes a path of more than {_LONGEST_PATH} bytes, "
             "too long for a file system; use a shorter one"
         )
-    return _inside(path, root)
+    return path
 
 
 def data_path_of(dataset_id: str) -> Path:
@@ -82,14 +85,16 @@ def data_path_of(dataset_id: str) -> Path:
         >>> data_path_of("door/human-v2").relative_to(get_dataset_path()).as_posix()
         'door/human-v2/data'
     """
-    directory = get_dataset_path(dataset_id)
+    root = _root()
+    directory = _place(dataset_id, root)
     data = directory / "data"
-    flat = directory.with_name(f"{directory.name}.hdf5")
     try:
-        found = flat if not data.exists() and os.path.isfile(flat) else data
+        if not data.exists():
+            flat = directory.with_name(f"{directory.name}.hdf5")
+            data = flat if os.path.isfile(flat) else data
     except OSError as exc:
         raise CorruptDatasetError(f"{data} cannot be read: {exc.strerror}") from exc
-    return _inside(found, _root())
+    return _inside(data, root)
 
 
 @contextmanager

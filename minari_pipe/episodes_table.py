@@ -15,7 +15,6 @@ from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.query import Query
 from minari_pipe.query_columns import selected
 from minari_pipe.storage.base import MinariStorage
-from minari_pipe.storage.segment import AttributeTable
 
 #: columns that every table has, in this order
 COLUMNS = ("id", "seed", "total_steps", "return", *REWARD_STATISTICS, "options")
@@ -59,7 +58,7 @@ class EpisodeTable:
         self._numbers: dict[str, npt.NDArray[Any]] = {}
         #: what else the episodes have
         self._others: Sequence[Mapping[str, Any]] | None = None
-        table = _attribute_table(storage, self._indices)
+        table = storage.get_attribute_table(self._indices)
         if table is None:
             self._others = list(storage.get_episode_metadata(self._indices.tolist()))
             return
@@ -246,19 +245,12 @@ def returns(
     return numbers["return"].astype(np.float64)
 
 
-def _attribute_table(
-    storage: MinariStorage, indices: npt.NDArray[np.int_], names: Collection[str] | None = None
-) -> AttributeTable | None:
-    """The attributes of episodes in columns, if the storage has them so."""
-    return storage.get_attribute_table(indices, names)
-
-
 def _numbers(
     storage: MinariStorage, indices: npt.NDArray[np.int_], names: Collection[str]
 ) -> dict[str, npt.NDArray[Any]] | None:
     """Those of the named columns that are numbers; None if the storage has no columns."""
     stored = {"rewards_sum" if name == "return" else name for name in names}
-    table = _attribute_table(storage, indices, stored)
+    table = storage.get_attribute_table(indices, stored)
     return None if table is None else _with_own_columns(table.numbers, indices)
 
 

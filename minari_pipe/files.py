@@ -55,7 +55,8 @@ def read_text(path: Path) -> str:
     """
     if not stat.S_ISREG(os.stat(path).st_mode):  # one look: it may be moved at any time
         raise OSError(f"{path} is no file")
-    return path.read_text(encoding="utf-8")
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 @contextmanager
@@ -176,7 +177,7 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
     """
     directory = path.parent if directory is None else directory
     # asked for every time something is read, and hardly ever there
-    if os.path.isdir(os.path.join(directory, _COMMIT)):
+    if os.path.isdir(f"{directory}{os.sep}{_COMMIT}"):
         commit = directory / _COMMIT
         is_manifest = path == directory.parent / MANIFEST
         try:

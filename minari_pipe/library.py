@@ -55,7 +55,8 @@ def load_dataset(
             very id.
         download: fetch it if it is not there.
         verify: compare the files with the checksums in the dataset's ``manifest.json`` first,
-            which reads all of them; see :mod:`minari_pipe.checksums`. Every dataset that this library made has one.
+            which reads all of them; see :mod:`minari_pipe.checksums`. Every dataset that this
+            library made has one.
         trusted_modules: modules whose code may run to find out the spaces of a dataset that does
             not hold them (Minari 0.3) but names its environment.
         copy: whether the arrays of episodes can be written to, see :class:`MinariDataset`.

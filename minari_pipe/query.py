@@ -37,7 +37,8 @@ _TEXT_OR_KEYWORD = re.compile(
     re.VERBOSE,
 )
 
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+#: what the operators of an expression compute of Python's numbers
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -45,7 +46,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -188,7 +189,7 @@ class _Parser:
             isinstance(node.op, ast.Not) or type(node.op) in _SIGNS
         ):
             parts = [node.operand]
-        elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
             parts = [node.left, node.right]
         elif isinstance(node, ast.Compare):
             self._check_comparison(node)
@@ -231,7 +232,7 @@ class _Parser:
             nothing = [part for part in (left, right) if _is_none(part)]
             if isinstance(op, ast.Is | ast.IsNot) and not _is_none(right):
                 self._refuse(right, "`is` is for None; use == for values")
-            if type(op) in _COMPARISONS and nothing:
+            if type(op) in COMPARISONS and nothing:
                 self._refuse(
                     nothing[0], "nothing compares with None; use `is None` or `is not None`"
                 )
@@ -282,7 +283,7 @@ def _value(node: ast.expr, row: Mapping[str, Any]) -> Any:
             return computed(_SIGNS[type(node.op)], _value(node.operand, row))
         case ast.BinOp():
             operands = _value(node.left, row), _value(node.right, row)
-            return computed(_ARITHMETIC[type(node.op)], *operands)
+            return computed(ARITHMETIC[type(node.op)], *operands)
         case ast.Compare():
             return _comparison(node, row)
         case ast.Call(func=ast.Name(id=name)):
@@ -332,7 +333,7 @@ def _compare(op: ast.cmpop, left: Any, right: Any) -> bool | None:
             raise _RowError(f"{_shown(left)} cannot be in the text {_shown(right)}")
         function, values = operator.contains, (right, left)
         return _decided(function, values) == isinstance(op, ast.In)
-    return _decided(_COMPARISONS[type(op)], (left, right))
+    return _decided(COMPARISONS[type(op)], (left, right))
 
 
 def _decided(function: Callable[[Any, Any], Any], values: tuple[Any, Any]) -> bool:

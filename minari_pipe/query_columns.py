@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.query import Query, computed
+from minari_pipe.query import ARITHMETIC, COMPARISONS, Query, computed
 
 Column = npt.NDArray[Any]
 Number = bool | int | float
@@ -26,15 +26,6 @@ Value = Column | Number
 _LEAST, _MOST = -(2**63), 2**63 - 1
 #: the whole numbers up to here are fractions of the same value
 _EXACT = 2**53
-
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
 
 
 class _AskRowsError(Exception):
@@ -122,7 +113,7 @@ def _comparison(node: ast.Compare, columns: Mapping[str, Column]) -> bool | Colu
             found.append(within if isinstance(op, ast.In) else _not(within))
         else:
             right = _value(part, columns)
-            found.append(_compared(_COMPARISONS[type(op)], left, right))
+            found.append(_compared(COMPARISONS[type(op)], left, right))
             left = right
     return _folded(operator.and_, found)
 
@@ -147,16 +138,7 @@ def _one(function: Callable[[Any], Any], value: Value) -> Value:
 
 
 def _two(op: ast.operator, left: Value, right: Value) -> Value:
-    functions: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-        ast.Add: operator.add,
-        ast.Sub: operator.sub,
-        ast.Mult: operator.mul,
-        ast.Div: operator.truediv,
-        ast.FloorDiv: operator.floordiv,
-        ast.Mod: operator.mod,
-        ast.Pow: operator.pow,
-    }
-    function = functions[type(op)]
+    function = ARITHMETIC[type(op)]
     if not isinstance(left, np.ndarray) and not isinstance(right, np.ndarray):
         return _by_python(function, left, right)
     if isinstance(op, ast.Pow):

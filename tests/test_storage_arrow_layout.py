@@ -80,7 +80,9 @@ def plain_episodes(draw: st.DrawFn) -> tuple[gym.Space, gym.Space, list[dict[str
     more = {name: draw(st.integers(0, 1)) for name in extras}
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     found = []
-    for steps in draw(st.lists(st.integers(1, 70), min_size=1, max_size=5)):
+    lengths = st.tuples(st.integers(1, 70), st.sampled_from((1, 2, 5)))
+    runs = draw(st.lists(lengths, min_size=1, max_size=3))
+    for steps in [steps for steps, times in runs for _ in range(times)]:
         columns = {
             "observations": column(both[0], steps + 1, rng),
             "actions": column(both[1], steps, rng),
@@ -148,6 +150,18 @@ def test_a_segment_s_files_are_those_of_its_episodes(tmp_path_factory, drawn_epi
         assert len(writer) == len(episodes)
         counted(storage, episodes, int(segment.steps.sum()))
     assert files(path / "at once") == files(path / "one by one")
+
+
+def test_files_of_one_length_that_take_several_tables_are_those_of_their_episodes(tmp_path) -> None:
+    lengths = [900] * 17 + [7] * 3 + [900] * 4  # 36 kB each: seven to a table
+    buffers = [replace(buffer_of(steps), seed=place) for place, steps in enumerate(lengths)]
+    storage = empty_storage(tmp_path / "data", WIDE, TWO)
+    storage.update_episodes(buffers)
+    for buffer, found in zip(buffers, storage.get_episodes(range(len(buffers))), strict=True):
+        assert_same(found["observations"], buffer.observations)
+        assert_same(found["terminations"], buffer.terminations)
+        part = storage.data_path / str(found["id"]) / "part-0.arrow"
+        assert write_ipc(read_ipc(part.read_bytes()).to_batches()[0]) == part.read_bytes()
 
 
 @examples(60)

@@ -19,8 +19,8 @@ from minari_pipe.storage.columns import subscripts
 from minari_pipe.storage.jpeg import Frames
 from minari_pipe.tree import Path, leaves
 
-#: columns of one number a step, and the kinds of dtypes that real Minari writes for them
-_SCALARS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
+STEP_KINDS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
+"""Columns of one number a step, and the kinds of dtypes that real Minari writes for them."""
 
 
 def check_agreement(
@@ -53,7 +53,7 @@ def check_agreement(
         minari_pipe.errors.CorruptDatasetError: terminations has 1 steps, rewards has 2
     """
     steps = _rows(episode["rewards"], ("rewards",))
-    for name, kinds in _SCALARS.items():
+    for name, kinds in STEP_KINDS.items():
         column = episode[name]
         _expect(column, (name,), steps, "steps")
         # real Minari keeps rewards of shape (T, 1) as they are

@@ -67,7 +67,9 @@ def write_file(path: str, chunks: Chunks) -> None:
     file = os.open(path, _WRITING, 0o666)
     try:
         size, written = sum(map(len, chunks)), 0
-        if size > FEW_BYTES and len(chunks) <= _MOST_CHUNKS and hasattr(os, "writev"):
+        if len(chunks) == 1:
+            written = os.write(file, chunks[0])
+        elif size > FEW_BYTES and len(chunks) <= _MOST_CHUNKS and hasattr(os, "writev"):
             written = os.writev(file, chunks)
         if written < size:
             rest = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))[written:]

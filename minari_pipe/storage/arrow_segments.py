@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from minari_pipe.storage.arrow_disk import FEW_BYTES, Chunks
-from minari_pipe.storage.arrow_layout import Layout
+from minari_pipe.storage.arrow_layout import Frame, Layout
 from minari_pipe.storage.arrow_values import as_stored
 from minari_pipe.storage.segment import AttributeTable, Segment
 from minari_pipe.tree import Path
+
+#: of files that are put together at once, which stay in the processor's cache
+_TABLE_BYTES = 2**18
+#: so many of one length after another are put together faster than one by one
+_WORTH_A_TABLE = 4
 
 
 def shortest_episode(segment: Segment) -> Segment:
@@ -53,33 +58,64 @@ def episode_files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
         _field_path(leaf.path): (leaf, array)
         for leaf, array in zip(segment.leaves, segment.arrays, strict=True)
     }
-    sources: list[tuple[Any, int, list[int]]] = []
+    sources: list[_Source] = []
     for buffer in layout.buffers:
         leaf, array = leaves[buffer.path]
         values = np.ascontiguousarray(as_stored(array, None, {})).reshape(-1)
-        if buffer.dtype == np.bool_:
-            sources.append((values, buffer.size, segment.bounds(leaf.more)))
+        is_bits = buffer.dtype == np.bool_
+        width = buffer.size if is_bits else buffer.size * buffer.dtype.itemsize
+        sources.append(_Source(values.view(np.uint8), width, segment.bounds(leaf.more), is_bits))
+    steps = segment.steps
+    first = 0
+    for last in [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]:
+        frame = layout.frame(int(steps[first]) + 1)
+        is_small = frame.size <= FEW_BYTES
+        if is_small and last - first >= _WORTH_A_TABLE:
+            at_once = _TABLE_BYTES // frame.size
+            for begin in range(first, last, at_once):
+                for file in _table(frame, sources, begin, min(last, begin + at_once)):
+                    yield [file.tobytes()]
         else:
-            data = values.view(np.uint8).data
-            width = buffer.size * buffer.dtype.itemsize
-            sources.append((data, width, segment.bounds(leaf.more)))
-    fillings: dict[int, list[bytes]] = {}
-    for place, steps in enumerate(segment.steps.tolist()):
-        frame = layout.frame(steps + 1)
-        pieces: list[Any] = [
-            source[bounds[place] * width : bounds[place + 1] * width]
-            for source, width, bounds in sources
-        ]
-        pieces = [
-            piece if isinstance(piece, memoryview) else np.packbits(piece, bitorder="little").data
-            for piece in pieces
-        ]
-        if steps not in fillings:  # what does not count of the last row, and more
-            ends = zip(pieces, frame.places, frame.ends, strict=True)
-            fillings[steps] = [bytes(end - begin - len(piece)) for piece, begin, end in ends]
-        pairs = zip(pieces, fillings[steps], strict=True)
-        chunks = [frame.head, *chain.from_iterable(pairs), frame.tail]
-        yield [b"".join(chunks)] if frame.size <= FEW_BYTES else chunks
+            for place in range(first, last):
+                chunks = _chunks(frame, sources, place)
+                yield [b"".join(chunks)] if is_small else chunks
+        first = last
+
+
+class _Source(NamedTuple):
+    """The values of a buffer of all episodes: bytes, one for each bit if it is of bits."""
+
+    values: npt.NDArray[np.uint8]
+    width: int
+    bounds: list[int]
+    is_bits: bool
+
+
+def _table(frame: Frame, sources: list[_Source], first: int, end: int) -> npt.NDArray[np.uint8]:
+    """Return the files of episodes of one length, a row for each."""
+    files = np.zeros((end - first, frame.size), np.uint8)
+    files[:, : len(frame.head)] = np.frombuffer(frame.head, np.uint8)
+    files[:, frame.size - len(frame.tail) :] = np.frombuffer(frame.tail, np.uint8)
+    for (values, width, bounds, is_bits), place in zip(sources, frame.places, strict=True):
+        rows = values[bounds[first] * width : bounds[end] * width].reshape(end - first, -1)
+        if is_bits:
+            rows = np.packbits(rows, axis=1, bitorder="little")
+        files[:, place : place + rows.shape[1]] = rows
+    return files
+
+
+def _chunks(frame: Frame, sources: list[_Source], place: int) -> Chunks:
+    """Return the file of one episode, of which nothing is copied."""
+    chunks: list[bytes | memoryview] = [frame.head]
+    for source, begin, end in zip(sources, frame.places, frame.ends):
+        values, width, bounds, is_bits = source
+        piece = values[bounds[place] * width : bounds[place + 1] * width]
+        if is_bits:
+            piece = np.packbits(piece, bitorder="little")
+        chunks.append(piece.data)
+        chunks.append(bytes(end - begin - piece.size))  # what does not count of the last row
+    chunks.append(frame.tail)
+    return chunks
 
 
 def _field_path(path: Path) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from minari_pipe.storage.formats import (
     other_format,
 )
 from minari_pipe.storage.jpeg import check_jpeg_spaces
-from minari_pipe.storage.reading import PathLike, StoredEpisodes, directory_size
+from minari_pipe.storage.reading import PathLike, StoredEpisodes, directory_size, opened
 from minari_pipe.storage.segment import Segment
 from minari_pipe.storage.writer import EpisodeWriter, Judge, Lasting
 
@@ -49,6 +49,7 @@ __all__ = [
     "get_storage_keys",
     "has_metadata_file",
     "is_file_format",
+    "opened",
     "other_format",
 ]
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe import views
-from minari_pipe.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.episode import EpisodeBuffer, EpisodeData, each_with_fields
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
@@ -133,7 +133,7 @@ class HDF5Storage(DirectoryStorage):
         self, episode_indices: Iterable[int], *, copy: bool | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield episodes as dicts."""
-        return self._episodes(episode_indices, _as_they_are, copy=copy)
+        return self._episodes(episode_indices, copy=copy)
 
     def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield episodes as they are stored, whatever the lengths of their columns."""
@@ -143,22 +143,21 @@ class HDF5Storage(DirectoryStorage):
                 yield dict(vars(file.read(int(index), *spaces, lenient=True)))
 
     def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        return self._episodes(episode_indices, _as_they_are, copy=False, frames=True)
+        return self._episodes(episode_indices, copy=False, frames=True)
 
     def read_episodes(
         self, episode_indices: Iterable[int], *, copy: bool | None = None
     ) -> Iterator[EpisodeData]:
         """Yield episodes, whose arrays are read-only views of the file unless ``copy``."""
-        return self._episodes(episode_indices, _episode_of, copy=copy)
+        return each_with_fields(EpisodeData, self._episodes(episode_indices, copy=copy))
 
     def _episodes(
         self,
         indices: Iterable[int],
-        make: Callable[[dict[str, Any]], Any],
         *,
         copy: bool | None,
         frames: bool = False,
-    ) -> Iterator[Any]:
+    ) -> Iterator[dict[str, Any]]:
         spaces = (self.observation_space, self.action_space)
         mapped = self._mapped()
         with _Structure(self._file_path, mapped) as structure:
@@ -171,12 +170,12 @@ class HDF5Storage(DirectoryStorage):
             if mapped is None:
                 structure.open()
                 for index in map(int, indices):
-                    yield make(by_structure(index))
+                    yield by_structure(index)
                 return
             reader = Reader(mapped, *spaces, copy=not views.unasked if copy is None else copy)
             known = self._known(mapped, structure)
             if known is not None and known.is_for(*spaces):
-                yield from reader.episodes(known, map(int, indices), by_structure, make)
+                yield from reader.episodes(known, map(int, indices), by_structure)
                 return
             builder = mapped.building(len(structure.open()), *spaces)
             for index in map(int, indices):
@@ -189,7 +188,7 @@ class HDF5Storage(DirectoryStorage):
                 if entry is not None:
                     mapped.check_still_whole()
                     fields = reader.entry(index, entry, builder.seed(index))
-                yield make(by_structure(index) if fields is None else fields)
+                yield by_structure(index) if fields is None else fields
 
     def get_segments(self, episode_indices: Iterable[int]) -> Iterator[EpisodeBuffer | Segment]:
         """Yield the episodes that lie in the file one after another together."""
@@ -298,14 +297,3 @@ class _Structure:
     def __exit__(self, *_: object) -> None:
         if self._context is not None and self._file is not None:
             self._context.__exit__(None, None, None)
-
-
-def _as_they_are(fields: dict[str, Any]) -> dict[str, Any]:
-    return fields
-
-
-def _episode_of(fields: dict[str, Any]) -> EpisodeData:
-    episode = object.__new__(EpisodeData)
-    # the dataclass is frozen, and to set nine fields one by one takes longer than all the rest
-    object.__setattr__(episode, "__dict__", fields)
-    return episode

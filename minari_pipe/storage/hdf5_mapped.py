@@ -164,7 +164,7 @@ class MappedIndex:
 
     def __init__(self, mapped: mmap.mmap, stored: StoredIndex) -> None:
         self.stored = stored
-        self.parts = [_Part(mapped, runs) for runs in stored.runs]
+        self.parts = [MappedPart(mapped, runs) for runs in stored.runs]
 
     def __len__(self) -> int:
         """Number of episodes."""
@@ -205,7 +205,7 @@ class MappedIndex:
         return (self.attributes.others(index) or {}).get("seed")
 
 
-class _Part:
+class MappedPart:
     """Episodes of one structure in a mapped file.
 
     Attributes:
@@ -298,7 +298,7 @@ def view(mapped: mmap.mmap, leaf: Leaf, rows: int, address: int) -> Array:
     return array
 
 
-_open: OrderedDict[tuple[str, Stamp], MappedFile] = OrderedDict()
+_open: OrderedDict[str, MappedFile] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -321,21 +321,19 @@ def open_mapped(path: Path) -> MappedFile | None:
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode) or not found.st_size:
         return None
-    key = (str(path), Stamp.of(found))
+    name = str(path)
     with _lock:
-        file = _open.get(key)
+        file = _open.get(name)
         if file is not None:
-            _open.move_to_end(key)
-    if file is None:
+            _open.move_to_end(name)
+    if file is None or file.stamp != Stamp.of(found):
         file = MappedFile(path)
         if file.is_settled and CAN_STAY_OPEN:
             with _lock:
                 # a file that is gone or was replaced takes room on the disk while it is open
-                for gone in [
-                    one for one in _open if one[0] == key[0] or not os.path.exists(one[0])
-                ]:
+                for gone in [one for one in _open if one == name or not os.path.exists(one)]:
                     del _open[gone]
-                _open[str(path), file.stamp] = file
+                _open[name] = file
                 while len(_open) > _MOST_OPEN:
                     _open.popitem(last=False)
     return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from minari_pipe.spaces import ARRAY_SPACES
+from minari_pipe.storage.agreement import STEP_KINDS
 from minari_pipe.storage.segment import Leaf
 
 Array = npt.NDArray[Any]
@@ -17,7 +19,6 @@ Fields = dict[str, Any]
 
 #: the columns of an episode, in the order in which they are handed out
 _COLUMNS = ("observations", "actions", "rewards", "terminations", "truncations", "infos", "extras")
-_KINDS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
 
 
 class Plan:
@@ -25,7 +26,8 @@ class Plan:
 
     Attributes:
         more: of each leaf.
-        order: which leaf each column is, if there are neither trees of leaves, infos nor extras.
+        pick: takes the leaves and returns observations, actions, rewards, terminations and
+            truncations; None if there are trees of leaves, infos or extras.
     """
 
     def __init__(self, columns: Mapping[str, Any], found: tuple[Leaf, ...]) -> None:
@@ -33,7 +35,8 @@ class Plan:
         self.more = [leaf.more for leaf in found]
         is_flat = not columns["infos"] and not columns["extras"]
         flat = [columns[name] for name in _COLUMNS[:5]]
-        self.order = flat if is_flat and all(type(place) is int for place in flat) else None
+        is_flat = is_flat and all(type(place) is int for place in flat)
+        self.pick = itemgetter(*flat) if is_flat else None
 
     @classmethod
     def of(
@@ -70,7 +73,7 @@ class Plan:
                 "infos": {},
                 "extras": {},
             }
-            for name, kinds in _KINDS.items():
+            for name, kinds in STEP_KINDS.items():
                 leaf = found[places[name,]]
                 if leaf.more or leaf.shape not in ((), (1,)) or leaf.dtype.kind not in kinds:
                     return None
@@ -83,9 +86,23 @@ class Plan:
                 return None
         return cls(columns, found)
 
-    def build(self, leaves: list[Array]) -> Fields:
-        """Return the columns of an episode whose leaves are these."""
-        return {name: _built(self._columns[name], leaves) for name in _COLUMNS}
+    def fields(self, index: int, leaves: list[Array], seed: int | None) -> Fields:
+        """Return the fields of an episode whose leaves are these."""
+        if self.pick is None:
+            columns = {name: _built(self._columns[name], leaves) for name in _COLUMNS}
+            return {"id": index, **columns, "seed": seed}
+        observations, actions, rewards, terminations, truncations = self.pick(leaves)
+        return {
+            "id": index,
+            "observations": observations,
+            "actions": actions,
+            "rewards": rewards,
+            "terminations": terminations,
+            "truncations": truncations,
+            "infos": {},
+            "seed": seed,
+            "extras": {},
+        }
 
 
 def _names(leaf: Leaf) -> list[str]:

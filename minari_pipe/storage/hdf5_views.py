@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from minari_pipe.storage.hdf5_index_build import Entry
-from minari_pipe.storage.hdf5_mapped import MappedFile, MappedIndex, may_stay_open, view
+from minari_pipe.storage.hdf5_mapped import MappedFile, MappedIndex, MappedPart, may_stay_open, view
 from minari_pipe.storage.hdf5_plans import Array, Fields, Plan
 from minari_pipe.storage.segment import SEGMENT_BYTES, Ints, Leaf, Segment
 
@@ -47,8 +47,7 @@ class Reader:
             self._own(view(self._file.map, leaf, entry.steps + leaf.more, address))
             for leaf, address in zip(entry.leaves, entry.addresses, strict=True)
         ]
-        columns = plan.build(leaves)
-        return {"id": index, **columns, "seed": seed}
+        return plan.fields(index, leaves, seed)
 
     def _own(self, array: Array) -> Array:
         return array.copy() if self._copy else array
@@ -58,16 +57,74 @@ class Reader:
         index: MappedIndex,
         indices: Iterable[int],
         other: Callable[[int], Fields],
-        make: Callable[[Fields], Any],
-    ) -> Iterator[Any]:
-        """Yield ``make(fields)`` of episodes.
+    ) -> Iterator[Fields]:
+        """Yield the fields of episodes.
 
         Args:
             index: of the file.
             indices: their numbers.
             other: reads the episodes that the index leaves out, and those that are none.
-            make: takes the fields of an episode.
         """
+        part = index.parts[0] if index.is_all else None
+        plan = None if part is None else self.plan(part.runs.leaves)
+        seeds = index.attributes.numbers_of("seed")
+        if (
+            part is not None
+            and plan is not None
+            and plan.pick is not None
+            and (seeds is not None or index.attributes.texts is None)
+            and not part.is_scattered
+            and not self._copy
+        ):
+            return self._alike(part, plan.pick, seeds, indices, other)
+        return self._any(index, indices, other)
+
+    def _alike(
+        self,
+        part: MappedPart,
+        pick: Callable[[Sequence[Array]], Sequence[Array]],
+        seeds: list[Any] | None,
+        indices: Iterable[int],
+        other: Callable[[int], Fields],
+    ) -> Iterator[Fields]:
+        """Yield views of a file in which all episodes are five arrays, as most are.
+
+        It does what :meth:`_any` does with nothing to ask for each episode, which is most of it.
+        """
+        total = part.firsts[-1]
+        left = first = last = 0
+        for episode in indices:
+            if not left:
+                self._file.check_still_whole()
+                left = _CHECK_EVERY
+            left -= 1
+            if not first <= episode < last:
+                if not 0 <= episode < total:
+                    yield other(episode)
+                    continue
+                first, last, ends, arrays = part.run(episode)
+                observations, actions, rewards, terminations, truncations = pick(arrays)
+            at = episode - first
+            start, end = ends[at], ends[at + 1]
+            steps = slice(start, end)
+            yield {
+                "id": episode,
+                "observations": observations[start + at : end + at + 1],
+                "actions": actions[steps],
+                "rewards": rewards[steps],
+                "terminations": terminations[steps],
+                "truncations": truncations[steps],
+                "infos": {},
+                "seed": None if seeds is None else seeds[episode],
+                "extras": {},
+            }
+
+    def _any(
+        self,
+        index: MappedIndex,
+        indices: Iterable[int],
+        other: Callable[[int], Fields],
+    ) -> Iterator[Fields]:
         file, copy, total = self._file, self._copy, len(index)
         parts = [(part, self.plan(part.runs.leaves)) for part in index.parts]
         part_of, places = ((), ()) if index.is_all else index.places
@@ -90,53 +147,24 @@ class Reader:
                 place = places[episode]
             if not first <= place < last or plan is None:
                 if part is None or plan is None or not 0 <= episode < total:
-                    yield make(other(episode))
+                    yield other(episode)
                     continue
                 first, last, ends, arrays = part.run(place)
                 is_alone = part.is_scattered
-                if plan.order is not None:
-                    which = plan.order
-                    observations, actions = arrays[which[0]], arrays[which[1]]
-                    rewards = arrays[which[2]]
-                    terminations, truncations = arrays[which[3]], arrays[which[4]]
             at = place - first
             start, end = ends[at], ends[at + 1]
             seed = None
             if has_seeds:
                 seed = seeds[episode] if seeds is not None else index.seed(episode)
-            if plan.order is None or copy:
+            leaves = arrays
+            if not is_alone:
                 leaves = [
                     array[start + at : end + at + 1] if more else array[start:end]
                     for array, more in zip(arrays, plan.more)
                 ]
-                if copy:
-                    leaves = [leaf.copy() for leaf in leaves]
-                fields = {"id": episode, **plan.build(leaves), "seed": seed}
-            elif is_alone:  # what lies together is this episode
-                fields = {
-                    "id": episode,
-                    "observations": observations,
-                    "actions": actions,
-                    "rewards": rewards,
-                    "terminations": terminations,
-                    "truncations": truncations,
-                    "infos": {},
-                    "seed": seed,
-                    "extras": {},
-                }
-            else:
-                fields = {
-                    "id": episode,
-                    "observations": observations[start + at : end + at + 1],
-                    "actions": actions[start:end],
-                    "rewards": rewards[start:end],
-                    "terminations": terminations[start:end],
-                    "truncations": truncations[start:end],
-                    "infos": {},
-                    "seed": seed,
-                    "extras": {},
-                }
-            yield make(fields)
+            if copy:
+                leaves = [leaf.copy() for leaf in leaves]
+            yield plan.fields(episode, leaves, seed)
 
     def segments(self, index: MappedIndex, indices: Ints) -> Iterator[Segment | int]:
         """Yield episodes that lie in the file one after another as segments, of views.

@@ -24,7 +24,6 @@ from minari_pipe.storage.formats import (
     METADATA_FILE_NAME,
     get_minari_storage,
     get_storage_keys,
-    has_metadata_file,
     other_format,
 )
 from minari_pipe.storage.segment import AttributeTable, Segment
@@ -86,41 +85,17 @@ class StoredEpisodes(ABC):
             CorruptDatasetError: the file is not JSON.
         """
         data_path = Path(data_path)
-        path = data_path / METADATA_FILE_NAME
-        try:
-            text = current(path, read_text)
-        except (FileNotFoundError, NotADirectoryError):
-            other = other_format(data_path)
-            if other is not None:
-                return other.read_raw_metadata(data_path)
-            if data_path.is_file():
-                raise CorruptDatasetError(
-                    f"{data_path} is a file of no layout that is known here"
-                ) from None
-            if not data_path.is_dir():
-                raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
-            raise DatasetNotFoundError(f"No data found in data path {data_path}") from None
-        except (OSError, ValueError) as error:
-            raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
-        try:
-            metadata = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise CorruptDatasetError(f"{path} is not valid JSON: {error}") from error
-        if not isinstance(metadata, dict):
-            raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
-        for key in ("total_episodes", "total_steps"):
-            value = metadata.get(key, 0)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise CorruptDatasetError(
-                    f"{path} must have {key}, a number that is not negative; it has {value!r}"
-                )
-        episodes, steps = metadata.get("total_episodes", 0), metadata.get("total_steps", 0)
-        if {"total_episodes", "total_steps"} <= metadata.keys() and bool(episodes) != bool(steps):
-            raise CorruptDatasetError(
-                f"{path} has {episodes} total_episodes and {steps} total_steps; every episode has "
-                "a step at least"
-            )
-        return metadata
+        metadata = _metadata_file(data_path)
+        if metadata is not None:
+            return metadata
+        other = other_format(data_path)
+        if other is not None:
+            return other.read_raw_metadata(data_path)
+        if data_path.is_file():
+            raise CorruptDatasetError(f"{data_path} is a file of no layout that is known here")
+        if not data_path.is_dir():
+            raise DatasetNotFoundError(f"The data path {data_path} doesn't exist")
+        raise DatasetNotFoundError(f"No data found in data path {data_path}")
 
     @staticmethod
     def read(data_path: PathLike, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
@@ -136,35 +111,7 @@ class StoredEpisodes(ABC):
             CorruptDatasetError: the metadata is damaged or incomplete.
             UnknownFormatError: its ``data_format`` is unknown.
         """
-        if not has_metadata_file(Path(data_path)):
-            other = other_format(Path(data_path))
-            if other is not None:
-                return other.open(Path(data_path), trusted_modules=trusted_modules)
-        metadata = StoredEpisodes.read_raw_metadata(data_path)
-        path = Path(data_path) / METADATA_FILE_NAME
-        spaces: dict[str, gym.Space] = {}
-        for key in ("observation_space", "action_space"):
-            if isinstance(metadata.get(key), str):
-                spaces[key] = deserialize_space(metadata[key])
-        if len(spaces) < 2:
-            if not isinstance(metadata.get("env_spec"), str):
-                raise CorruptDatasetError(
-                    f"{path} has neither both spaces nor an env_spec; they cannot be guessed"
-                )
-            env = recover(metadata["env_spec"], trusted_modules=trusted_modules)
-            spaces.setdefault("observation_space", env.observation_space)
-            spaces.setdefault("action_space", env.action_space)
-            env.close()
-        if not isinstance(metadata.get("data_format"), str):
-            raise CorruptDatasetError(
-                f"{path} has no data_format; expected one of {get_storage_keys()}"
-            )
-        return get_minari_storage(metadata["data_format"])(
-            Path(data_path),
-            spaces["observation_space"],
-            spaces["action_space"],
-            jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
-        )
+        return opened(Path(data_path), trusted_modules)[0]
 
     @classmethod
     def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
@@ -376,6 +323,88 @@ class StoredEpisodes(ABC):
     def action_space(self) -> gym.Space:
         """Space of one action."""
         return self._action_space
+
+
+def opened(
+    data_path: Path, trusted_modules: Collection[str] = ()
+) -> tuple[MinariStorage, dict[str, Any]]:
+    """Open the storage in a data directory, and return its metadata, which say what it is.
+
+    Args:
+        data_path: see :meth:`StoredEpisodes.read`.
+        trusted_modules: likewise.
+
+    Raises:
+        MinariPipeError: see :meth:`StoredEpisodes.read`.
+
+    Example:
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> storage, metadata = opened(step_index_dataset().storage.data_path)
+        >>> storage.observation_space, metadata["total_episodes"]
+        (Discrete(5), 3)
+    """
+    metadata = _metadata_file(data_path)
+    if metadata is None:
+        other = other_format(data_path)
+        if other is not None:
+            storage = other.open(data_path, trusted_modules=trusted_modules)
+            return storage, storage.read_raw_metadata(storage.data_path)
+        metadata = StoredEpisodes.read_raw_metadata(data_path)  # says what is there instead
+    path = data_path / METADATA_FILE_NAME
+    spaces: dict[str, gym.Space] = {}
+    for key in ("observation_space", "action_space"):
+        if isinstance(metadata.get(key), str):
+            spaces[key] = deserialize_space(metadata[key])
+    if len(spaces) < 2:
+        if not isinstance(metadata.get("env_spec"), str):
+            raise CorruptDatasetError(
+                f"{path} has neither both spaces nor an env_spec; they cannot be guessed"
+            )
+        env = recover(metadata["env_spec"], trusted_modules=trusted_modules)
+        spaces.setdefault("observation_space", env.observation_space)
+        spaces.setdefault("action_space", env.action_space)
+        env.close()
+    if not isinstance(metadata.get("data_format"), str):
+        raise CorruptDatasetError(
+            f"{path} has no data_format; expected one of {get_storage_keys()}"
+        )
+    storage = get_minari_storage(metadata["data_format"])(
+        data_path,
+        spaces["observation_space"],
+        spaces["action_space"],
+        jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
+    )
+    return storage, metadata
+
+
+def _metadata_file(data_path: Path) -> dict[str, Any] | None:
+    """Return what ``metadata.json`` holds, None if there is no such file."""
+    path = data_path / METADATA_FILE_NAME
+    try:
+        text = current(path, read_text)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
+    try:
+        metadata = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptDatasetError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(metadata, dict):
+        raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
+    for key in ("total_episodes", "total_steps"):
+        value = metadata.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise CorruptDatasetError(
+                f"{path} must have {key}, a number that is not negative; it has {value!r}"
+            )
+    episodes, steps = metadata.get("total_episodes", 0), metadata.get("total_steps", 0)
+    if {"total_episodes", "total_steps"} <= metadata.keys() and bool(episodes) != bool(steps):
+        raise CorruptDatasetError(
+            f"{path} has {episodes} total_episodes and {steps} total_steps; every episode has "
+            "a step at least"
+        )
+    return metadata
 
 
 def _own(leaf: Any) -> Any:

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer, copied, reward_statistics
+from minari_pipe.episode import EpisodeBuffer, copied, each_with_fields, reward_statistics
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
 from minari_pipe.recorder import fill_missing
 from minari_pipe.storage.attributes import check_options, whole_seed
@@ -518,7 +518,6 @@ def _with_attributes(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
 
 def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> EpisodeBuffer:
     """Join an episode and its attributes to a buffer without an id, losing nothing."""
-    buffer = object.__new__(EpisodeBuffer)
     fields = {
         "id": None,
         "seed": attributes.get("seed"),
@@ -532,6 +531,4 @@ def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> Epis
         "metadata": {key: value for key, value in attributes.items() if key not in _FIELDS},
         "extras": episode.get("extras") or {},
     }
-    # the dataclass is frozen, and to set eleven fields one by one takes longest of all
-    object.__setattr__(buffer, "__dict__", fields)
-    return buffer
+    return next(each_with_fields(EpisodeBuffer, [fields]))
