@@ -181,12 +181,13 @@ class Column:
                 f"{join_path(self.path)} is {self.dtype} on some steps and {array.dtype} on "
                 "others, and no dtype holds both exactly"
             )
-        if self._store is not None and self._place is not None:
+        place = self._place
+        if self._store is not None and place is not None:
             place = None
             for part in self._stored_parts():
                 place = self._store.add_rows(place, part.astype(wide))
-            self._place = place
-        self.data, self.dtype = self.data.astype(wide), wide
+        # at once, or none of it if Ctrl-C comes: each says how to read the others
+        self._place, self.data, self.dtype = place, self.data.astype(wide), wide
         # from now on each value is looked at: the space's dtype is not that of the rows
         self._put_dtype, self._put_types = None, frozenset()
 

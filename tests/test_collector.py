@@ -143,6 +143,18 @@ def test_seeds_are_drawn_and_recorded_unless_switched_off() -> None:
     collector.close()
 
 
+def test_a_seed_of_more_than_64_bits_is_kept_and_so_are_the_episodes_beside_it() -> None:
+    seeds = [2**64, 3, 2**70 + 1, None, 4, True, 5]
+    collector = DataCollector(Counter())
+    collector._autoseed = False
+    for seed in seeds:
+        run(collector, 2, seed=seed)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert [dataset.episodes["seed"][place] for place in range(len(seeds))] == seeds
+    assert indices(dataset) == [[0, 1, 2]] * len(seeds)
+    collector.close()
+
+
 def test_stepping_on_after_the_end_begins_an_episode_as_in_real_minari() -> None:
     class Endless(Counter):
         def step(self, action):
