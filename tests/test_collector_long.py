@@ -327,36 +327,42 @@ warnings.simplefilter("ignore")
 steps, length, infos = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "infos"
 before = 0
 for number, total in enumerate((2000, steps)):
-    collector = DataCollector(Long(length, 60), record_infos=infos)
+    collector = DataCollector(Long(length, 60), record_infos=infos, data_format=sys.argv[4])
     collector.reset(seed=0)
     for action in range(total):
         if collector.step(action % 1000)[2]:
             collector.reset(seed=0)
     collected = highest()
-    if not number:
-        collector.create_dataset("aa/small-v0")
-        before = highest()
+    collector.create_dataset(f"aa/b-v{number}")
     collector.close()
-print(collected - before)
+    before = before or highest()
+print(collected - before, highest() - before)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize(
-    ("steps", "length", "infos"),
-    [(STEPS, 10**9, ""), (STEPS, 25, ""), (STEPS // 2, 10**9, "infos")],
-    ids=["one episode", "many episodes", "one episode with infos"],
+    ("steps", "length", "infos", "data_format"),
+    [
+        (STEPS, 10**9, "", "hdf5"),
+        (STEPS, 10**9, "", "arrow"),
+        (STEPS, 25, "", "hdf5"),
+        (STEPS // 2, 10**9, "infos", "hdf5"),
+    ],
+    ids=["one episode", "one episode, arrow", "many episodes", "one episode with infos"],
 )
-def test_memory_does_not_grow_with_the_run(steps, length, infos) -> None:
+def test_memory_does_not_grow_with_the_run(steps, length, infos, data_format) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(steps), str(length), infos],
+        [sys.executable, "-c", MEMORY, str(steps), str(length), infos, data_format],
         capture_output=True,
         text=True,
         timeout=300,
         cwd=CHECKOUT,
         check=True,
     )
-    assert int(done.stdout) < 16_000_000, done.stdout
+    collected, created = map(int, done.stdout.split())
+    assert collected < 16_000_000, done.stdout
+    assert created < 64_000_000, done.stdout
 
 
 def test_a_step_costs_a_small_multiple_of_an_empty_wrapper_s() -> None:
