@@ -257,7 +257,7 @@ class Column:
         """Begin with another episode, and with the dtype of the space."""
         self.stored, self._place, self._saved, self._kept = 0, None, None, []
         if self.data is not None and self.dtype is not self._own_dtype is not None:
-            self.data, self.dtype = self.data.astype(self._own_dtype), self._own_dtype
+            self.data, self.dtype = np.zeros(self.data.shape, self._own_dtype), self._own_dtype
             self._allow_put()
 
     def stacked(self, rows: int) -> npt.NDArray[Any]:
