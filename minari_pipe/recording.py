@@ -204,7 +204,8 @@ class Recording:
             OSError: it still cannot.
         """
         while self._unkept:
-            if self._unkept[0].id == len(self.journal):
+            # it is there already if Ctrl-C came before it was forgotten
+            if (self._unkept[0].id or 0) >= len(self.journal):
                 self.journal.append(self._unkept[0])
             del self._unkept[0]
 
