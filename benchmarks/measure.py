@@ -160,11 +160,11 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """How many times less this library takes than Minari."""
+        """How many times less this library takes than Minari; None if it cannot be said."""
         minari, here = self.value("minari"), self.value("here")
-        if minari is None or here is None:
+        if minari is None or here is None or here < _least(self.case.unit):
             return None
-        return minari / max(here, _least(self.case.unit))
+        return minari / here
 
     @property
     def of_limit(self) -> float | None:
@@ -228,7 +228,7 @@ class Result:
 
 
 def _least(unit: Unit) -> float:
-    """What stands for nothing, where a difference of two measurements vanishes in their noise."""
+    """Below which a difference of two measurements has vanished in their noise."""
     return {"s": 1e-9, "µs/step": 0.05, "MB": 1e-3}[unit]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minari_pipe.files import sha256_file
@@ -137,11 +137,14 @@ def entry_of(path: str | os.PathLike[str], sums: Sums | None = None) -> dict[str
     return {"sums": sums.digest() if known and sums else sums_of_file(path), "size": size}
 
 
-def entry_of_bytes(chunks: Sequence[Any]) -> dict[str, Any]:
+def entry_of_bytes(
+    chunks: Sequence[Any], pieces: Callable[[Any], Iterable[Any]] = lambda chunk: (chunk,)
+) -> dict[str, Any]:
     """Return what :func:`entry_of` says of a file of these bytes.
 
     Args:
         chunks: bytes that follow one another.
+        pieces: yields those of a chunk, if it is not to be in memory as a whole.
 
     Example:
         >>> entry_of_bytes([b"a", b"b"])["size"]
@@ -152,7 +155,8 @@ def entry_of_bytes(chunks: Sequence[Any]) -> dict[str, Any]:
         return {"sha256": hashlib.sha256(b"".join(chunks)).hexdigest(), "size": size}
     sums = Sums()
     for chunk in chunks:
-        sums.add(sums.size, chunk)
+        for piece in pieces(chunk):
+            sums.add(sums.size, piece)
     return {"sums": sums.digest(), "size": size}
 
 

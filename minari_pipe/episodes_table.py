@@ -281,10 +281,18 @@ def _array(values: list[Any]) -> npt.NDArray[Any]:
                 break  # a flag among numbers stays a flag
             for dtype in dtypes:
                 try:
-                    return np.array(values, dtype=dtype)
-                except OverflowError:  # seeds go up to 2**64 - 1
+                    array: npt.NDArray[Any] = np.array(values, dtype=dtype)
+                except OverflowError:  # seeds go up to 2**64 - 1, and there are larger ones
                     continue
+                if dtype is not np.float64 or _are_fractions(values):
+                    return array
     return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _are_fractions(values: list[Any]) -> bool:
+    """Whether float64 holds all the whole numbers among them."""
+    whole = [value for value in values if isinstance(value, int | np.integer)]
+    return all(int(float(value)) == value for value in whole)
 
 
 _KINDS: tuple[tuple[tuple[type, ...], tuple[type, ...]], ...] = (

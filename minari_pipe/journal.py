@@ -150,11 +150,11 @@ class Journal:
             file.truncate(self._end)
             file.seek(self._end)
         self._broken_off = True
+        size = sum(map(len, chunks))
         for chunk in chunks:
             _write(file, chunk)
-        self._broken_off = False
-        self._end += sum(map(len, chunks))
-        self._count += 1
+        # at once, or none of it if Ctrl-C comes: what is there is written over then
+        self._end, self._count, self._broken_off = self._end + size, self._count + 1, False
         self._n_growing = 0
 
     def add_rows(self, place: Place | None, rows: npt.NDArray[Any]) -> Place:

@@ -130,7 +130,7 @@ class EpisodeEncoder:
         """
         steps, seed = len(episode), episode.seed
         arrays: _Chunks = []
-        has_seed = type(seed) is int and 0 <= seed <= _WORD
+        has_seed = seed is not None and is_word(seed)
         form = _plain_form(episode, steps, arrays) if has_seed or seed is None else None
         if form is None:
             arrays.clear()
@@ -156,6 +156,16 @@ class EpisodeEncoder:
             )
             self._form, self.header = form, text
         return record_of(text, steps, seed if has_seed else None, arrays)
+
+
+def is_word(seed: Any) -> bool:
+    """Whether the prefix of a record has room for a seed; other seeds are in the header.
+
+    Example:
+        >>> is_word(2**64 - 1), is_word(2**64), is_word(True)
+        (True, False, False)
+    """
+    return type(seed) is int and 0 <= seed <= _WORD
 
 
 def record_of(

@@ -70,6 +70,22 @@ def in_pieces(data: Any) -> Iterator[memoryview]:
             _release(pages, piece)
 
 
+def in_parts(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+    """Yield the rows of an array some at a time, likewise; a piece has whole rows.
+
+    Example:
+        >>> [len(part) for part in in_parts(np.zeros((5, 1 << 21), np.uint8))]
+        [2, 2, 1]
+    """
+    step = max(1, PIECE // max(1, rows[:1].nbytes))
+    pages = _pages_of(rows) if _CAN_RELEASE and len(rows) > step else None
+    for first in range(0, len(rows), step):
+        part = rows[first : first + step]
+        yield part
+        if pages is not None and part.flags.c_contiguous:
+            _release(pages, part.reshape(-1).view(np.uint8).data)
+
+
 def _pages_of(owner: Any) -> mmap.mmap | None:
     """Return the map that an array is a view of, if nobody can have changed its pages."""
     while isinstance(owner, np.ndarray | memoryview):

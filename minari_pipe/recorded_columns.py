@@ -181,12 +181,13 @@ class Column:
                 f"{join_path(self.path)} is {self.dtype} on some steps and {array.dtype} on "
                 "others, and no dtype holds both exactly"
             )
-        if self._store is not None and self._place is not None:
+        place = self._place
+        if self._store is not None and place is not None:
             place = None
             for part in self._stored_parts():
                 place = self._store.add_rows(place, part.astype(wide))
-            self._place = place
-        self.data, self.dtype = self.data.astype(wide), wide
+        # at once, or none of it if Ctrl-C comes: each says how to read the others
+        self._place, self.data, self.dtype = place, self.data.astype(wide), wide
         # from now on each value is looked at: the space's dtype is not that of the rows
         self._put_dtype, self._put_types = None, frozenset()
 
@@ -256,7 +257,7 @@ class Column:
         """Begin with another episode, and with the dtype of the space."""
         self.stored, self._place, self._saved, self._kept = 0, None, None, []
         if self.data is not None and self.dtype is not self._own_dtype is not None:
-            self.data, self.dtype = self.data.astype(self._own_dtype), self._own_dtype
+            self.data, self.dtype = np.zeros(self.data.shape, self._own_dtype), self._own_dtype
             self._allow_put()
 
     def stacked(self, rows: int) -> npt.NDArray[Any]:

@@ -84,6 +84,8 @@ class EpisodeRecorder:
         # groups that came with the reset have a row for it, others begin with the first step
         self._extras_at_reset: frozenset[str] = frozenset()
         self._stored = 0
+        # whether the columns may hold an episode, or a part of one
+        self._begun = False
         self._clear()
 
     def _clear(self) -> None:
@@ -136,8 +138,9 @@ class EpisodeRecorder:
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space.
         """
-        if self._room:
+        if self._begun:
             self._clear()
+        self._begun = True
         self._seed, self._options = seed, copied(options)
         try:
             if not self._observations.put(0, observation):
@@ -187,11 +190,11 @@ class EpisodeRecorder:
                 self._terminated.append(row)
             if truncated:
                 self._truncated.append(row)
+            self._rewards.append(reward)
+            self._row = row + 1
         except BaseException:
             self._cut()
             raise
-        self._rewards.append(reward)
-        self._row = row + 1
 
     def _set_observation(self, row: int, value: Any) -> None:
         self._observations.set(row, value)
@@ -225,6 +228,7 @@ class EpisodeRecorder:
         for rows in (self._terminated, self._truncated):
             if rows and rows[-1] == row:
                 rows.pop()
+        del self._rewards[row:]
         self._infos.cut(row + 1)
         for name in list(self._extras):
             group = self._extras[name]
@@ -257,16 +261,20 @@ class EpisodeRecorder:
         for part in (self._observations, *of_steps, *trees):
             part.save(rows)
         self._leaving(rows)
-        self._observations.drop(rows, self._row + 1)
-        for column in of_steps:
-            column.drop(rows, self._row)
-        for tree in trees:
-            tree.drop(rows)
-        del self._rewards[:rows]
-        self._terminated = [row - rows for row in self._terminated if row >= rows]
-        self._truncated = [row - rows for row in self._truncated if row >= rows]
-        self._row -= rows
-        self._stored += rows
+        try:
+            self._observations.drop(rows, self._row + 1)
+            for column in of_steps:
+                column.drop(rows, self._row)
+            for tree in trees:
+                tree.drop(rows)
+            del self._rewards[:rows]
+            self._terminated = [row - rows for row in self._terminated if row >= rows]
+            self._truncated = [row - rows for row in self._truncated if row >= rows]
+            self._row -= rows
+            self._stored += rows
+        except BaseException:  # Ctrl-C: which columns have dropped their rows is not known
+            self._clear()
+            raise
 
     def _leaving(self, rows: int) -> None:
         """Look at the first rows for the last time."""
@@ -323,6 +331,7 @@ class EpisodeRecorder:
     def forget(self) -> None:
         """Forget the episode."""
         self._clear()
+        self._begun = False
 
     def finish(self, episode_id: int | None) -> EpisodeBuffer:
         """Return the episode and forget it.
@@ -373,7 +382,7 @@ class EpisodeRecorder:
             metadata=metadata,
             extras=extras,
         )
-        self._clear()
+        self.forget()
         return episode
 
 

@@ -22,6 +22,7 @@ from minari_pipe.episode import (
 )
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.journal import Journal
+from minari_pipe.journal_format import is_word
 from minari_pipe.judging import JudgingRecorder, StrictRecorder
 from minari_pipe.storage.attributes import flatten_attributes
 from minari_pipe.storage.columns import RESERVED_GROUPS, episode_columns
@@ -150,7 +151,7 @@ class Recording:
             self.warnings.append(told)
         if self._add_regular():
             return
-        regular = self._recorder.is_regular
+        regular = self._is_regular
         episode = self._recorder.finish(number)
         if episode.infos or episode.extras or not self._recorder.is_plain:
             # refuse here what the storage would refuse, before it is among the others
@@ -176,16 +177,25 @@ class Recording:
         """Add the episode to the journal if it is made of the same as one before."""
         recorder = self._recorder
         header = self._headers.get(recorder.seed is None)
-        if header is None or self._unkept or not recorder.is_regular:
+        if header is None or self._unkept or not self._is_regular:
             return False
         if type(self.episode_metadata) is not EpisodeMetadataCallback:
             return False
+        count = len(self.journal)
         try:
             self.journal.append_alike(header, len(recorder), recorder.seed, recorder.take_bytes())
         except OSError:
             return False  # to keep it until the disk has room
-        recorder.forget()
+        finally:
+            if len(self.journal) > count:  # also if Ctrl-C comes
+                recorder.forget()
         return True
+
+    @property
+    def _is_regular(self) -> bool:
+        """Whether the episode's record has the header of all that are regular."""
+        seed = self._recorder.seed
+        return self._recorder.is_regular and (seed is None or is_word(seed))
 
     def keep(self) -> None:
         """Add to the journal what it could not take before.
@@ -194,7 +204,8 @@ class Recording:
             OSError: it still cannot.
         """
         while self._unkept:
-            if self._unkept[0].id == len(self.journal):
+            # it is there already if Ctrl-C came before it was forgotten
+            if (self._unkept[0].id or 0) >= len(self.journal):
                 self.journal.append(self._unkept[0])
             del self._unkept[0]
 

@@ -93,6 +93,18 @@ def test_the_run_of_a_side_that_fails_or_is_missing_is_told_in_the_table() -> No
     assert "minari: no torch" in report.line(skipped.record())
 
 
+def test_what_vanishes_in_the_noise_has_no_ratio() -> None:
+    repeats = {
+        side: [Seconds(seconds, seconds)]
+        for side, seconds in (("bare", 2.0), ("here", 1.9), ("minari", 9.0))
+    }
+    case = Case("collect", "some", "size", dict, Goal(at_most=3), unit="µs/step", steps=1000)
+    result = Result(case, repeats, {})
+    assert (result.ratio, result.reached) == (None, True)
+    repeats["here"] = [Seconds(2.5, 2.5)]
+    assert (result.ratio, result.reached) == (pytest.approx(14.0), False)
+
+
 def test_a_case_runs_by_turns_and_at_least_once() -> None:
     order: list[str] = []
 

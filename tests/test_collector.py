@@ -29,6 +29,7 @@ from minari_pipe.errors import (
     UnknownFormatError,
     UnsupportedSpaceError,
 )
+from minari_pipe.journal import Journal
 from minari_pipe.library import get_dataset_path, list_local_datasets, load_dataset
 from minari_pipe.recovery import list_leftovers
 from minari_pipe.testing import ACTION, OBSERVATION, assert_same, assert_stored
@@ -140,6 +141,18 @@ def test_seeds_are_drawn_and_recorded_unless_switched_off() -> None:
     assert len(set(given)) == 4
     assert all(0 <= seed < 2**64 for seed in given[:3])
     assert [found.get("options") for found in stored] == [options for _, options in env.resets]
+    collector.close()
+
+
+def test_a_seed_of_more_than_64_bits_is_kept_and_so_are_the_episodes_beside_it() -> None:
+    seeds = [2**64, 3, 2**70 + 1, None, 4, True, 5]
+    collector = DataCollector(Counter())
+    collector._autoseed = False
+    for seed in seeds:
+        run(collector, 2, seed=seed)
+    dataset = collector.create_dataset("aa/b-v0")
+    assert [dataset.episodes["seed"][place] for place in range(len(seeds))] == seeds
+    assert indices(dataset) == [[0, 1, 2]] * len(seeds)
     collector.close()
 
 
@@ -400,6 +413,24 @@ def test_no_episode_goes_across_a_step_that_failed(error) -> None:
     dataset = collector.create_dataset("aa/b-v0")
     assert indices(dataset) == [[0, 1], [0, 1]]
     assert [found.truncations.tolist() for found in dataset] == [[True], [True]]
+    collector.close()
+
+
+def test_ctrl_c_after_an_episode_was_kept_costs_neither_it_nor_the_next(monkeypatch) -> None:
+    append, interrupts = Journal.append, [KeyboardInterrupt]
+
+    def interrupted(self, episode):
+        append(self, episode)
+        while interrupts:
+            raise interrupts.pop()
+
+    monkeypatch.setattr(Journal, "append", interrupted)
+    collector = DataCollector(Counter(length=9))
+    run(collector, 2)
+    with pytest.raises(KeyboardInterrupt):
+        collector.reset()
+    run(collector, 1)
+    assert indices(collector.create_dataset("aa/b-v0")) == [[0, 1, 2], [0, 1]]
     collector.close()
 
 

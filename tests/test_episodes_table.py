@@ -49,7 +49,8 @@ def as_table(rows: list[dict[str, Any]]) -> AttributeTable:
     for name in rows[0] if rows else ():
         plain = [np.asarray(row.get(name)).tolist() for row in rows]
         kinds = {type(value) for value in plain}
-        if len(kinds) == 1 and kinds <= dtypes.keys():
+        is_large = kinds == {int} and max(plain) >= 2**64
+        if len(kinds) == 1 and kinds <= dtypes.keys() and not is_large:
             signed = kinds != {int} or max(plain) < 2**63
             numbers[name] = np.array(plain, dtypes[kinds.pop()] if signed else np.uint64)
     others = [{k: v for k, v in row.items() if k not in numbers} for row in rows]
@@ -256,12 +257,17 @@ def test_numbers_of_every_size_stay_exact(dataset: MinariDataset) -> None:
     values = [2**64 - 1, 5, 0]
     storage.update_episode_metadata([{"big": v, "sign": -v % 7 - 3, "n": math.nan} for v in values])
     storage.update_episode_metadata([{"mixed": v} for v in (1, True, 0.5)])
+    huge, beside = [2**64, 5, 0], [2**53 + 1, 0.5, 0]
+    storage.update_episode_metadata([{"huge": v} for v in huge])
+    storage.update_episode_metadata([{"beside": v} for v in beside])
     table = dataset.episodes
     assert table["big"].tolist() == values
     assert table["sign"].dtype == np.int64
     assert np.isnan(table["n"]).all()
     assert len(dataset.where("big == 18446744073709551615")) == 1
     assert table["mixed"].tolist() == [1, True, 0.5]
+    assert table["huge"].tolist() == huge
+    assert table["beside"].tolist() == beside
 
 
 def test_the_table_shows_its_first_rows(dataset: MinariDataset) -> None:

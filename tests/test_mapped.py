@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minari_pipe.mapped import PIECE, in_pieces, map_array
+from minari_pipe.checksums import entry_of, entry_of_bytes
+from minari_pipe.mapped import PIECE, in_parts, in_pieces, map_array
+from minari_pipe.storage.arrow_disk import write_file
 
 
 def resident() -> int:
@@ -37,6 +39,29 @@ def test_a_map_is_out_of_memory_once_it_was_gone_through(file: Path) -> None:
     assert highest < 3 * PIECE
     assert resident() - before < PIECE
     assert array[[0, -1]].tolist() == [3, 6 * PIECE // 8 + 4]  # it can be looked at again
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is resident is read from /proc")
+def test_what_is_written_and_summed_from_a_map_is_not_in_memory_either(
+    file: Path, tmp_path: Path
+) -> None:
+    with open(file, "rb") as opened:
+        array = map_array(opened.fileno(), 0, np.dtype(np.int64), (6 * PIECE // 8 + 5,))
+    rows = array[: 6 * PIECE // 8].reshape(-1, 1024)
+    before = resident()
+    highest, total = 0, 0
+    for part in in_parts(rows):
+        total += int(part.sum())
+        highest = max(highest, resident() - before)
+    assert total == sum(range(6 * PIECE // 8))
+    assert highest < 3 * PIECE
+    chunks = [b"head", array.view(np.uint8).data, b""]
+    for _ in range(2):
+        write_file(str(tmp_path / "copy"), chunks)
+        entry = entry_of_bytes(chunks, in_pieces)
+        assert resident() - before < 2 * PIECE
+    assert (tmp_path / "copy").read_bytes() == b"head" + file.read_bytes()
+    assert entry == entry_of(tmp_path / "copy")
 
 
 def test_what_was_changed_in_a_private_map_stays(file: Path) -> None:

@@ -258,6 +258,16 @@ def test_an_episode_needs_a_start_and_a_step() -> None:
         recorder.finish(5)
 
 
+@pytest.mark.parametrize("value", [np.nan, 1j], ids=["NaN", "complex"])
+def test_an_episode_of_another_dtype_leaves_nothing_to_the_next(value) -> None:
+    recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=False)
+    for observation in (value, 1):
+        recorder.start(observation, {})
+        recorder.step(0, observation, 0.0, True, False, {})
+        found = recorder.finish(0).observations
+        assert_same(found, np.array([observation, observation]))
+
+
 def test_start_discards_what_was_begun() -> None:
     recorder = EpisodeRecorder(INTEGER, INTEGER, record_infos=True)
     recorder.start(0, {"x": 1}, seed=1)

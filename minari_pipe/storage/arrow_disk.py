@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
+from minari_pipe.mapped import PIECE, in_pieces
 from minari_pipe.storage.json_attributes import load_attributes
 
 Chunks = Sequence[bytes | memoryview]
@@ -67,16 +68,26 @@ def write_file(path: str, chunks: Chunks) -> None:
     file = os.open(path, _WRITING, 0o666)
     try:
         size, written = sum(map(len, chunks)), 0
+        if size > PIECE:
+            for chunk in chunks:
+                for piece in in_pieces(chunk):
+                    _write_all(file, piece)
+            return
         if len(chunks) == 1:
             written = os.write(file, chunks[0])
         elif size > FEW_BYTES and len(chunks) <= _MOST_CHUNKS and hasattr(os, "writev"):
             written = os.writev(file, chunks)
         if written < size:
-            rest = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))[written:]
-            while rest:  # the kernel takes 2 GB at once
-                rest = rest[os.write(file, rest) :]
+            _write_all(
+                file, memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))[written:]
+            )
     finally:
         os.close(file)
+
+
+def _write_all(file: int, data: memoryview) -> None:
+    while data:  # the kernel may take less, when the disk is full for one
+        data = data[os.write(file, data) :]
 
 
 def read_attributes(path: Path | str) -> dict[str, Any]:

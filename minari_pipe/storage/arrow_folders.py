@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from minari_pipe.checksums import entry_of_bytes
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.mapped import in_pieces
 from minari_pipe.storage.arrow_disk import Chunks, read_attributes, translated, write_file
 from minari_pipe.storage.arrow_layout import Layout
 from minari_pipe.storage.arrow_segments import episode_files, shortest_episode
@@ -116,7 +117,7 @@ class EpisodeFolders(EpisodeWriter):
     def _write_file(self, path: str, chunks: Chunks) -> None:
         """Write a file of the stage; all that is written goes through here."""
         write_file(path, chunks)
-        self._entries[path[len(self._folder) + 1 :]] = entry_of_bytes(chunks)
+        self._entries[path[len(self._folder) + 1 :]] = entry_of_bytes(chunks, in_pieces)
 
     def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
         path = self._current(index, self._storage._part_name())

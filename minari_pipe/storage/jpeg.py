@@ -18,6 +18,7 @@ from minari_pipe.errors import (
     MissingDependencyError,
     UnsupportedSpaceError,
 )
+from minari_pipe.mapped import in_parts
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.tree import join_path, map_leaves
 
@@ -94,7 +95,7 @@ def encode_column(space: gym.Space, column: Any) -> Any:
                 f"an image to be stored as JPEG is {column.dtype}, expected uint8; with "
                 "jpeg_encoding=False it is stored without loss"
             )
-        return Frames(_encode(row) for row in column)
+        return Frames(_encode(row) for part in in_parts(column) for row in part)
     return column
 
 
