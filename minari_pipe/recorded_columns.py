@@ -83,7 +83,7 @@ class Column:
         self._kept: list[npt.NDArray[Any]] = []  # rows that no store takes: text
         self._low, self._high = None, None
         if isinstance(space, ARRAY_SPACES):
-            shape: tuple[int, ...] = tuple(space.shape)  # type: ignore[arg-type]
+            shape = tuple(space.shape or ())
             self.shape, self.dtype = shape, np.dtype(space.dtype)
             self._low, self._high = row_limits(space)
             self.data = np.zeros((_FIRST_CAPACITY, *shape), dtype=self.dtype)
@@ -123,7 +123,7 @@ class Column:
         elif type(value) not in self._put_types:
             return False
         try:
-            self.data[row] = value  # type: ignore[index]
+            self.data[row] = value  # type: ignore[index]  # only with data is anything put
         except (IndexError, OverflowError):  # no room, or a Python number beyond the dtype
             return False
         return True
@@ -308,7 +308,7 @@ class TextColumn:
         return self._data[:rows]
 
     def add_bytes(self, rows: int, parts: list[bytes]) -> None:
-        raise NotImplementedError
+        raise AssertionError("text is never regular, and only regular columns have these bytes")
 
     def set(self, row: int, value: Any) -> None:
         if not isinstance(value, str):
