@@ -111,7 +111,7 @@ class Journal:
         return self._encoder.header
 
     def append_alike(
-        self, header: bytes, steps: int, seed: int | None, arrays: Sequence[bytes]
+        self, header: bytes, steps: int, seed: int | None, arrays: Sequence[bytes | memoryview]
     ) -> None:
         """Add an episode of the same structure as another; if that fails, nothing has changed.
 

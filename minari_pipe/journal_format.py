@@ -44,7 +44,7 @@ _WORD = (1 << 64) - 1
 _SHORT = 8192
 
 #: from here on a body is written array by array instead of being joined
-_LONG = 1 << 20
+_LONG = 1 << 16
 
 #: what NumPy's numbers are, none of them an object
 _KINDS = "biufcU"
@@ -174,13 +174,13 @@ def record_of(
     if size < _LONG:
         body = b"".join(arrays)
         chunks, checksum = [body], _checksum(body)
-    else:
+    else:  # the sum of the sums of the arrays, each of which begins with a word
         chunks = [*arrays]
         checksum = sum(sum_of_words(np.frombuffer(part, np.uint8)) for part in arrays) & _WORD
     sums = (checksum, zlib.crc32(header))
     prefix = PREFIX.pack(EPISODE, len(header), size, steps, seed or 0, *sums, 0)[:-4]
     start = prefix + zlib.crc32(prefix).to_bytes(4, "little") + header
-    if size < 1 << 16:  # one call of the system is cheaper than two
+    if size < _LONG:  # one call of the system is cheaper than two
         return [start + body]
     return [start, *chunks]
 

@@ -182,6 +182,10 @@ class StrictRecorder(EpisodeRecorder):
         self._outside_observations.holds(observation, 0)
         super().start(observation, info, **kwargs)
 
+    def put_action(self, action: Any) -> bool:
+        """Return False: an action is judged with its step."""
+        return False
+
     def step(
         self,
         action: Any,
@@ -191,6 +195,8 @@ class StrictRecorder(EpisodeRecorder):
         truncated: bool,
         info: dict[str, Any],
         extras: Mapping[str, Any] | None = None,
+        *,
+        has_action: bool = False,
     ) -> None:
         """Record a step, see :meth:`EpisodeRecorder.step`."""
         steps, reward = len(self), to_float(reward)

@@ -183,7 +183,9 @@ class OpenColumn(Column):
         if self.data is None:
             self._converted(0, value)
         self.fill(row)
-        self.rows = row  # of this step, what was put before another value could not be
+        if self.rows > row:  # of this step, what was put before another value could not be
+            super().cut(row)
+            self.rows = row
         if not self.put(row, value):
             self.set(row, value)
             if self._put_dtype is not self.dtype:
@@ -199,9 +201,11 @@ class OpenColumn(Column):
             self.filled[-1][1] = end
         else:
             self.filled.append([begin, end])
+        self._join()
         if self.data is not None:
             self._reserve(self.rows, rows)
             self.data[self.rows : rows] = "" if self.data.dtype.kind == "O" else 0
+            self._used = rows
         self.rows = rows
 
     def drop(self, rows: int, used: int) -> None:
@@ -209,6 +213,7 @@ class OpenColumn(Column):
         self.rows -= rows
 
     def cut(self, rows: int) -> None:
+        super().cut(rows)
         self.rows = min(self.rows, rows)
         last = self.stored + rows
         self.filled = [[begin, min(end, last)] for begin, end in self.filled if begin < last]

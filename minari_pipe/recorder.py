@@ -70,6 +70,7 @@ class EpisodeRecorder:
         self._store = store
         self._observations = node(observation_space, ("observations",), store=store)
         self._actions = node(action_space, ("actions",), store=store)
+        self._put_observation, self._put_action = self._observations.put, self._actions.put
         # rewards and flags, if memory has no room for them
         self._numbers = {
             name: Column((name,), store=store)
@@ -152,6 +153,14 @@ class EpisodeRecorder:
             raise
         self._plan_room()
 
+    def put_action(self, action: Any) -> bool:
+        """Copy the action of the next step, which the environment may change; False if it cannot.
+
+        Then nothing is done, and :meth:`step` takes it.
+        """
+        row = self._row
+        return row < self._room and self._put_action(row, action)
+
     def step(
         self,
         action: Any,
@@ -161,8 +170,20 @@ class EpisodeRecorder:
         truncated: bool,
         info: dict[str, Any],
         extras: Mapping[str, Any] | None = None,
+        *,
+        has_action: bool = False,
     ) -> None:
         """Record one step; if a value is refused, the step leaves no trace.
+
+        Args:
+            action: what the environment was given.
+            observation: what it returned, as all that follows.
+            reward: one number.
+            terminated: whether the episode ended by itself.
+            truncated: whether it was broken off.
+            info: recorded if the recorder records infos.
+            extras: extra step data by group; see :attr:`EpisodeBuffer.extras`.
+            has_action: :meth:`put_action` has copied the action.
 
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space, or an
@@ -174,9 +195,9 @@ class EpisodeRecorder:
         try:
             if type(reward) is not float:
                 reward = float(reward) if type(reward) is _FLOAT64 else to_float(reward)
-            if not self._actions.put(row, action):
+            if not has_action and not self._put_action(row, action):
                 self._set_action(row, action)
-            if not self._observations.put(row + 1, observation):
+            if not self._put_observation(row + 1, observation):
                 self._set_observation(row + 1, observation)
             if self._record_infos:
                 self._add_info(row + 1, info)
@@ -224,6 +245,8 @@ class EpisodeRecorder:
         for rows in (self._terminated, self._truncated):
             if rows and rows[-1] == row:
                 rows.pop()
+        self._observations.cut(row + 1)
+        self._actions.cut(row)
         self._infos.cut(row + 1)
         for name in list(self._extras):
             group = self._extras[name]
@@ -302,12 +325,12 @@ class EpisodeRecorder:
             and self._actions.is_regular
         )
 
-    def take_bytes(self) -> list[bytes]:
+    def take_bytes(self) -> list[bytes | memoryview]:
         """Return the bytes of the arrays of a regular episode, each up to a multiple of 8.
 
         They are those of :meth:`finish`, which is quicker to do without.
         """
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         row = self._row
         self._observations.add_bytes(row + 1, parts)
         self._actions.add_bytes(row, parts)

@@ -48,6 +48,7 @@ class Recording:
     Attributes:
         step: records a step, as :meth:`EpisodeRecorder.step`; a strict recording refuses one
             with a value outside of its space.
+        put_action: takes the action before that, as :meth:`EpisodeRecorder.put_action`.
         journal: the finished episodes.
         episode_metadata: computes the attributes of a finished episode.
         warnings: what is to be told about episodes that are finished, one text for each.
@@ -83,7 +84,7 @@ class Recording:
         self._recorder = recorder(
             observation_space, action_space, record_infos=record_infos, store=journal
         )
-        self.step = self._recorder.step
+        self.step, self.put_action = self._recorder.step, self._recorder.put_action
         self._observation_space, self._action_space = observation_space, action_space
         self.episode_metadata = episode_metadata
         self._known_extras: set[str] = set()
