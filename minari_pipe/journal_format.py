@@ -33,7 +33,10 @@ HEAD, EPISODE, OLD_EPISODE = b"MPj1", b"MPe2", b"MPe1"
 #: magic, bytes of header and body, their checksums, checksum of all this
 OLD_PREFIX = struct.Struct("<4sQQIII")
 
-#: magic, bytes of header and body, steps, seed, checksums of body, header and all this
+#: magic, bytes of header and body, steps, seed, checksums of body and header
+_SUMMED = struct.Struct("<4sIQQQQI")
+
+#: the same, and its checksum
 PREFIX = struct.Struct("<4sIQQQQII")
 
 FIELDS = tuple(field.name for field in fields(EpisodeBuffer) if field.name != "id")
@@ -177,12 +180,12 @@ def record_of(
     else:  # the sum of the sums of the arrays, each of which begins with a word
         chunks = [*arrays]
         checksum = sum(sum_of_words(np.frombuffer(part, np.uint8)) for part in arrays) & _WORD
-    sums = (checksum, zlib.crc32(header))
-    prefix = PREFIX.pack(EPISODE, len(header), size, steps, seed or 0, *sums, 0)[:-4]
-    start = prefix + zlib.crc32(prefix).to_bytes(4, "little") + header
+    crc = zlib.crc32
+    prefix = _SUMMED.pack(EPISODE, len(header), size, steps, seed or 0, checksum, crc(header))
+    start = (prefix, crc(prefix).to_bytes(4, "little"), header)
     if size < _LONG:  # one call of the system is cheaper than two
-        return [start + body]
-    return [start, *chunks]
+        return [b"".join((*start, *chunks))]
+    return [b"".join(start), *chunks]
 
 
 def _header(form: Mapping[str, Any]) -> bytes:

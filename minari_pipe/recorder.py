@@ -101,7 +101,7 @@ class EpisodeRecorder:
         self._options: dict | None = None
         self._observations.clear()
         self._actions.clear()
-        if self._infos:
+        if self._record_infos:
             self._infos = OpenTree(("infos",), self._store)
         self._extras = {}
         self._extras_at_reset = frozenset()
@@ -260,7 +260,7 @@ class EpisodeRecorder:
             self._room = sys.maxsize
             return
         row_bytes = self._row_bytes
-        if self._infos or self._extras:
+        if self._record_infos or self._extras:
             row_bytes += sum(tree.row_bytes for tree in (self._infos, *self._extras.values()))
         self._room = max(BLOCK_BYTES // row_bytes, self._row + 1, 2 * _GROUP)
 
@@ -328,7 +328,8 @@ class EpisodeRecorder:
     def take_bytes(self) -> list[bytes | memoryview]:
         """Return the bytes of the arrays of a regular episode, each up to a multiple of 8.
 
-        They are those of :meth:`finish`, which is quicker to do without.
+        They are those of :meth:`finish`, which is quicker to do without, and change with the next
+        episode.
         """
         parts: list[bytes | memoryview] = []
         row = self._row
@@ -336,10 +337,10 @@ class EpisodeRecorder:
         self._actions.add_bytes(row, parts)
         parts.append(array("d", self._rewards).tobytes())
         for rows in (self._terminated, self._truncated):
-            flags = bytearray(row + (-row & 7))
+            flags = memoryview(bytearray(row + (-row & 7)))
             for place in rows:
                 flags[place] = 1
-            parts.append(bytes(flags))
+            parts.append(flags)
         return parts
 
     def forget(self) -> None:
