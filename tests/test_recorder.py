@@ -120,6 +120,26 @@ def test_info_keys_may_come_and_go(infos, values, filled) -> None:
     assert buffer.metadata == ({"infos_filled": filled} if filled else {})
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int64, np.bool_, np.complex64])
+@examples(20)
+@given(
+    st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([(), (2,), (3, 1), (0,), (600,)])
+)
+def test_arrays_of_an_info_may_come_and_go(dtype, seed, steps, shape) -> None:
+    rng = np.random.default_rng(seed)
+    given = rng.random(steps + 1) < 0.9
+    values = rng.integers(0, 2, (steps + 1, *shape)).astype(dtype)
+    buffer = record(
+        [{"x": value} if there else {} for value, there in zip(values, given, strict=True)]
+    )
+    values[~given] = 0
+    if given.any():
+        assert_same(buffer.infos["x"], values)
+    filled = buffer.metadata.get("infos_filled", {}).get("x", [])
+    gaps = [row for first, last in filled for row in range(first, last)]
+    assert gaps == (np.flatnonzero(~given).tolist() if given.any() else [])
+
+
 @pytest.mark.parametrize(
     ("infos", "message"),
     [
