@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -282,8 +282,7 @@ def _form(value: Any, arrays: _Chunks, name: str) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """What the prefix of a record says; the bytes of the record follow it.
 
     Attributes:
@@ -365,7 +364,8 @@ def decode_episode(
     """
     form = header["episode"] if record.kind == OLD_EPISODE else header
     place = _Body(body, record, open_rows)
-    return EpisodeBuffer(**{name: place.value(form[name]) for name in FIELDS})
+    value = place.value
+    return EpisodeBuffer(**{name: value(form[name]) for name in FIELDS})
 
 
 class _Body:
@@ -381,10 +381,10 @@ class _Body:
     def value(self, form: Any) -> Any:
         if not isinstance(form, list):
             return form
-        kind, *rest = form
-        if kind == "rows":
-            name, shape, more = rest
+        if form[0] == "rows":
+            _, name, shape, more = form
             return self._array(name, [self._steps + more, *shape])
+        kind, *rest = form
         if kind == "array":
             return self._array(*rest)
         if kind == "dict":
@@ -404,17 +404,10 @@ class _Body:
         raise ValueError(f"unknown kind of value {kind!r}")
 
     def _array(self, name: str, shape: list[int]) -> npt.NDArray[Any]:
-        dtype = _dtype(name)
-        count = math.prod(shape)
-        if count < 0 or (shape and min(shape) < 0):
+        if shape and min(shape) < 0:  # NumPy takes one -1 for what is left
             raise ValueError(f"an array of shape {shape}")
-        size = count * dtype.itemsize
-        if self._place + size > len(self._data):
-            raise ValueError("an array is longer than the record")
-        if count:
-            array = np.frombuffer(self._data, dtype, count, self._place).reshape(shape)
-        else:
-            array = np.zeros(shape, dtype)
+        array: npt.NDArray[Any] = np.ndarray(shape, _dtype(name), self._data, self._place)
+        size = array.nbytes
         self._place += size if self._old else size + (-size & 7)
         return array.copy() if self._old else array
 
