@@ -312,6 +312,6 @@ def _copy(source: FileIO, first: int, last: int, target: FileIO) -> None:
 
 
 def _write(file: FileIO, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while len(left):
-        left = left[file.write(left) :]
+    written = file.write(data)
+    while written < len(data):
+        written += file.write(memoryview(data)[written:])

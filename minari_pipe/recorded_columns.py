@@ -94,8 +94,8 @@ class Column:
         # of short arrays: the rows in data, and the bytes of those after them
         self._used = 0
         self._added: list[bytes] = []
-        # an array, and its bytes
-        self._bytes: tuple[Any, memoryview] = None, memoryview(b"")
+        # an array, its bytes, and how many of them are a row
+        self._bytes: tuple[Any, memoryview, int] = None, memoryview(b""), 0
         if isinstance(space, ARRAY_SPACES):
             shape = tuple(space.shape or ())
             self.shape, self.dtype = shape, np.dtype(space.dtype)
@@ -175,19 +175,19 @@ class Column:
         """Bring the bytes that were added to the rows."""
         if not self._added:
             return
-        used, rows, size = self._used, self._used + len(self._added), len(self._added[0])
+        used, rows = self._used, self._used + len(self._added)
         self._reserve(used, rows)
-        self._data_bytes()[used * size : rows * size] = b"".join(self._added)
+        _, data, size = self._data_bytes()
+        data[used * size : rows * size] = b"".join(self._added)
         self._used = rows
         self._added.clear()
 
-    def _data_bytes(self) -> memoryview:
-        of, found = self._bytes
-        if of is not self.data:
-            assert self.data is not None
-            found = self.data.reshape(-1).view(np.uint8).data
-            self._bytes = self.data, found
-        return found
+    def _data_bytes(self) -> tuple[Any, memoryview, int]:
+        data = self.data
+        if self._bytes[0] is not data:
+            assert data is not None
+            self._bytes = data, data.reshape(-1).view(np.uint8).data, self.row_bytes
+        return self._bytes
 
     def hold(self, rows: npt.NDArray[Any]) -> None:
         """Take an array for the rows in memory."""
@@ -275,8 +275,9 @@ class Column:
     def add_bytes(self, rows: int, parts: list[bytes | memoryview]) -> None:
         """Append the bytes of the first rows, up to a multiple of 8."""
         self._join()
-        size = rows * self.row_bytes
-        parts.append(self._data_bytes()[:size])
+        _, data, row_size = self._data_bytes()
+        size = rows * row_size
+        parts.append(data[:size])
         if size & 7:
             parts.append(bytes(-size & 7))
 
