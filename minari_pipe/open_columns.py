@@ -75,13 +75,20 @@ class OpenTree:
 
     def _put(self, by_key: dict[Any, Any], row: int, value: dict) -> bool:
         """Add a row whose values are all of their columns' dtypes and shapes."""
-        for key, part in value.items():
-            column = by_key.get(key)
-            if type(column) is OpenColumn:
-                if not column.put(row, part):
+        try:
+            for key, part in value.items():
+                column = by_key[key]
+                if type(column) is OpenColumn:
+                    # most infos are numbers, and a call for each costs as much as the number
+                    if type(part) in column.number_types and column.rows == row:
+                        column.data[row] = part  # type: ignore[index]  # see Column.put
+                        column.rows = row + 1
+                    elif not column.put(row, part):
+                        return False
+                elif type(part) is not dict or not self._put(column, row, part):
                     return False
-            elif column is None or type(part) is not dict or not self._put(column, row, part):
-                return False
+        except (KeyError, IndexError, OverflowError):  # a new key, no room, beyond the dtype
+            return False
         return True
 
     def _new(self, path: Path) -> OpenColumn:
@@ -163,14 +170,7 @@ class OpenColumn(Column):
             self.filled.append([0, stored])
 
     def put(self, row: int, value: Any) -> bool:
-        if row != self.rows:
-            return False
-        if type(value) in self._put_types:  # most infos are numbers
-            try:
-                self.data[row] = value  # type: ignore[index]  # see Column.put
-            except (IndexError, OverflowError):
-                return False
-        elif not Column.put(self, row, value):
+        if row != self.rows or not super().put(row, value):
             return False
         self.rows = row + 1
         return True

@@ -72,6 +72,7 @@ class Column:
         data: the rows in memory but for those whose bytes are not added yet, and room for more;
             None until a value has shown their shape.
         stored: number of the rows before them.
+        number_types: of the numbers that are put.
     """
 
     def __init__(
@@ -102,20 +103,20 @@ class Column:
             self._low, self._high = (_tiled(limit, shape) for limit in row_limits(space))
             self.data = np.zeros((_FIRST_CAPACITY, *shape), dtype=self.dtype)
         self._own_dtype = self.dtype
-        # what is put: arrays of this dtype, or scalars of these types
+        # what is put: arrays of this dtype, or numbers of these types
         self._put_dtype: np.dtype[Any] | None = None
-        self._put_types: frozenset[type] = frozenset()
+        self.number_types: frozenset[type] = frozenset()
         self._is_short = False
         self._allow_put()
 
     def _allow_put(self) -> None:
-        self._put_dtype, self._put_types = None, frozenset()
+        self._put_dtype, self.number_types = None, frozenset()
         self._is_short = bool(self.shape) and 0 < self.row_bytes < _SHORT
         if self.dtype is not None and self.dtype.kind in "biufc":
             self._put_dtype = self.dtype
             if self.shape == ():
                 numpy_s: type[Any] = self.dtype.type
-                self._put_types = frozenset({numpy_s, _PYTHON_NUMBERS.get(self.dtype, numpy_s)})
+                self.number_types = frozenset({numpy_s, _PYTHON_NUMBERS.get(self.dtype, numpy_s)})
 
     @property
     def row_bytes(self) -> int:
@@ -145,7 +146,7 @@ class Column:
                 if len(added) >= _PART_ROWS:
                     self._join()
                 return True
-        elif type(value) not in self._put_types:
+        elif type(value) not in self.number_types:
             return False
         try:
             self.data[row] = value  # type: ignore[index]  # only with data is anything put
@@ -238,7 +239,7 @@ class Column:
             self._place = place
         self.data, self.dtype = self.data.astype(wide), wide
         # from now on each value is looked at: the space's dtype is not that of the rows
-        self._put_dtype, self._put_types = None, frozenset()
+        self._put_dtype, self.number_types = None, frozenset()
 
     def _stored_parts(self) -> Iterator[npt.NDArray[Any]]:
         if self._place is not None:

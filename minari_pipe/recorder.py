@@ -220,7 +220,7 @@ class EpisodeRecorder:
         self._actions.set(row, value)
 
     def _add_info(self, row: int, info: Any) -> None:
-        if not isinstance(info, Mapping):
+        if type(info) is not dict and not isinstance(info, Mapping):
             raise InvalidEpisodeError(
                 f"infos must be a dict, got {type(info).__name__} {info!r:.60}; "
                 "record_infos=False does without them"
