@@ -54,6 +54,8 @@ class OpenTree:
         # the same by their last keys, in nested dicts; those of tuples are not among them
         self._by_key: dict[Any, Any] = {}
         self._stored = stored
+        # of the columns of the episode before, which wait for their first row
+        self._waiting: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -64,6 +66,11 @@ class OpenTree:
 
     def add(self, row: int, value: Any) -> bool:
         """Add a row; whether there are new columns."""
+        if self._waiting is not None:
+            keys, self._waiting = self._waiting, None
+            if type(value) is dict and [*value] == keys and self._put(self._by_key, row, value):
+                return False
+            self._columns, self._by_key = {}, {}
         known = len(self._columns)
         if not (type(value) is dict and self._put(self._by_key, row, value)):
             for path, leaf in _leaves(value, self._path):
@@ -112,6 +119,37 @@ class OpenTree:
                 for key in below[:-1]:
                     parent = parent.setdefault(key, {})
                 parent[below[-1]] = column
+
+    def is_whole(self, rows: int) -> bool:
+        """Whether it is one dict whose keys had a number or an array in each of so many rows."""
+        depth = len(self._path) + 1
+        return not self._stored and all(
+            len(column.path) == depth
+            and column.is_regular
+            and column.rows == rows
+            and not column.filled
+            for column in self._columns.values()
+        )
+
+    @property
+    def form(self) -> list[Any]:
+        """What the columns are, in their order."""
+        return [(part.path, part.dtype, part.shape) for part in self._columns.values()]
+
+    def add_bytes(self, rows: int, parts: list[bytes | memoryview]) -> None:
+        """Append the bytes of each column, likewise."""
+        for column in self._columns.values():
+            column.add_bytes(rows, parts)
+
+    def clear(self, rows: int) -> None:
+        """Begin with another episode; if it begins as this one of so many rows, in its columns."""
+        if self._columns and self.is_whole(rows):
+            for column in self._columns.values():
+                column.clear()
+            self._waiting = [path[-1] for path in self._columns]
+        else:
+            self._columns, self._by_key = {}, {}
+            self._stored, self._waiting = 0, None
 
     def cut(self, rows: int) -> None:
         for path in list(self._columns):
@@ -211,6 +249,10 @@ class OpenColumn(Column):
     def drop(self, rows: int, used: int) -> None:
         super().drop(rows, used)
         self.rows -= rows
+
+    def clear(self) -> None:
+        super().clear()
+        self.rows = self.first = 0
 
     def cut(self, rows: int) -> None:
         super().cut(rows)

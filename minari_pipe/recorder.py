@@ -83,10 +83,12 @@ class EpisodeRecorder:
         self._extras: dict[str, OpenTree] = {}
         # groups that came with the reset have a row for it, others begin with the first step
         self._extras_at_reset: frozenset[str] = frozenset()
-        self._stored = 0
+        self._stored = self._row = 0
         self._clear()
 
     def _clear(self) -> None:
+        if self._record_infos:
+            self._infos.clear(self._row + 1)
         # rows in memory; as long as no episode is begun, there is no room for one
         self._row, self._room = 0, 0
         if self._stored:
@@ -101,8 +103,6 @@ class EpisodeRecorder:
         self._options: dict | None = None
         self._observations.clear()
         self._actions.clear()
-        if self._record_infos:
-            self._infos = OpenTree(("infos",), self._store)
         self._extras = {}
         self._extras_at_reset = frozenset()
 
@@ -315,15 +315,21 @@ class EpisodeRecorder:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the episode is arrays of the dtypes of the spaces, in memory, and nothing else.
+        """Whether the episode is arrays of the dtypes of the spaces, in memory, and whole infos.
 
-        Then all episodes of which that is true have the same structure.
+        Then all episodes of which that is true, of the same form, have the same structure.
         """
         return (
-            not (self._stored or self._record_infos or self._extras or self._options is not None)
+            not (self._stored or self._extras or self._options is not None)
+            and self._infos.is_whole(self._row + 1)
             and self._observations.is_regular
             and self._actions.is_regular
         )
+
+    @property
+    def form(self) -> list[Any]:
+        """What tells one regular episode from another besides the number of steps."""
+        return [self._seed is None, *self._infos.form]
 
     def take_bytes(self) -> list[bytes | memoryview]:
         """Return the bytes of the arrays of a regular episode, each up to a multiple of 8.
@@ -341,6 +347,7 @@ class EpisodeRecorder:
             for place in rows:
                 flags[place] = 1
             parts.append(flags)
+        self._infos.add_bytes(row + 1, parts)
         return parts
 
     def forget(self) -> None:
