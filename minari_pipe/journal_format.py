@@ -47,7 +47,10 @@ _WORD = (1 << 64) - 1
 _SHORT = 8192
 
 #: from here on a body is written array by array instead of being joined
-_LONG = 1 << 16
+_LONG = 1 << 20
+
+#: below, prefix, header and body are written in one call of the system
+_AT_ONCE = 1 << 16
 
 #: what NumPy's numbers are, none of them an object
 _KINDS = "biufcU"
@@ -183,7 +186,7 @@ def record_of(
     crc = zlib.crc32
     prefix = _SUMMED.pack(EPISODE, len(header), size, steps, seed or 0, checksum, crc(header))
     start = (prefix, crc(prefix).to_bytes(4, "little"), header)
-    if size < _LONG:  # one call of the system is cheaper than two
+    if size < _AT_ONCE:
         return [b"".join((*start, *chunks))]
     return [b"".join(start), *chunks]
 

@@ -349,17 +349,17 @@ class Column:
 
 def _tiled(limit: npt.NDArray[Any] | None, shape: tuple[int, ...]) -> Any:
     """Return the limit of a row as that of many, which compares in a third of the time."""
-    if limit is None or not shape:
-        return limit if limit is None else limit.item()
+    if limit is None or not limit.ndim:  # the same for all of a row
+        return limit if limit is None or shape else limit.item()
     row = np.broadcast_to(limit, shape)
     count = _FIRST_CAPACITY if row.nbytes * _FIRST_CAPACITY <= _TILED_BYTES else 1
     return np.ascontiguousarray(np.broadcast_to(row, (count, *shape)))
 
 
 def _of_rows(limit: Any, rows: int) -> Any:
-    if type(limit) is not np.ndarray:
+    if type(limit) is not np.ndarray or not limit.ndim:
         return limit
-    return limit[:rows] if rows <= len(limit) else limit[:1]
+    return limit[:rows] if rows <= len(limit) else limit[0]
 
 
 def _all(flags: npt.NDArray[np.bool_]) -> bool:
