@@ -141,7 +141,7 @@ class DataCollector(gym.Wrapper):
         self._last: StepData | None = None
         # nobody changes what the environment returns, nor what a step is
         self._is_plain = type(self._step_data_callback) is StepDataCallback and not self._autoreset
-        self._record_step = self._recorded.step
+        self._record_step, self._put_action = self._recorded.step, self._recorded.put_action
         self._extras_at_reset: frozenset[str] = frozenset()
         self._env_done = False
         self._recording = False
@@ -182,11 +182,16 @@ class DataCollector(gym.Wrapper):
         """
         if not self._is_plain or not self._recording:
             return self._any_step(action)
-        # A copy of its own: an environment may change the array that it is given.
-        given = action.copy() if type(action) is np.ndarray else copied(action)
         try:
-            observation, reward, terminated, truncated, info = self.env.step(given)
-            self._record_step(action, observation, reward, terminated, truncated, info)
+            # An environment may change the array that it is given: what is recorded is copied
+            # before, or it gets a copy of its own.
+            put = self._put_action(action)
+            observation, reward, terminated, truncated, info = self.env.step(
+                action if put else copied(action)
+            )
+            self._record_step(
+                action, observation, reward, terminated, truncated, info, has_action=put
+            )
             if terminated or truncated:
                 self._env_done = True
                 last = copied(info) if self._record_infos else {}
@@ -195,7 +200,7 @@ class DataCollector(gym.Wrapper):
             # the steps so far are true, but the next one would no longer follow them
             self._close_episode()
             raise
-        if self._recorded.warnings:
+        if (terminated or truncated) and self._recorded.warnings:
             self._warn()
         return observation, reward, terminated, truncated, info
 

@@ -14,57 +14,39 @@ not forced to the disk, which a loss of power may need and which would cost mill
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import tempfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from io import BufferedReader, FileIO
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.journal_folders import (
+    JOURNAL,
+    LOCK,
+    OWN,
+    ROWS,
+    locked,
+    new_folder,
+    remove_journal,
+)
 from minari_pipe.journal_format import (
-    EPISODE,
-    HEAD,
-    OLD_EPISODE,
     EpisodeEncoder,
     Place,
-    Record,
     StoredRows,
-    decode_episode,
     head_record,
-    read_prefix,
     record_of,
     sum_of_words,
 )
+from minari_pipe.journal_reader import JournalReader
 from minari_pipe.mapped import map_array
 
-try:
-    import fcntl
-except ImportError:  # Windows: whether a process is alive is not known there
-    fcntl = None  # type: ignore[assignment]
-
-#: hidden, so that no listing looks into it, real Minari's neither
-COLLECTING = Path(".minari_pipe/collecting")
-TEMPORARY_PREFIX = "minari_pipe-collecting-"
-JOURNAL, LOCK, ROWS = "journal", "lock", "rows-{}"
-
-#: rows are copied and summed in parts of so many bytes
+#: files are copied in parts of so many bytes
 _PART = 1 << 20
-
-#: stored rows of fewer bytes are read at once, those of more when they are looked at
-_MAPPED = 1 << 22
-
-#: journals of this process: closing a file of them for a look would give the lock up
-_own: dict[Path, int] = {}
 
 
 class Journal:
@@ -129,7 +111,7 @@ class Journal:
         return self._encoder.header
 
     def append_alike(
-        self, header: bytes, steps: int, seed: int | None, arrays: Sequence[bytes]
+        self, header: bytes, steps: int, seed: int | None, arrays: Sequence[bytes | memoryview]
     ) -> None:
         """Add an episode of the same structure as another; if that fails, nothing has changed.
 
@@ -197,7 +179,8 @@ class Journal:
 
     def _add_file(self, number: int, end: int) -> FileIO:
         assert self.path is not None
-        file = open(self.path.with_name(ROWS.format(number)), "x+b", buffering=0)  # noqa: SIM115
+        path = self.path.with_name(ROWS.format(number))
+        file = open(path, "x+b", buffering=0)  # noqa: SIM115 - closed by _release
         self._rows.append(file)
         self._rows_end.append(end)
         return file
@@ -276,17 +259,17 @@ class Journal:
         if self._lock is not None:
             os.close(self._lock)
         if path is not None:
-            _own.pop(path.parent, None)
+            OWN.pop(path.parent, None)
         self._forget()
         return path
 
     def _begin(self) -> None:
-        folder = _new_folder()
+        folder = new_folder()
         self._pid = os.getpid()
-        _own[folder] = self._pid
+        OWN[folder] = self._pid
         self.path = folder / JOURNAL
         try:
-            self._lock = _locked(folder / LOCK)
+            self._lock = locked(folder / LOCK)
             self._file = open(self.path, "x+b", buffering=0)  # noqa: SIM115 - closed by _release
             _write(self._file, head_record({**self._head, "pid": self._pid}))
         except BaseException:
@@ -328,243 +311,7 @@ def _copy(source: FileIO, first: int, last: int, target: FileIO) -> None:
         first += len(chunk)
 
 
-class JournalReader:
-    """Reads a journal as far as it is whole, also while it is written.
-
-    Attributes:
-        head: what is collected.
-        damage: why reading ended before the end of the file; None if it did not, or if the last
-            record is merely cut short.
-        cut: whether the last record is cut short, as kill -9 leaves it.
-
-    Example:
-        >>> journal = Journal({"env_id": "CartPole-v1"})
-        >>> journal.append(EpisodeBuffer(rewards=[1.0, 2.0]))
-        >>> with JournalReader(journal.leave()) as reader:
-        ...     reader.head["env_id"], list(reader.steps())
-        ('CartPole-v1', [2])
-        >>> remove_journal(reader.path.parent)
-    """
-
-    def __init__(self, path: Path, *, trusted: bool = False) -> None:
-        """Open a journal; use it as a context manager.
-
-        Args:
-            path: its file.
-            trusted: this process has written it; the rows in files of their own, of which there
-                may be more than memory can hold, need not be read to be sure of them.
-
-        Raises:
-            CorruptDatasetError: its head is damaged or not there.
-        """
-        self.path = path
-        self.damage: str | None = None
-        self.cut = False
-        self._trusted = trusted
-        self._rows: dict[int, FileIO] = {}
-        # the text of a header, and what it says
-        self._header: tuple[bytes, Any] = b"", None
-        try:
-            self.file = BufferedReader(FileIO(path), _PART)
-        except OSError as error:
-            raise CorruptDatasetError(f"{path} cannot be read: {error.strerror}") from error
-        self._size = os.fstat(self.file.fileno()).st_size
-        try:
-            found = next(self._records(HEAD), None)
-            if found is None:
-                raise CorruptDatasetError(f"{path}: {self.damage or 'it is cut short'}")
-            self.head: dict[str, Any] = found[1]
-            self.first = self.file.tell()
-        except BaseException:
-            self.file.close()
-            raise
-
-    def __enter__(self) -> JournalReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in (self.file, *self._rows.values()):
-            file.close()
-
-    def steps(self) -> Iterator[int]:
-        """Yield the number of steps of each episode, without reading the arrays."""
-        self.file.seek(self.first)
-        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
-            steps = header.get("steps") if record.steps is None else record.steps
-            if not isinstance(steps, int):
-                self.damage = f"the record of episode {number} says no number of steps"
-                return
-            self.file.seek(record.body_size, os.SEEK_CUR)
-            yield steps
-
-    def episodes(self, limit: int | None = None) -> Iterator[EpisodeBuffer]:
-        """Yield the episodes up to the first one that is damaged; ``damage`` says so then.
-
-        The arrays can be written to, but for those that are too large to be in memory.
-        """
-        self.file.seek(self.first)
-        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
-            if number == limit:
-                return
-            body = bytearray(record.body_size)
-            self.file.readinto(body)
-            if not record.holds(body):
-                self.damage = f"the arrays of episode {number} are damaged"
-                return
-            try:
-                episode = decode_episode(header, record, body, self._open_rows)
-            except (
-                LookupError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                ArithmeticError,
-                RecursionError,
-                OSError,
-            ) as error:
-                self.damage = f"the record of episode {number} is damaged: {error}"
-                return
-            yield episode
-
-    def _open_rows(
-        self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> npt.NDArray[Any]:
-        file = self._rows.get(place.file)
-        if file is None:
-            name = self.path.with_name(ROWS.format(place.file))
-            file = self._rows[place.file] = open(name, "rb", buffering=0)  # noqa: SIM115
-        if place.offset + place.size > os.fstat(file.fileno()).st_size:
-            raise ValueError(f"{file.name} ends before its rows")
-        if not self._trusted and _checksum_of(file, place) != place.checksum:
-            raise ValueError(f"its rows in {file.name} are damaged")
-        if place.size >= _MAPPED:
-            return map_array(file.fileno(), place.offset, dtype, shape)
-        rows = np.empty(shape, dtype)
-        file.seek(place.offset)
-        file.readinto(rows.reshape(-1).view(np.uint8).data)
-        return rows
-
-    def _records(self, *kinds: bytes) -> Iterator[tuple[Record, dict[str, Any]]]:
-        """Yield prefix and header of each record; the caller reads or skips the body."""
-        while (start := self.file.tell()) < self._size:
-            try:
-                record = read_prefix(self.file.read)
-            except EOFError:
-                self.cut = True
-                return
-            if record is None or record.kind not in kinds:
-                self.damage = f"the record at byte {start} is damaged"
-                return
-            if start + record.size > self._size:
-                self.cut = True
-                return
-            text = self.file.read(record.header_size)
-            known, header = self._header
-            if text != known or zlib.crc32(text) != record.header_sum:
-                try:
-                    header = json.loads(text)
-                except (ValueError, RecursionError):
-                    header = None
-                if zlib.crc32(text) != record.header_sum or not isinstance(header, dict):
-                    self.damage = f"the header of the record at byte {start} is damaged"
-                    return
-                self._header = text, header
-            yield record, header
-
-
-def _checksum_of(file: FileIO, place: Place) -> int:
-    total = 0
-    file.seek(place.offset)
-    for first in range(0, place.size, _PART):
-        total += sum_of_words(np.frombuffer(file.read(min(_PART, place.size - first)), np.uint8))
-    return total % (1 << 64)
-
-
-def journals() -> Iterator[Path]:
-    """Yield every journal: those of the datasets root, and this user's of the temporary folder.
-
-    Example:
-        >>> list(journals())
-        []
-    """
-    folders: list[Path] = []
-    with suppress(OSError, ConfigError):
-        folders += sorted((get_dataset_path() / COLLECTING).iterdir())
-    with suppress(OSError):
-        temporary = Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*")
-        folders += sorted(folder for folder in temporary if _is_mine(folder))
-    for folder in folders:
-        if (folder / JOURNAL).is_file():
-            yield folder / JOURNAL
-
-
-def is_alive(path: Path) -> bool:
-    """Whether the process that writes this journal lives; where that is not known, it does.
-
-    Example:
-        >>> [is_alive(path) for path in journals()]
-        []
-    """
-    folder = path.parent
-    if _own.get(folder) == os.getpid() or fcntl is None:
-        return True
-    try:
-        handle = os.open(folder / LOCK, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def remove_journal(folder: Path) -> None:
-    """Remove the folder of a journal, and those above it that are hidden and empty then.
-
-    Example:
-        See :class:`JournalReader`.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.parent.parts[-2:] == COLLECTING.parts:
-        with suppress(OSError):  # others are in it
-            folder.parent.rmdir()
-            folder.parent.parent.rmdir()
-
-
-def _new_folder() -> Path:
-    prefix = f"{os.getpid()}-"
-    for _ in range(10):
-        try:
-            home = get_dataset_path() / COLLECTING
-            home.mkdir(parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(prefix=prefix, dir=home))
-        except FileNotFoundError:
-            continue  # another collector found the folder empty and removed it
-        except (OSError, ConfigError):
-            break
-    return Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
-
-
-def _is_mine(folder: Path) -> bool:
-    own = getattr(os, "getuid", lambda: folder.stat().st_uid)()
-    return folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid == own
-
-
-def _locked(path: Path) -> int:
-    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    if fcntl is not None:
-        with suppress(OSError):  # a file system without locks
-            # of this process, not of its forked children: it ends with the process
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return handle
-
-
 def _write(file: FileIO, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while len(left):
-        left = left[file.write(left) :]
+    written = file.write(data)
+    while written < len(data):
+        written += file.write(memoryview(data)[written:])

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,10 @@ HEAD, EPISODE, OLD_EPISODE = b"MPj1", b"MPe2", b"MPe1"
 #: magic, bytes of header and body, their checksums, checksum of all this
 OLD_PREFIX = struct.Struct("<4sQQIII")
 
-#: magic, bytes of header and body, steps, seed, checksums of body, header and all this
+#: magic, bytes of header and body, steps, seed, checksums of body and header
+_SUMMED = struct.Struct("<4sIQQQQI")
+
+#: the same, and its checksum
 PREFIX = struct.Struct("<4sIQQQQII")
 
 FIELDS = tuple(field.name for field in fields(EpisodeBuffer) if field.name != "id")
@@ -45,6 +48,9 @@ _SHORT = 8192
 
 #: from here on a body is written array by array instead of being joined
 _LONG = 1 << 20
+
+#: below, prefix, header and body are written in one call of the system
+_AT_ONCE = 1 << 16
 
 #: what NumPy's numbers are, none of them an object
 _KINDS = "biufcU"
@@ -184,15 +190,15 @@ def record_of(
     if size < _LONG:
         body = b"".join(arrays)
         chunks, checksum = [body], _checksum(body)
-    else:
+    else:  # the sum of the sums of the arrays, each of which begins with a word
         chunks = [*arrays]
         checksum = sum(sum_of_words(np.frombuffer(part, np.uint8)) for part in arrays) & _WORD
-    sums = (checksum, zlib.crc32(header))
-    prefix = PREFIX.pack(EPISODE, len(header), size, steps, seed or 0, *sums, 0)[:-4]
-    start = prefix + zlib.crc32(prefix).to_bytes(4, "little") + header
-    if size < 1 << 16:  # one call of the system is cheaper than two
-        return [start + body]
-    return [start, *chunks]
+    crc = zlib.crc32
+    prefix = _SUMMED.pack(EPISODE, len(header), size, steps, seed or 0, checksum, crc(header))
+    start = (prefix, crc(prefix).to_bytes(4, "little"), header)
+    if size < _AT_ONCE:
+        return [b"".join((*start, *chunks))]
+    return [b"".join(start), *chunks]
 
 
 def _header(form: Mapping[str, Any]) -> bytes:
@@ -289,8 +295,7 @@ def _form(value: Any, arrays: _Chunks, name: str) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """What the prefix of a record says; the bytes of the record follow it.
 
     Attributes:
@@ -372,7 +377,8 @@ def decode_episode(
     """
     form = header["episode"] if record.kind == OLD_EPISODE else header
     place = _Body(body, record, open_rows)
-    return EpisodeBuffer(**{name: place.value(form[name]) for name in FIELDS})
+    value = place.value
+    return EpisodeBuffer(**{name: value(form[name]) for name in FIELDS})
 
 
 class _Body:
@@ -388,10 +394,10 @@ class _Body:
     def value(self, form: Any) -> Any:
         if not isinstance(form, list):
             return form
-        kind, *rest = form
-        if kind == "rows":
-            name, shape, more = rest
+        if form[0] == "rows":
+            _, name, shape, more = form
             return self._array(name, [self._steps + more, *shape])
+        kind, *rest = form
         if kind == "array":
             return self._array(*rest)
         if kind == "dict":
@@ -411,17 +417,10 @@ class _Body:
         raise ValueError(f"unknown kind of value {kind!r}")
 
     def _array(self, name: str, shape: list[int]) -> npt.NDArray[Any]:
-        dtype = _dtype(name)
-        count = math.prod(shape)
-        if count < 0 or (shape and min(shape) < 0):
+        if shape and min(shape) < 0:  # NumPy takes one -1 for what is left
             raise ValueError(f"an array of shape {shape}")
-        size = count * dtype.itemsize
-        if self._place + size > len(self._data):
-            raise ValueError("an array is longer than the record")
-        if count:
-            array = np.frombuffer(self._data, dtype, count, self._place).reshape(shape)
-        else:
-            array = np.zeros(shape, dtype)
+        array: npt.NDArray[Any] = np.ndarray(shape, _dtype(name), self._data, self._place)
+        size = array.nbytes
         self._place += size if self._old else size + (-size & 7)
         return array.copy() if self._old else array
 

@@ -43,20 +43,25 @@ class JudgingRecorder(EpisodeRecorder):
         self._judged_observations = _Judge("observation", observation_space)
         self._judged_actions = _Judge("action", action_space)
         self._outside_rewards = Outside("reward", REWARD_SPACE, strict=False)
+        self._has_judged = False  # anything but a whole episode at a glance
         super().__init__(observation_space, action_space, record_infos=record_infos, store=store)
 
     def _clear(self) -> None:
         super()._clear()
-        self._judged_observations.clear()
-        self._judged_actions.clear()
-        self._outside_rewards.clear()
+        if self._has_judged:
+            self._judged_observations.clear()
+            self._judged_actions.clear()
+            self._outside_rewards.clear()
+            self._has_judged = False
 
     def _set_observation(self, row: int, value: Any) -> None:
+        self._has_judged = True
         inside = self._judged_observations.holds(value)
         super()._set_observation(row, value)
         self._judged_observations.add(value, self._stored + row, inside=inside)
 
     def _set_action(self, row: int, value: Any) -> None:
+        self._has_judged = True
         inside = self._judged_actions.holds(value)
         super()._set_action(row, value)
         self._judged_actions.add(value, self._stored + row, inside=inside)
@@ -70,6 +75,7 @@ class JudgingRecorder(EpisodeRecorder):
         self._judge(rows, rows)
 
     def _judge(self, steps: int, observations: int) -> None:
+        self._has_judged = True
         self._judged_observations.judge(self._observations, self._stored, observations)
         self._judged_actions.judge(self._actions, self._stored, steps)
         rewards = self._rewards[:steps]
@@ -80,8 +86,7 @@ class JudgingRecorder(EpisodeRecorder):
         """Whether it is seen at a glance that everything is inside of its space."""
         row = self._row
         return (
-            self.is_regular
-            and not (self._judged_observations.any or self._judged_actions.any)
+            not self._has_judged  # then all rows were put
             and self._observations.is_inside(row + 1)
             and self._actions.is_inside(row)
             and math.isfinite(sum(self._rewards))
@@ -114,11 +119,6 @@ class _Judge:
         self._judged: list[int] = []  # steps whose values were judged when they came
         self._found: list[int] = []  # those of them that are outside
         self._example: Any = None  # the first of these
-
-    @property
-    def any(self) -> bool:
-        """Whether a value was judged when it came."""
-        return bool(self._judged)
 
     def clear(self) -> None:
         if self._judged:
@@ -182,6 +182,10 @@ class StrictRecorder(EpisodeRecorder):
         self._outside_observations.holds(observation, 0)
         super().start(observation, info, **kwargs)
 
+    def put_action(self, action: Any) -> bool:
+        """Return False: an action is judged with its step."""
+        return False
+
     def step(
         self,
         action: Any,
@@ -191,6 +195,8 @@ class StrictRecorder(EpisodeRecorder):
         truncated: bool,
         info: dict[str, Any],
         extras: Mapping[str, Any] | None = None,
+        *,
+        has_action: bool = False,
     ) -> None:
         """Record a step, see :meth:`EpisodeRecorder.step`."""
         steps, reward = len(self), to_float(reward)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -19,8 +18,8 @@ import numpy.typing as npt
 
 from minari_pipe.episode import EpisodeBuffer, copied
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.open_columns import OpenTree, check_key
 from minari_pipe.recorded_columns import Column, RowStore, node
-from minari_pipe.tree import Path, join_path
 
 #: bytes of the rows that are in memory before they go to a file
 BLOCK_BYTES = 1 << 20
@@ -71,6 +70,7 @@ class EpisodeRecorder:
         self._store = store
         self._observations = node(observation_space, ("observations",), store=store)
         self._actions = node(action_space, ("actions",), store=store)
+        self._put_observation, self._put_action = self._observations.put, self._actions.put
         # rewards and flags, if memory has no room for them
         self._numbers = {
             name: Column((name,), store=store)
@@ -79,16 +79,18 @@ class EpisodeRecorder:
         self._record_infos = record_infos
         # of observations, actions, a reward and two flags
         self._row_bytes = self._observations.row_bytes + self._actions.row_bytes + 10
-        self._infos = _OpenTree(("infos",), store)
-        self._extras: dict[str, _OpenTree] = {}
+        self._infos = OpenTree(("infos",), store)
+        self._extras: dict[str, OpenTree] = {}
         # groups that came with the reset have a row for it, others begin with the first step
         self._extras_at_reset: frozenset[str] = frozenset()
-        self._stored = 0
+        self._stored = self._row = 0
         # whether the columns may hold an episode, or a part of one
         self._begun = False
         self._clear()
 
     def _clear(self) -> None:
+        if self._record_infos:
+            self._infos.clear(self._row + 1)
         # rows in memory; as long as no episode is begun, there is no room for one
         self._row, self._room = 0, 0
         if self._stored:
@@ -103,8 +105,6 @@ class EpisodeRecorder:
         self._options: dict | None = None
         self._observations.clear()
         self._actions.clear()
-        if self._infos:
-            self._infos = _OpenTree(("infos",), self._store)
         self._extras = {}
         self._extras_at_reset = frozenset()
 
@@ -156,6 +156,14 @@ class EpisodeRecorder:
             raise
         self._plan_room()
 
+    def put_action(self, action: Any) -> bool:
+        """Copy the action of the next step, which the environment may change; False if it cannot.
+
+        Then nothing is done, and :meth:`step` takes it.
+        """
+        row = self._row
+        return row < self._room and self._put_action(row, action)
+
     def step(
         self,
         action: Any,
@@ -165,8 +173,20 @@ class EpisodeRecorder:
         truncated: bool,
         info: dict[str, Any],
         extras: Mapping[str, Any] | None = None,
+        *,
+        has_action: bool = False,
     ) -> None:
         """Record one step; if a value is refused, the step leaves no trace.
+
+        Args:
+            action: what the environment was given.
+            observation: what it returned, as all that follows.
+            reward: one number.
+            terminated: whether the episode ended by itself.
+            truncated: whether it was broken off.
+            info: recorded if the recorder records infos.
+            extras: extra step data by group; see :attr:`EpisodeBuffer.extras`.
+            has_action: :meth:`put_action` has copied the action.
 
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space, or an
@@ -178,9 +198,9 @@ class EpisodeRecorder:
         try:
             if type(reward) is not float:
                 reward = float(reward) if type(reward) is _FLOAT64 else to_float(reward)
-            if not self._actions.put(row, action):
+            if not has_action and not self._put_action(row, action):
                 self._set_action(row, action)
-            if not self._observations.put(row + 1, observation):
+            if not self._put_observation(row + 1, observation):
                 self._set_observation(row + 1, observation)
             if self._record_infos:
                 self._add_info(row + 1, info)
@@ -203,7 +223,7 @@ class EpisodeRecorder:
         self._actions.set(row, value)
 
     def _add_info(self, row: int, info: Any) -> None:
-        if not isinstance(info, Mapping):
+        if type(info) is not dict and not isinstance(info, Mapping):
             raise InvalidEpisodeError(
                 f"infos must be a dict, got {type(info).__name__} {info!r:.60}; "
                 "record_infos=False does without them"
@@ -217,8 +237,8 @@ class EpisodeRecorder:
                 continue
             group = self._extras.get(name)
             if group is None:
-                _check_key(name, ("extras",))
-                group = self._extras[name] = _OpenTree(("extras", name), self._store, self._stored)
+                check_key(name, ("extras",))
+                group = self._extras[name] = OpenTree(("extras", name), self._store, self._stored)
             if group.add(row if name in self._extras_at_reset else row - 1, value):
                 self._plan_room()
 
@@ -229,6 +249,8 @@ class EpisodeRecorder:
             if rows and rows[-1] == row:
                 rows.pop()
         del self._rewards[row:]
+        self._observations.cut(row + 1)
+        self._actions.cut(row)
         self._infos.cut(row + 1)
         for name in list(self._extras):
             group = self._extras[name]
@@ -242,7 +264,7 @@ class EpisodeRecorder:
             self._room = sys.maxsize
             return
         row_bytes = self._row_bytes
-        if self._infos or self._extras:
+        if self._record_infos or self._extras:
             row_bytes += sum(tree.row_bytes for tree in (self._infos, *self._extras.values()))
         self._room = max(BLOCK_BYTES // row_bytes, self._row + 1, 2 * _GROUP)
 
@@ -301,31 +323,39 @@ class EpisodeRecorder:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the episode is arrays of the dtypes of the spaces, in memory, and nothing else.
+        """Whether the episode is arrays of the dtypes of the spaces, in memory, and whole infos.
 
-        Then all episodes of which that is true have the same structure.
+        Then all episodes of which that is true, of the same form, have the same structure.
         """
         return (
-            not (self._stored or self._record_infos or self._extras or self._options is not None)
+            not (self._stored or self._extras or self._options is not None)
+            and self._infos.is_whole(self._row + 1)
             and self._observations.is_regular
             and self._actions.is_regular
         )
 
-    def take_bytes(self) -> list[bytes]:
+    @property
+    def form(self) -> list[Any]:
+        """What tells one regular episode from another besides the number of steps."""
+        return [self._seed is None, *self._infos.form]
+
+    def take_bytes(self) -> list[bytes | memoryview]:
         """Return the bytes of the arrays of a regular episode, each up to a multiple of 8.
 
-        They are those of :meth:`finish`, which is quicker to do without.
+        They are those of :meth:`finish`, which is quicker to do without, and change with the next
+        episode.
         """
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         row = self._row
         self._observations.add_bytes(row + 1, parts)
         self._actions.add_bytes(row, parts)
         parts.append(array("d", self._rewards).tobytes())
         for rows in (self._terminated, self._truncated):
-            flags = bytearray(row + (-row & 7))
+            flags = memoryview(bytearray(row + (-row & 7)))
             for place in rows:
                 flags[place] = 1
-            parts.append(bytes(flags))
+            parts.append(flags)
+        self._infos.add_bytes(row + 1, parts)
         return parts
 
     def forget(self) -> None:
@@ -414,245 +444,3 @@ def to_float(reward: Any) -> float:
             f"a reward must be one number that float64 can hold, got {type(reward).__name__} "
             f"beyond {sys.float_info.max:.1e}"
         ) from None
-
-
-def fill_missing(buffer: EpisodeBuffer) -> EpisodeBuffer:
-    """Return a buffer whose infos have a value in every row, filled as a recorder fills them.
-
-    Args:
-        buffer: an episode; None among the rows of an info is a missing value, as real Minari has
-            it in Arrow files.
-
-    Raises:
-        InvalidEpisodeError: the values of an info do not fit together.
-
-    Example:
-        >>> infos = {"success": [None, True], "never": [None, None]}
-        >>> found = fill_missing(EpisodeBuffer(infos=infos))
-        >>> found.infos, found.metadata["infos_filled"]
-        ({'success': array([False,  True])}, {'success': [[0, 1]], 'never': [[0, 2]]})
-    """
-    filled: dict[str, list[list[int]]] = {}
-    infos = _filled(buffer.infos, (), filled)
-    if not filled:
-        return buffer
-    known = buffer.metadata.get("infos_filled", {})
-    joined = {name: sorted([*known.get(name, []), *filled[name]]) for name in filled}
-    metadata = {**buffer.metadata, "infos_filled": {**known, **joined}}
-    return replace(buffer, infos=infos, metadata=metadata)
-
-
-def _filled(value: Any, path: Path, filled: dict[str, list[list[int]]]) -> Any:
-    if isinstance(value, Mapping):
-        parts = {key: _filled(part, (*path, key), filled) for key, part in value.items()}
-        return {key: part for key, part in parts.items() if part is not None}
-    if not _lacks_values(value):
-        return value
-    column = _OpenColumn(("infos", *path))
-    for row, part in enumerate(value):
-        column.add(row, part)
-    column.fill(len(value))
-    filled[join_path(path)] = column.filled
-    return None if column.data is None else column.stacked(len(value))
-
-
-def _lacks_values(column: Any) -> bool:
-    is_rows = isinstance(column, list) or (
-        isinstance(column, np.ndarray) and column.dtype.kind == "O" and column.ndim > 0
-    )
-    return is_rows and any(row is None for row in column)
-
-
-def _open_leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield the leaves of infos or extras; tuples that are no array are dicts of ``_index_0``..."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            _check_key(key, path)
-            yield from _open_leaves(part, (*path, key))
-    elif isinstance(value, tuple) and not _is_regular(value):
-        for index, part in enumerate(value):
-            yield from _open_leaves(part, (*path, f"_index_{index}"))
-    else:
-        yield path, value
-
-
-def _is_regular(value: tuple[Any, ...]) -> bool:
-    if any(isinstance(part, Mapping | tuple) for part in value):
-        return False
-    return len({np.shape(part) for part in value if not isinstance(part, list)}) < 2
-
-
-def _check_key(key: Any, path: Path) -> None:
-    if not isinstance(key, str):
-        raise InvalidEpisodeError(
-            f"{join_path((*path, str(key)))}: keys of {path[0]} must be strings, got {key!r}"
-        )
-
-
-class _OpenTree:
-    """Columns of nested dicts whose keys may come and go; falsy as long as it has none."""
-
-    def __init__(self, path: Path, store: RowStore | None, stored: int = 0) -> None:
-        self._path, self._store = path, store
-        self._columns: dict[Path, _OpenColumn] = {}
-        # the same by their last keys, in nested dicts; those of tuples are not among them
-        self._by_key: dict[Any, Any] = {}
-        self._stored = stored
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-    @property
-    def row_bytes(self) -> int:
-        return sum(column.row_bytes for column in self._columns.values())
-
-    def add(self, row: int, value: Any) -> bool:
-        """Add a row; whether there are new columns."""
-        known = len(self._columns)
-        if not (type(value) is dict and self._put(self._by_key, row, value)):
-            for path, leaf in _open_leaves(value, self._path):
-                column = self._columns.get(path)
-                if column is None:
-                    column = self._new(path)
-                column.add(row, leaf)
-        return len(self._columns) > known
-
-    def _put(self, by_key: dict[Any, Any], row: int, value: dict) -> bool:
-        """Add a row whose values are all of their columns' dtypes and shapes."""
-        for key, part in value.items():
-            column = by_key.get(key)
-            if type(column) is _OpenColumn:
-                if not column.put(row, part):
-                    return False
-            elif column is None or type(part) is not dict or not self._put(column, row, part):
-                return False
-        return True
-
-    def _new(self, path: Path) -> _OpenColumn:
-        for other in self._columns:
-            short = min(len(path), len(other))
-            if path[:short] == other[:short]:
-                raise InvalidEpisodeError(
-                    f"{join_path(path[:short])} is a dict on some steps and a value on "
-                    "others; a StepDataCallback can make it one of them; in a pipeline, a wrapper"
-                )
-        column = self._columns[path] = _OpenColumn(path, self._store, self._stored)
-        self._index()
-        return column
-
-    def _index(self) -> None:
-        self._by_key = {}
-        for path, column in self._columns.items():
-            below = path[len(self._path) :]
-            if below:
-                parent = self._by_key
-                for key in below[:-1]:
-                    parent = parent.setdefault(key, {})
-                parent[below[-1]] = column
-
-    def cut(self, rows: int) -> None:
-        for path in list(self._columns):
-            self._columns[path].cut(rows)
-            if self._columns[path].first >= self._stored + rows:
-                del self._columns[path]
-        self._index()
-
-    def save(self, rows: int) -> None:
-        for column in self._columns.values():
-            column.fill(rows)
-            column.save(rows)
-
-    def drop(self, rows: int) -> None:
-        for column in self._columns.values():
-            column.drop(rows, column.rows)
-        self._stored += rows
-
-    def stacked(self, rows: int) -> tuple[Any, dict[str, list[list[int]]]]:
-        """Return the columns in their dicts, and which rows of which column were filled."""
-        nested: Any = {}
-        filled: dict[str, list[list[int]]] = {}
-        for path, column in self._columns.items():
-            column.fill(rows)
-            below = path[len(self._path) :]
-            if column.filled:
-                filled[join_path(below)] = column.filled
-            if column.data is None:
-                continue
-            if not below:
-                nested = column.stacked(rows)
-                break
-            parent = nested
-            for key in below[:-1]:
-                parent = parent.setdefault(key, {})
-            parent[below[-1]] = column.stacked(rows)
-        return nested, filled
-
-
-class _OpenColumn(Column):
-    """The rows of one key of the infos, which may be missing on some of them.
-
-    Attributes:
-        rows: number of its rows in memory.
-        filled: which rows of the episode have no value, from and to.
-        first: row of the episode in which the key was first seen.
-    """
-
-    def __init__(self, path: Path, store: RowStore | None = None, stored: int = 0) -> None:
-        super().__init__(path, store=store)
-        self.stored = stored
-        self.rows = 0
-        self.filled: list[list[int]] = []
-        self.first = -1
-        if stored:
-            self.filled.append([0, stored])
-
-    def put(self, row: int, value: Any) -> bool:
-        if row != self.rows:
-            return False
-        if type(value) in self._put_types:  # most infos are numbers
-            try:
-                self.data[row] = value  # type: ignore[index]
-            except (IndexError, OverflowError):
-                return False
-        elif not Column.put(self, row, value):
-            return False
-        self.rows = row + 1
-        return True
-
-    def add(self, row: int, value: Any) -> None:
-        if self.first < 0:
-            self.first = self.stored + row
-        if value is None:  # a key without a value is like a missing key
-            return
-        if self.data is None:
-            self._converted(0, value)
-        self.fill(row)
-        self.rows = row  # of this step, what was put before another value could not be
-        if not self.put(row, value):
-            self.set(row, value)
-            if self._put_dtype is not self.dtype:
-                self._allow_put()
-            self.rows = row + 1
-
-    def fill(self, rows: int) -> None:
-        """Add rows of zeros up to ``rows`` and remember which."""
-        if self.rows >= rows:
-            return
-        begin, end = self.stored + self.rows, self.stored + rows
-        if self.filled and self.filled[-1][1] == begin:
-            self.filled[-1][1] = end
-        else:
-            self.filled.append([begin, end])
-        if self.data is not None:
-            self._reserve(self.rows, rows)
-            self.data[self.rows : rows] = "" if self.data.dtype.kind == "O" else 0
-        self.rows = rows
-
-    def drop(self, rows: int, used: int) -> None:
-        super().drop(rows, used)
-        self.rows -= rows
-
-    def cut(self, rows: int) -> None:
-        self.rows = min(self.rows, rows)
-        last = self.stored + rows
-        self.filled = [[begin, min(end, last)] for begin, end in self.filled if begin < last]

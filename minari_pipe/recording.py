@@ -49,6 +49,7 @@ class Recording:
     Attributes:
         step: records a step, as :meth:`EpisodeRecorder.step`; a strict recording refuses one
             with a value outside of its space.
+        put_action: takes the action before that, as :meth:`EpisodeRecorder.put_action`.
         journal: the finished episodes.
         episode_metadata: computes the attributes of a finished episode.
         warnings: what is to be told about episodes that are finished, one text for each.
@@ -84,15 +85,16 @@ class Recording:
         self._recorder = recorder(
             observation_space, action_space, record_infos=record_infos, store=journal
         )
-        self.step = self._recorder.step
+        self.step, self.put_action = self._recorder.step, self._recorder.put_action
         self._observation_space, self._action_space = observation_space, action_space
         self.episode_metadata = episode_metadata
         self._known_extras: set[str] = set()
         self._expected_first = 0  # number of the journal's first episode in a dataset
         # finished episodes that the journal has not taken: the disk is full, or Ctrl-C came
         self._unkept: list[EpisodeBuffer] = []
-        # of regular episodes without metadata: with a seed and without
-        self._headers: dict[bool, bytes] = {}
+        # of the last regular episode without metadata
+        self._form: list[Any] | None = None
+        self._header = b""
         self._pid = 0
 
     def start(
@@ -151,7 +153,7 @@ class Recording:
             self.warnings.append(told)
         if self._add_regular():
             return
-        regular = self._is_regular
+        form = self._recorder.form if self._is_regular else None
         episode = self._recorder.finish(number)
         if episode.infos or episode.extras or not self._recorder.is_plain:
             # refuse here what the storage would refuse, before it is among the others
@@ -168,22 +170,22 @@ class Recording:
                 episode.metadata.update(own)
         self._unkept.append(episode)
         self.keep()
-        if regular and not episode.metadata:
-            self._headers[episode.seed is None] = self.journal.header
+        if form is not None and not episode.metadata:
+            self._form, self._header = form, self.journal.header
         if fault is not None:
             raise fault
 
     def _add_regular(self) -> bool:
         """Add the episode to the journal if it is made of the same as one before."""
         recorder = self._recorder
-        header = self._headers.get(recorder.seed is None)
-        if header is None or self._unkept or not self._is_regular:
+        if self._unkept or not self._is_regular or recorder.form != self._form:
             return False
         if type(self.episode_metadata) is not EpisodeMetadataCallback:
             return False
         count = len(self.journal)
         try:
-            self.journal.append_alike(header, len(recorder), recorder.seed, recorder.take_bytes())
+            arrays = recorder.take_bytes()
+            self.journal.append_alike(self._header, len(recorder), recorder.seed, arrays)
         except OSError:
             return False  # to keep it until the disk has room
         finally:

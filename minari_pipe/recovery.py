@@ -30,7 +30,8 @@ from minari_pipe.errors import (
     InvalidEpisodeError,
     MinariPipeError,
 )
-from minari_pipe.journal import JOURNAL, JournalReader, is_alive, journals, remove_journal
+from minari_pipe.journal_folders import JOURNAL, is_alive, journals, remove_journal
+from minari_pipe.journal_reader import JournalReader
 from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, PathLike

@@ -283,9 +283,10 @@ class _StateRecorder(_Recorder):
         truncated: Any,
         info: dict,
         extras: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         info = {**info, "state": simulator_state(self._env)}
-        super().step(action, observation, reward, terminated, truncated, info, extras)
+        super().step(action, observation, reward, terminated, truncated, info, extras, **kwargs)
 
 
 def run_episodes(

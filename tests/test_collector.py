@@ -190,6 +190,29 @@ def test_an_environment_may_reuse_its_observation(monkeypatch) -> None:
     assert collected(minari_pipe) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("nested", [False, True], ids=["an array", "a dict"])
+def test_an_environment_may_change_the_action_that_it_is_given(nested, strict) -> None:
+    class Spoiling(Counter):
+        def step(self, action):
+            for part in action.values() if nested else [action]:
+                part += 1
+            return super().step(action)
+
+    box = spaces.Box(-9, 9, (2,), np.float32)
+    env = Spoiling()
+    env.action_space = spaces.Dict({"a": box, "b": box}) if nested else box
+    collector = DataCollector(env, strict=strict)
+    collector.reset(seed=1)
+    for step in range(3):
+        values = {key: np.full(2, step, np.float32) for key in "ab"}
+        collector.step(values if nested else values["a"])
+    actions = collector.create_dataset("aa/b-v0")[0].actions
+    for part in actions.values() if nested else [actions]:
+        assert part.tolist() == [[0, 0], [1, 1], [2, 2]]
+    collector.close()
+
+
 @peer_leaves_folders
 def test_infos_may_come_and_go_where_real_minari_fails(monkeypatch) -> None:
     let_minari_collect(monkeypatch)

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
-from minari_pipe.journal import Journal, JournalReader, is_alive, journals
+from minari_pipe.journal import Journal
+from minari_pipe.journal_folders import is_alive, journals
 from minari_pipe.journal_format import sum_of_words
+from minari_pipe.journal_reader import JournalReader
 from minari_pipe.testing import assert_same, column, examples, options
 from minari_pipe.testing import spaces as any_space
 

@@ -97,6 +97,59 @@ def info(step: int, rng: np.random.Generator) -> dict[str, Any]:
     return found
 
 
+@examples(60)
+@given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 150))
+def test_a_value_that_is_put_is_what_it_is_when_it_is_converted(
+    observation_space, action_space, seed, steps
+) -> None:
+    rng = np.random.default_rng(seed)
+    recorder, slow = (
+        EpisodeRecorder(observation_space, action_space, record_infos=True) for _ in range(2)
+    )
+    # what no column puts is converted by it
+    slow._put_observation = slow._put_action = lambda row, value: False
+
+    def row(tree: Any, number: int, space: gym.Space) -> Any:
+        alone = not isinstance(space, spaces.Dict | spaces.Tuple)
+        found = map_leaves(lambda leaf: other(leaf[number], rng, alone=alone), tree)
+        # a step that may be refused, after the action or a part of the observation was put
+        return np.zeros((2, 1, 2)) if rng.random() < 0.05 else found
+
+    for episode in range(2):
+        observations = column(observation_space, steps + 1, rng)
+        actions = column(action_space, steps, rng)
+        first = map_leaves(lambda leaf: leaf[0], observations)
+        first_info = info(0, rng)
+        recorder.start(first, first_info)
+        slow.start(first, first_info)
+        for number in range(steps):
+            action = row(actions, number, action_space)
+            observation = row(observations, number + 1, observation_space)
+            infos = {3: 1} if rng.random() < 0.05 else info(number + 1, rng)
+            flags = rng.random(2) < 0.1
+            same_outcome(
+                lambda given=(observation, 0.5, *flags, infos), action=action: record_with_action(
+                    recorder, action, *given
+                ),
+                lambda given=(action, observation, 0.5, *flags, infos): slow.step(*given),
+            )
+        assert len(recorder) == len(slow)
+        if len(recorder):
+            found, expected = recorder.finish(episode), slow.finish(episode)
+            for name in NAMES:
+                assert_same(getattr(found, name), getattr(expected, name))
+            assert found.metadata == expected.metadata
+
+
+def record_with_action(recorder: EpisodeRecorder, action: Any, *given: Any) -> None:
+    """A step as a collector records it, whose environment spoils the action that it was given."""
+    mine = action.copy() if isinstance(action, np.ndarray) else action
+    put = recorder.put_action(mine)
+    if put and isinstance(mine, np.ndarray):
+        mine.fill(0)
+    recorder.step(mine, *given, has_action=put)
+
+
 @pytest.mark.parametrize("stored", [False, True], ids=["in memory", "spilled to files"])
 @examples(60)
 @given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 90))

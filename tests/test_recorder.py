@@ -9,8 +9,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minari_pipe.episode import EpisodeMetadataCallback
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.journal import Journal
 from minari_pipe.recorder import EpisodeRecorder
+from minari_pipe.recording import Recording
 from minari_pipe.testing import assert_same, column, examples, options
 from minari_pipe.testing import spaces as any_space
 from minari_pipe.tree import map_leaves
@@ -118,6 +121,89 @@ def test_info_keys_may_come_and_go(infos, values, filled) -> None:
     buffer = record(infos)
     assert_same(buffer.infos, values)
     assert buffer.metadata == ({"infos_filled": filled} if filled else {})
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int64, np.bool_, np.complex64])
+@examples(20)
+@given(
+    st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([(), (2,), (3, 1), (0,), (600,)])
+)
+def test_arrays_of_an_info_may_come_and_go(dtype, seed, steps, shape) -> None:
+    rng = np.random.default_rng(seed)
+    given = rng.random(steps + 1) < 0.9
+    values = rng.integers(0, 2, (steps + 1, *shape)).astype(dtype)
+    buffer = record(
+        [{"x": value} if there else {} for value, there in zip(values, given, strict=True)]
+    )
+    values[~given] = 0
+    if given.any():
+        assert_same(buffer.infos["x"], values)
+    filled = buffer.metadata.get("infos_filled", {}).get("x", [])
+    gaps = [row for first, last in filled for row in range(first, last)]
+    assert gaps == (np.flatnonzero(~given).tolist() if given.any() else [])
+
+
+VALUES = (0.5, np.float64(1), np.float32(2), 3, True, "text", None, np.zeros(2), np.ones(3), [1, 2])
+
+
+@examples(60)
+@given(st.data(), st.integers(0, 2**32))
+def test_infos_of_an_episode_do_not_depend_on_those_before_it(data, seed) -> None:
+    rng = np.random.default_rng(seed)
+    forms = data.draw(
+        st.lists(
+            st.dictionaries(st.sampled_from("abc"), st.integers(0, len(VALUES) - 1), max_size=3),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    journal = Journal({})
+    recording = Recording(
+        INTEGER, INTEGER, EpisodeMetadataCallback(), journal, record_infos=True, strict=False
+    )
+    expected = []
+    try:
+        for number in range(8):
+            alone = EpisodeRecorder(INTEGER, INTEGER, record_infos=True)
+            form = forms[rng.integers(len(forms))]
+            recorders = (recording, alone)
+            for recorder in recorders:
+                recorder.start(0, made(form, 0), seed=None if number == 5 else number)
+            for step in range(1, rng.integers(2, 90)):
+                info = made(form, step)
+                if rng.random() < 0.02:
+                    info = made(forms[rng.integers(len(forms))], step)
+                faults = [refused(recorder, info) for recorder in recorders]
+                assert faults[0] == faults[1]
+            if len(alone):
+                alone.truncate()
+                expected.append(alone.finish(number))
+            recording.close_episode()
+        found = list(journal.episodes())
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert list(one.infos) == list(other.infos)
+            for name in ("infos", "observations", "actions", "rewards", "truncations", "metadata"):
+                assert_same(getattr(one, name), getattr(other, name))
+            assert one.seed == other.seed
+    finally:
+        journal.clear()
+
+
+def made(form: dict[str, int], step: int) -> dict[str, object]:
+    found = {key: VALUES[place] for key, place in form.items()}
+    return {
+        key: type(value)(value * step) if isinstance(value, float | np.floating | int) else value
+        for key, value in found.items()
+    }
+
+
+def refused(recorder, info) -> str | None:
+    try:
+        recorder.step(1, 2, 0.5, False, False, info)
+    except InvalidEpisodeError as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from minari_pipe.episode import EpisodeBuffer, copied, each_with_fields, reward_statistics
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
-from minari_pipe.recorder import fill_missing
+from minari_pipe.open_columns import fill_missing
 from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.columns import Columns, episode_columns
 from minari_pipe.storage.joining import MOST_EPISODES, Joiner, structure
@@ -306,7 +306,7 @@ def _encoded(
 
 
 def with_values(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
-    """Return a buffer whose infos are filled, see :func:`minari_pipe.recorder.fill_missing`.
+    """Return a buffer whose infos are filled, see :func:`minari_pipe.open_columns.fill_missing`.
 
     Args:
         buffer: the episode.

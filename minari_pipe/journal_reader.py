@@ -1,0 +1,189 @@
+"""Reads a journal of episodes as far as it is whole, see :mod:`minari_pipe.journal`."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from io import BufferedReader, FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.journal_folders import ROWS
+from minari_pipe.journal_format import (
+    EPISODE,
+    HEAD,
+    OLD_EPISODE,
+    Place,
+    Record,
+    decode_episode,
+    read_prefix,
+    sum_of_words,
+)
+from minari_pipe.mapped import map_array
+
+#: rows are read and summed in parts of so many bytes
+_PART = 1 << 20
+
+#: stored rows of fewer bytes are read at once, those of more when they are looked at
+_MAPPED = 1 << 22
+
+
+class JournalReader:
+    """Reads a journal as far as it is whole, also while it is written.
+
+    Attributes:
+        head: what is collected.
+        damage: why reading ended before the end of the file; None if it did not, or if the last
+            record is merely cut short.
+        cut: whether the last record is cut short, as kill -9 leaves it.
+
+    Example:
+        >>> from minari_pipe.journal import Journal
+        >>> from minari_pipe.journal_folders import remove_journal
+        >>> journal = Journal({"env_id": "CartPole-v1"})
+        >>> journal.append(EpisodeBuffer(rewards=[1.0, 2.0]))
+        >>> with JournalReader(journal.leave()) as reader:
+        ...     reader.head["env_id"], list(reader.steps())
+        ('CartPole-v1', [2])
+        >>> remove_journal(reader.path.parent)
+    """
+
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        """Open a journal; use it as a context manager.
+
+        Args:
+            path: its file.
+            trusted: this process has written it; the rows in files of their own, of which there
+                may be more than memory can hold, need not be read to be sure of them.
+
+        Raises:
+            CorruptDatasetError: its head is damaged or not there.
+        """
+        self.path = path
+        self.damage: str | None = None
+        self.cut = False
+        self._trusted = trusted
+        self._rows: dict[int, FileIO] = {}
+        # the text of a header, and what it says
+        self._header: tuple[bytes, Any] = b"", None
+        try:
+            self.file = BufferedReader(FileIO(path), _PART)
+        except OSError as error:
+            raise CorruptDatasetError(f"{path} cannot be read: {error.strerror}") from error
+        self._size = os.fstat(self.file.fileno()).st_size
+        try:
+            found = next(self._records(HEAD), None)
+            if found is None:
+                raise CorruptDatasetError(f"{path}: {self.damage or 'it is cut short'}")
+            self.head: dict[str, Any] = found[1]
+            self.first = self.file.tell()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def __enter__(self) -> JournalReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (self.file, *self._rows.values()):
+            file.close()
+
+    def steps(self) -> Iterator[int]:
+        """Yield the number of steps of each episode, without reading the arrays."""
+        self.file.seek(self.first)
+        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
+            steps = header.get("steps") if record.steps is None else record.steps
+            if not isinstance(steps, int):
+                self.damage = f"the record of episode {number} says no number of steps"
+                return
+            self.file.seek(record.body_size, os.SEEK_CUR)
+            yield steps
+
+    def episodes(self, limit: int | None = None) -> Iterator[EpisodeBuffer]:
+        """Yield the episodes up to the first one that is damaged; ``damage`` says so then.
+
+        The arrays can be written to, but for those that are too large to be in memory.
+        """
+        self.file.seek(self.first)
+        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
+            if number == limit:
+                return
+            body = bytearray(record.body_size)
+            self.file.readinto(body)
+            if not record.holds(body):
+                self.damage = f"the arrays of episode {number} are damaged"
+                return
+            try:
+                episode = decode_episode(header, record, body, self._open_rows)
+            except (
+                LookupError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                ArithmeticError,
+                RecursionError,
+                OSError,
+            ) as error:
+                self.damage = f"the record of episode {number} is damaged: {error}"
+                return
+            yield episode
+
+    def _open_rows(
+        self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> npt.NDArray[Any]:
+        file = self._rows.get(place.file)
+        if file is None:
+            name = self.path.with_name(ROWS.format(place.file))
+            file = self._rows[place.file] = FileIO(name)
+        if place.offset + place.size > os.fstat(file.fileno()).st_size:
+            raise ValueError(f"{file.name} ends before its rows")
+        if not self._trusted and _checksum_of(file, place) != place.checksum:
+            raise ValueError(f"its rows in {file.name} are damaged")
+        if place.size >= _MAPPED:
+            return map_array(file.fileno(), place.offset, dtype, shape)
+        rows = np.empty(shape, dtype)
+        file.seek(place.offset)
+        file.readinto(rows.reshape(-1).view(np.uint8).data)
+        return rows
+
+    def _records(self, *kinds: bytes) -> Iterator[tuple[Record, dict[str, Any]]]:
+        """Yield prefix and header of each record; the caller reads or skips the body."""
+        while (start := self.file.tell()) < self._size:
+            try:
+                record = read_prefix(self.file.read)
+            except EOFError:
+                self.cut = True
+                return
+            if record is None or record.kind not in kinds:
+                self.damage = f"the record at byte {start} is damaged"
+                return
+            if start + record.size > self._size:
+                self.cut = True
+                return
+            text = self.file.read(record.header_size)
+            known, header = self._header
+            if text != known or zlib.crc32(text) != record.header_sum:
+                try:
+                    header = json.loads(text)
+                except (ValueError, RecursionError):
+                    header = None
+                if zlib.crc32(text) != record.header_sum or not isinstance(header, dict):
+                    self.damage = f"the header of the record at byte {start} is damaged"
+                    return
+                self._header = text, header
+            yield record, header
+
+
+def _checksum_of(file: FileIO, place: Place) -> int:
+    total = 0
+    file.seek(place.offset)
+    for first in range(0, place.size, _PART):
+        total += sum_of_words(np.frombuffer(file.read(min(_PART, place.size - first)), np.uint8))
+    return total % (1 << 64)
