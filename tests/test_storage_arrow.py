@@ -543,8 +543,8 @@ def test_the_checks_name_a_damaged_episode(path: Path, data_format: str) -> None
 
 def test_an_update_walks_over_the_files_once(path, data_format, monkeypatch) -> None:
     walks = []
-    size = directory.directory_size
-    monkeypatch.setattr(directory, "directory_size", lambda *a: walks.append(a) or size(*a))
+    sizes = directory.file_sizes
+    monkeypatch.setattr(directory, "file_sizes", lambda *a: walks.append(a) or sizes(*a))
     new(path, data_format).update_episodes(make(count=20))
     assert len(walks) == 1
 

@@ -16,7 +16,8 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.files import transaction
 from minari_pipe.manifest import files_below, stage_manifest, write_manifest
 from minari_pipe.metadata import dump_metadata
-from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage, directory_size
+from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
+from minari_pipe.storage.reading import file_sizes, megabytes
 from minari_pipe.storage.segment import Segment
 from minari_pipe.storage.writer import EpisodeWriter, Judge
 
@@ -76,9 +77,8 @@ class DirectoryStorage(MinariStorage):
                 )
                 metadata |= {"total_episodes": len(writer), "total_steps": steps}
             entries = writer.entries() or _entries_below(data_path)
-            size = sum(entry["size"] for entry in entries.values())
-            metadata["dataset_size"] = round(size / 1e6, 1)
-            entries[METADATA_FILE_NAME] = _write_metadata(data_path, metadata)
+            sizes = {name: entry["size"] for name, entry in entries.items()}
+            entries[METADATA_FILE_NAME] = _write_metadata(data_path, metadata, sizes)
             if data_path.name == "data":
                 write_manifest(data_path.parent, metadata, entries)
             storage._wrote(writer)
@@ -116,9 +116,8 @@ class DirectoryStorage(MinariStorage):
             with ExitStack() as stack:
                 change = Change(metadata, lambda: stack.enter_context(self._writer(stage, count)))
                 yield change
-            if change.has_episodes:
-                metadata["dataset_size"] = directory_size(self.data_path, stage)
-            _write_metadata(stage, metadata)
+            sizes = file_sizes(self.data_path, stage) if change.has_episodes else None
+            _write_metadata(stage, metadata, sizes)
             entries = change.writer.entries() if change.has_episodes else {}
             stage_manifest(self.data_path, stage, metadata, entries)
         if change.has_episodes:
@@ -128,9 +127,25 @@ class DirectoryStorage(MinariStorage):
         """Take note of what a writer knows of the files that are in their places now."""
 
 
-def _write_metadata(stage: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _write_metadata(
+    stage: Path, metadata: dict[str, Any], sizes: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Write the metadata, and return what a manifest says of their file.
+
+    Args:
+        stage: the folder.
+        metadata: get a ``dataset_size`` that counts their own file too, if sizes are given.
+        sizes: bytes of all files of the data; what they say of the metadata does not matter.
+    """
+    if sizes is not None:
+        others = sum(size for name, size in sizes.items() if name != METADATA_FILE_NAME)
+        metadata["dataset_size"] = megabytes(others)
+    text = dump_metadata(metadata)
+    if sizes is not None and megabytes(others + len(text)) != metadata["dataset_size"]:
+        metadata["dataset_size"] = megabytes(others + len(text))
+        text = dump_metadata(metadata)
     path = stage / METADATA_FILE_NAME
-    path.write_text(dump_metadata(metadata), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return entry_of(path)
 
 

@@ -416,14 +416,24 @@ def _encoded_always(metadata: Mapping[str, Any]) -> bool:
     return metadata.get("minari_version") not in ("0.5.0", "0.5.1", "0.5.2")
 
 
-def directory_size(data_path: Path, stage: Path | None = None) -> float:
-    """Return the size of a directory's files in MB, rounded to 0.1; those of ``stage`` replace."""
+def directory_size(data_path: Path) -> float:
+    """Return the size of a directory's files in MB, rounded to 0.1."""
+    return megabytes(sum(file_sizes(data_path).values()))
+
+
+def file_sizes(*tops: Path) -> dict[str, int]:
+    """Return the bytes of all files below directories, by their paths; the last ones replace."""
     sizes: dict[str, int] = {}
-    for top in (data_path,) if stage is None else (data_path, stage):
+    for top in tops:
         for folder, below, names in os.walk(top):
             below[:] = [name for name in below if not name.startswith(".")]
             for name in names:
                 path = os.path.join(folder, name)
                 if not name.startswith(".") and os.path.isfile(path):
                     sizes[os.path.relpath(path, top)] = os.path.getsize(path)
-    return round(sum(sizes.values()) / 1e6, 1)
+    return sizes
+
+
+def megabytes(size: int) -> float:
+    """Return bytes in MB, rounded to 0.1, as ``dataset_size`` has them."""
+    return round(size / 1e6, 1)

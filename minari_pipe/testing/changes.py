@@ -322,6 +322,23 @@ class ChangesContract(Contract):
         assert storage.get_size() == round(expected, 1) > 1
         assert storage.metadata["dataset_size"] == storage.get_size()
 
+    @pytest.mark.usefixtures("in_files")
+    def test_size_counts_the_metadata_too(self, tmp_path: Path, data_format: str) -> None:
+        metadata = {"description": "d" * 10**6}
+        whole = MinariStorage.create(
+            tmp_path / "whole",
+            make(),
+            metadata=metadata,
+            observation_space=OBSERVATION,
+            action_space=ACTION,
+            data_format=data_format,
+        )
+        assert whole.metadata["dataset_size"] == whole.get_size() > 1
+        begun = self.new(tmp_path / "begun", OBSERVATION)
+        begun.update_metadata(metadata)
+        begun.update_episodes(make())
+        assert begun.metadata["dataset_size"] == begun.get_size() > 1
+
     def test_a_failed_new_leaves_nothing(self, tmp_path: Path) -> None:
         path = tmp_path / "deep" / "data"
         graph: gym.Space = spaces.Graph(spaces.Box(-1, 1), None)
