@@ -25,6 +25,7 @@ from minari_pipe.library import load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import MinariStorage, has_metadata_file, other_format
+from minari_pipe.storage.writer import Lasting
 
 #: what only described the old layout, beside what the new storage finds out by itself
 _NOT_COPIED = STORAGE_KEYS | {"flatten_observation", "flatten_action"}
@@ -106,7 +107,7 @@ def migrate_dataset(
     with new_dataset(dataset_id) as new_path:
         MinariStorage.create(
             new_path,
-            storage.get_buffers([i for i, count in enumerate(steps) if count]),
+            Lasting(storage.get_buffers([i for i, count in enumerate(steps) if count])),
             metadata={
                 **metadata,
                 "dataset_id": dataset_id,

@@ -36,6 +36,7 @@ from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, PathLike
 from minari_pipe.storage.columns import episode_columns
+from minari_pipe.storage.writer import Lasting
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def recover(
             metadata = told.metadata(dataset_id, spec)
             storage = MinariStorage.create(
                 data_path,
-                source.sound_episodes(),
+                Lasting(source.sound_episodes()),
                 metadata=metadata,
                 observation_space=source.observation_space,
                 action_space=source.action_space,

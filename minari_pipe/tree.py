@@ -102,6 +102,10 @@ def join_path(path: Path) -> str:
     return ".".join(map(str, path))
 
 
+#: characters of the dtypes that :func:`without_padding` is for
+PADDED = "gG"
+
+
 def as_array(value: Any, path: Path) -> npt.NDArray[Any]:
     """Turn one value into an array that can be stored; strings into object arrays of ``str``.
 
@@ -126,6 +130,22 @@ def as_array(value: Any, path: Path) -> npt.NDArray[Any]:
         "expected numbers, strings or arrays of these. A StepDataCallback can convert or drop it; "
         "in a pipeline, a wrapper of the environment"
     )
+
+
+def without_padding(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array without bytes that mean nothing, which would be what was in memory before.
+
+    Only the extended precision of x86 has such bytes: 10 of 16 hold the number.
+
+    Example:
+        >>> without_padding(np.array([1.5])).tolist()
+        [1.5]
+    """
+    if array.dtype.char not in PADDED or np.finfo(array.dtype).nmant != 63:
+        return array
+    clean = array.astype(array.dtype.newbyteorder("="), order="C")
+    clean.reshape(-1).view(np.uint8).reshape(-1, np.longdouble().itemsize)[:, 10:] = 0
+    return clean.astype(array.dtype, copy=False)
 
 
 def fits_exactly(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> bool:

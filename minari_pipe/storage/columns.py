@@ -15,7 +15,7 @@ from minari_pipe.errors import InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.spaces import ARRAY_SPACES, is_image_space
 from minari_pipe.storage.attributes import clashing_name, is_storable_text
 from minari_pipe.storage.jpeg import Frames
-from minari_pipe.tree import Path, as_array, fits_exactly, leaves, stack
+from minari_pipe.tree import Path, as_array, fits_exactly, leaves, stack, without_padding
 
 Columns = dict[str, Any]
 
@@ -244,7 +244,7 @@ def _rows(value: Any, path: Path) -> npt.NDArray[Any]:
     if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
         # NumPy turns the numbers of a mixed list into text
         array = np.asarray(value, dtype=object)
-    array = as_array(array, path)
+    array = without_padding(as_array(array, path))
     if array.ndim == 0:
         raise InvalidEpisodeError(f"{subscripts(path)} must be rows, got a single value")
     if array.dtype.kind == "O":

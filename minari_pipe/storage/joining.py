@@ -16,7 +16,7 @@ import numpy.typing as npt
 from minari_pipe.episode import EpisodeBuffer, statistics_of_each
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Segment
-from minari_pipe.tree import leaves
+from minari_pipe.tree import PADDED, leaves
 
 #: episodes of a segment, however short they are
 MOST_EPISODES = 2**12
@@ -154,6 +154,8 @@ def structure(columns: Columns) -> tuple[Leaf, ...] | None:
     found: list[Leaf] = []
     for path, leaf in leaves(columns):
         if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+            return None
+        if leaf.dtype.char in PADDED:  # which have to be looked at one by one
             return None
         found.append(Leaf(path, leaf.dtype, leaf.shape[1:], len(leaf) - steps))
     if not all(_is_full(part) for name, part in columns.items() if name != "infos" or part):

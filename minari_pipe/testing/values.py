@@ -27,7 +27,7 @@ from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.memory import MemoryStorage
 from minari_pipe.testing.base import ACTION, Contract, make
-from minari_pipe.testing.comparison import assert_episode, assert_same, assert_stored
+from minari_pipe.testing.comparison import assert_episode, assert_same, assert_stored, files
 from minari_pipe.testing.strategies import (
     FLOATS,
     FULL,
@@ -173,6 +173,20 @@ class ValuesContract(Contract):
         storage = self.new(path, ACTION)
         storage.update_episodes([_rows(np.arange(3), 2, infos=infos)])
         assert next(iter(storage.get_episodes([0])))["infos"] == {}
+
+    @pytest.mark.usefixtures("in_files")
+    def test_nothing_but_the_value_of_a_number_is_stored(
+        self, storage: MinariStorage, path: Path
+    ) -> None:
+        wide = np.arange(3).astype(np.longdouble)
+        if np.finfo(np.longdouble).nmant != 63:
+            pytest.skip("every byte of this machine's longdouble means something")
+        wide.view(np.uint8).reshape(3, -1)[:, 10:] = 0xAB  # of 16 bytes
+        storage.update_episodes([_rows(np.arange(3), 2, infos={"x": wide})] * 2)
+        assert not any(b"\xab" * 6 in content for content in files(path).values())
+        assert [episode["infos"]["x"].tolist() for episode in storage.get_episodes([0, 1])] == [
+            [0.0, 1.0, 2.0]
+        ] * 2
 
     def test_infos_of_every_kind_come_back(self, path: Path) -> None:
         rng = np.random.default_rng(0)

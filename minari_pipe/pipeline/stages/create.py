@@ -16,6 +16,7 @@ from minari_pipe.pipeline.workspace import dump_json, read_json
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.hdf5 import HDF5Storage
 from minari_pipe.storage.hdf5_file import EpisodeFile
+from minari_pipe.storage.writer import Lasting
 from minari_pipe.tree import map_leaves
 
 
@@ -55,7 +56,7 @@ def create(
             rows.append((len(rows), float(buffer.rewards.sum()), len(buffer)))
             yield buffer
 
-    storage.update_episodes(counted())
+    storage.update_episodes(Lasting(counted()))
     storage.update_metadata(_metadata(dataset, author))
     # Beside the data, so that validate and publish need not read the blocks again.
     provenance = {"files": index["files"], "reports": index["reports"]}
