@@ -323,15 +323,15 @@ class ChangesContract(Contract):
         assert storage.metadata["dataset_size"] == storage.get_size()
 
     @pytest.mark.usefixtures("in_files")
-    def test_size_counts_the_metadata_too(self, tmp_path: Path, data_format: str) -> None:
-        metadata = {"description": "d" * 10**6}
+    def test_size_counts_the_metadata_too(self, tmp_path: Path) -> None:
+        metadata = {"description": "d" * 2 * 10**6}
         whole = MinariStorage.create(
             tmp_path / "whole",
             make(),
             metadata=metadata,
             observation_space=OBSERVATION,
             action_space=ACTION,
-            data_format=data_format,
+            data_format=self.data_format,
         )
         assert whole.metadata["dataset_size"] == whole.get_size() > 1
         begun = self.new(tmp_path / "begun", OBSERVATION)

@@ -9,6 +9,7 @@ import numpy as np
 
 from minari_pipe.episode import EpisodeBuffer, EpisodeData, reward_statistics
 from minari_pipe.storage import MinariStorage
+from minari_pipe.tree import without_padding
 
 #: what belongs to the steps of an episode in the standard
 ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
@@ -39,7 +40,7 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
         same = (
             left.tolist() == right.tolist()
             if left.dtype.kind == "O"
-            else left.tobytes() == right.tobytes()
+            else without_padding(left).tobytes() == without_padding(right).tobytes()
         )
         assert same, f"{where}: expected {left!r:.300}, found {right!r:.300}"
     elif isinstance(left, dict):
