@@ -40,6 +40,17 @@ OLDER_STEP_DATA_KEYS = {
 #: its observations is the one before repeated, so its last transition leads nowhere
 FINAL_OBSERVATION_MISSING = "final_observation_missing"
 
+#: what an episode has a row of for each step, in the standard's order, and extra step data
+EPISODE_COLUMNS = (
+    "observations",
+    "actions",
+    "rewards",
+    "terminations",
+    "truncations",
+    "infos",
+    "extras",
+)
+
 REWARD_STATISTICS = ("rewards_sum", "rewards_mean", "rewards_std", "rewards_max", "rewards_min")
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.episode import EPISODE_COLUMNS, EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
 
 #: of the record that says what is collected, of an episode, and of one as it was written before
@@ -151,7 +151,7 @@ class EpisodeEncoder:
         elif form == self._form:  # made of strings and whole numbers only
             text = self.header
         else:
-            leaves = dict(zip(_LEAVES, form, strict=False))  # the last one is not a leaf
+            leaves = dict(zip(EPISODE_COLUMNS, form, strict=False))  # the last one is not a leaf
             text = _header(
                 {
                     "seed": ("seed",) if has_seed else None,
@@ -208,18 +208,7 @@ def _header(form: Mapping[str, Any]) -> bytes:
         raise InvalidEpisodeError(f"the episode cannot be stored: {error}") from None
 
 
-_LEAVES = (
-    "observations",
-    "actions",
-    "rewards",
-    "terminations",
-    "truncations",
-    "infos",
-    "extras",
-)
-
-
-_leaves = operator.attrgetter(*_LEAVES)
+_leaves = operator.attrgetter(*EPISODE_COLUMNS)
 
 
 def _plain_form(episode: EpisodeBuffer, steps: int, arrays: _Chunks) -> tuple[Any, ...] | None:

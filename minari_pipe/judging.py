@@ -15,7 +15,8 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.outside import REWARD_SPACE, Outside
-from minari_pipe.recorded_columns import Node, RowStore
+from minari_pipe.recorded_columns import RowStore
+from minari_pipe.recorded_trees import Node
 from minari_pipe.recorder import EpisodeRecorder, to_float
 
 

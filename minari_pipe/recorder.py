@@ -19,7 +19,8 @@ import numpy.typing as npt
 from minari_pipe.episode import EpisodeBuffer, copied
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.open_columns import OpenTree, check_key
-from minari_pipe.recorded_columns import Column, RowStore, node
+from minari_pipe.recorded_columns import Column, RowStore
+from minari_pipe.recorded_trees import node
 
 #: bytes of the rows that are in memory before they go to a file
 BLOCK_BYTES = 1 << 20

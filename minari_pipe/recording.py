@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 
 from minari_pipe.episode import (
+    EPISODE_COLUMNS,
     STEP_DATA_KEYS,
     EpisodeBuffer,
     EpisodeMetadataCallback,
@@ -30,17 +31,7 @@ from minari_pipe.storage.writer import BUFFER_FIELDS
 
 logger = logging.getLogger(__name__)
 
-_RECORD_FIELDS = (
-    "id",
-    "observations",
-    "actions",
-    "rewards",
-    "terminations",
-    "truncations",
-    "infos",
-    "seed",
-    "extras",
-)
+_RECORD_FIELDS = ("id", *EPISODE_COLUMNS, "seed")
 
 
 class Recording:

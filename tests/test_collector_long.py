@@ -133,7 +133,10 @@ def interrupted_at(line: int) -> Any:
     return into_a_function
 
 
-INTERRUPTED = [f"minari_pipe.{name}" for name in ("recorder", "recorded_columns", "recording")]
+INTERRUPTED = [
+    f"minari_pipe.{name}"
+    for name in ("recorder", "recorded_columns", "recorded_trees", "recording")
+]
 INTERRUPTED += ["minari_pipe.journal", "minari_pipe.collector", "minari_pipe.judging"]
 
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy.typing as npt
 from gymnasium import spaces
 
+from minari_pipe.episode import EPISODE_COLUMNS
 from minari_pipe.spaces import ARRAY_SPACES
 from minari_pipe.storage.agreement import STEP_KINDS
 from minari_pipe.storage.segment import Leaf
@@ -18,7 +19,6 @@ Array = npt.NDArray[Any]
 Fields = dict[str, Any]
 
 #: the columns of an episode, in the order in which they are handed out
-_COLUMNS = ("observations", "actions", "rewards", "terminations", "truncations", "infos", "extras")
 
 
 class Plan:
@@ -34,7 +34,7 @@ class Plan:
         self._columns = columns
         self.more = [leaf.more for leaf in found]
         is_flat = not columns["infos"] and not columns["extras"]
-        flat = [columns[name] for name in _COLUMNS[:5]]
+        flat = [columns[name] for name in EPISODE_COLUMNS[:5]]
         is_flat = is_flat and all(type(place) is int for place in flat)
         self.pick = itemgetter(*flat) if is_flat else None
 
@@ -89,7 +89,7 @@ class Plan:
     def fields(self, index: int, leaves: list[Array], seed: int | None) -> Fields:
         """Return the fields of an episode whose leaves are these."""
         if self.pick is None:
-            columns = {name: _built(self._columns[name], leaves) for name in _COLUMNS}
+            columns = {name: _built(self._columns[name], leaves) for name in EPISODE_COLUMNS}
             return {"id": index, **columns, "seed": seed}
         observations, actions, rewards, terminations, truncations = self.pick(leaves)
         return {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer, statistics_of_each
+from minari_pipe.episode import EPISODE_COLUMNS, EpisodeBuffer, statistics_of_each
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Segment
 from minari_pipe.tree import PADDED, leaves
@@ -168,18 +168,7 @@ class _OtherError(Exception):
 
 
 _MISSING: Any = object()
-_FIELDS = (
-    "seed",
-    "options",
-    "metadata",
-    "observations",
-    "actions",
-    "rewards",
-    "terminations",
-    "truncations",
-    "infos",
-    "extras",
-)
+_FIELDS = ("seed", "options", "metadata", *EPISODE_COLUMNS)
 _fields_of = attrgetter(*_FIELDS)
 
 
