@@ -18,8 +18,6 @@ from minari_pipe.storage.segment import Leaf
 Array = npt.NDArray[Any]
 Fields = dict[str, Any]
 
-#: the columns of an episode, in the order in which they are handed out
-
 
 class Plan:
     """How the leaves of a structure are put together to the columns of an episode.

@@ -489,13 +489,11 @@ _attributes_of = attrgetter("id", "seed", "options", "metadata")
 
 def _own(buffer: EpisodeBuffer) -> EpisodeBuffer:
     """Return a copy of a buffer, whose maker may write the next episode over its values."""
-    own = object.__new__(EpisodeBuffer)
     fields = {
-        name: value.copy() if type(value) is np.ndarray else copied(value) if value else value
+        name: value.copy() if type(value) is np.ndarray else copied(value)
         for name, value in vars(buffer).items()
     }
-    object.__setattr__(own, "__dict__", fields)  # as in buffer_of
-    return own
+    return next(each_with_fields(EpisodeBuffer, [fields]))
 
 
 def _are_plain(seeds: Sequence[Any], options: Sequence[Any], metadata: Sequence[Any]) -> bool:
