@@ -45,7 +45,7 @@ def map_array(
     return np.frombuffer(pages, dtype, count, before).reshape(shape)
 
 
-def in_pieces(data: Any) -> Iterator[memoryview]:
+def in_pieces(data: Any, place: int = 0) -> Iterator[memoryview]:
     """Yield the bytes of an array one piece after the other.
 
     If they are a map of a file that is only read, each piece is out of memory when the next one
@@ -53,6 +53,7 @@ def in_pieces(data: Any) -> Iterator[memoryview]:
 
     Args:
         data: an array, or what has the interface of a buffer; C-contiguous.
+        place: where in a file they go, in which a piece ends at a multiple of its size.
 
     Example:
         >>> b"".join(in_pieces(np.arange(3, dtype=np.uint8)))
@@ -63,8 +64,8 @@ def in_pieces(data: Any) -> Iterator[memoryview]:
         return
     view = view.cast("B")
     pages = _pages_of(view.obj) if _CAN_RELEASE and len(view) > PIECE else None
-    for first in range(0, len(view), PIECE):
-        piece = view[first : first + PIECE]
+    for first in range(-(place % PIECE), len(view), PIECE):
+        piece = view[max(0, first) : first + PIECE]
         yield piece
         if pages is not None:
             _release(pages, piece)
@@ -97,7 +98,9 @@ def _pages_of(owner: Any) -> mmap.mmap | None:
 
 def _release(pages: mmap.mmap, piece: memoryview) -> None:
     first = _address(piece) - _address(memoryview(pages))
-    start = first - first % mmap.PAGESIZE
+    # whoever looks at a page gets some of those around it too, also of the piece before
+    start = max(0, first - PIECE)
+    start -= start % mmap.PAGESIZE
     pages.madvise(mmap.MADV_DONTNEED, start, first + len(piece) - start)
 
 

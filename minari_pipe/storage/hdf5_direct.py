@@ -256,7 +256,7 @@ class DirectFile:
         waiting: list[memoryview] = []
         end = place
         for part in parts:
-            for piece in in_pieces(part):
+            for piece in in_pieces(part, end):
                 while piece:
                     own = piece[: _AT_ONCE - end % _AT_ONCE]
                     waiting.append(own)
