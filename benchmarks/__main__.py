@@ -67,8 +67,8 @@ def _run(cases: list[Case], *, small: bool, seconds: float | None = None) -> dic
     records = []
     for number, case in enumerate(cases, 1):
         if small and case.repeats > _SMALL_REPEATS:
-            case = replace(case, repeats=_SMALL_REPEATS)
-        result = measure(case, seconds=seconds)
+            case = replace(case, repeats=_SMALL_REPEATS, seconds=None)
+        result = measure(case, seconds=seconds if case.seconds is None else case.seconds)
         records.append(result.record())
         print(f"[{number}/{len(cases)}] {report.line(records[-1])}", flush=True)
     return {

@@ -14,10 +14,11 @@ from typing import Any, Literal
 Unit = Literal["s", "µs/step", "MB"]
 
 #: a shorter run is repeated within one measurement, where it leaves nothing behind
-_SHORTEST = 0.003
+_SHORTEST = 0.02
 _MOST_CALLS = 1000
-#: a first run that took longer counts: it shows what a first run costs, but caches matter little
-_WARM_UP = 0.1
+#: a first run that took longer counts: caches and memory that the system gives out for the first
+#: time matter little in it
+_WARM_UP = 1.0
 
 
 class When(Enum):
@@ -116,6 +117,7 @@ class Case:
         unit: of its figures.
         steps: by which a time is divided, of a case in µs/step.
         repeats: how often each side runs, if there is time.
+        seconds: wall time after which a side is not run again; None leaves it to the run.
         when: the run that it belongs to.
     """
 
@@ -126,7 +128,8 @@ class Case:
     goal: Goal = field(default_factory=Goal)
     unit: Unit = "s"
     steps: int = 1
-    repeats: int = 5
+    repeats: int = 9
+    seconds: float | None = None
     when: When = When.BOTH
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,8 @@ import minari_pipe
 
 #: the two that are compared, by the names that they have in results
 LIBRARIES: dict[str, ModuleType] = {"minari": minari, "here": minari_pipe}
+
+_versions = count()
 _BUFFERS: dict[str, Callable[..., Any]] = {
     "minari": minari.data_collector.EpisodeBuffer,
     "here": minari_pipe.EpisodeBuffer,
@@ -152,6 +155,26 @@ def dataset(library: str, shape: Shape, data_format: str = "hdf5", copy: str = "
     if not folder(dataset_id).exists():
         create(library, dataset_id, shape, data_format)
     return dataset_id
+
+
+def new_id(name: str) -> str:
+    """Return an id that nothing has had; see :func:`remove_if_few`."""
+    return f"bench/{name}-v{next(_versions)}"
+
+
+def remove_if_few(dataset_id: str) -> None:
+    """Remove a dataset unless it has a folder for each episode; those are removed in the end.
+
+    To make a file, ext4 looks for a place of which none was deleted in the last seconds. After
+    thousands of deletions that takes twenty times what is to be measured.
+    """
+    if not episode_folders(dataset_id):
+        remove(dataset_id)
+
+
+def episode_folders(dataset_id: str) -> list[Path]:
+    """Return the folders of the episodes of an Arrow dataset."""
+    return sorted(path for path in (folder(dataset_id) / "data").iterdir() if path.is_dir())
 
 
 def copied(dataset_id: str) -> str:

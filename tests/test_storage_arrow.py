@@ -485,6 +485,11 @@ class TestJpeg:
         )
         assert_stored(MinariStorage.read(path), [buffer])
 
+    def test_keys_that_are_no_utf8_are_refused_by_name(self, path: Path, data_format: str) -> None:
+        nested = spaces.Tuple([spaces.Dict({"a\ud800": TWO})])
+        with pytest.raises(UnsupportedSpaceError, match=r"actions\[0\]\['a\\ud800'\]"):
+            new(path, data_format, TWO, nested)
+
     def test_frame_stacks_are_refused_by_name(self, path: Path, data_format: str) -> None:
         stack = spaces.Box(0, 255, (84, 84, 4), np.uint8)
         with pytest.raises(UnsupportedSpaceError, match=r"\(84, 84, 4\)"):

@@ -33,13 +33,14 @@ def memcpy(shape: work.Shape) -> Side:
 
 def two_files_each(dataset_id: str) -> Side:
     """Make a folder with two files for each episode, as Arrow's layout demands."""
-    place = work.folder("limit")
     parts = [
         [(file.name, file.read_bytes()) for file in sorted(episode.iterdir())]
-        for episode in _episode_folders(dataset_id)
+        for episode in work.episode_folders(dataset_id)
     ]
 
     def run() -> None:
+        place = work.folder(work.new_id("limit"))
+        place.mkdir(parents=True, exist_ok=True)
         for number, files in enumerate(parts):
             folder = f"{place}/{number}"
             os.mkdir(folder)
@@ -47,14 +48,14 @@ def two_files_each(dataset_id: str) -> Side:
                 with open(f"{folder}/{name}", "wb", buffering=0) as file:
                     file.write(data)
 
-    return Side(run, before=_empty(place))
+    return Side(run, before=lambda: None)  # once: what it makes stays
 
 
 def read_files(dataset_id: str) -> Side:
     """Open, read and close the file of each episode."""
     paths = [
         str(file)
-        for episode in _episode_folders(dataset_id)
+        for episode in work.episode_folders(dataset_id)
         for file in episode.iterdir()
         if file.suffix != ".json"
     ]
@@ -78,10 +79,6 @@ def copy_files(*dataset_ids: str) -> Side:
                     shutil.copyfileobj(source, to, 1 << 22)  # no reflink, no sendfile
 
     return Side(run, before=_empty(place))
-
-
-def _episode_folders(dataset_id: str) -> list[Path]:
-    return sorted(path for path in (work.folder(dataset_id) / "data").iterdir() if path.is_dir())
 
 
 def _empty(place: Path) -> Callable[[], None]:

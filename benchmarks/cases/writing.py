@@ -81,13 +81,14 @@ def create(shape: Shape, data_format: str = "hdf5") -> Sides:
     """Create a dataset of buffers."""
 
     def side(library: str) -> Side:
-        dataset_id = f"bench/created-{library}-v0"
         held = work.buffers(library, shape)
-        return Side(
-            partial(work.create_from, library, dataset_id, held, shape, data_format),
-            before=partial(work.remove, dataset_id),
-            after=partial(work.remove, dataset_id),
-        )
+        made: list[str] = []
+
+        def run() -> None:
+            made.append(work.new_id(f"created-{library}"))
+            work.create_from(library, made[-1], held, shape, data_format)
+
+        return Side(run, after=lambda: work.remove_if_few(made.pop()))
 
     return {"limit": limits.save(shape), "here": side("here"), "minari": side("minari")}
 

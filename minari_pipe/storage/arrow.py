@@ -37,15 +37,20 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.errors import CorruptDatasetError, MissingDependencyError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    MissingDependencyError,
+    UnsupportedSpaceError,
+)
 from minari_pipe.files import current
+from minari_pipe.spaces import space_leaves
 from minari_pipe.storage.arrow_disk import read_attributes, read_file, translated
 from minari_pipe.storage.arrow_files import read_ipc, read_parquet, write_ipc, write_parquet
 from minari_pipe.storage.arrow_folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow_reading import KnownFiles
 from minari_pipe.storage.arrow_values import pa, read_column, read_tree
 from minari_pipe.storage.base import METADATA_FILE_NAME
-from minari_pipe.storage.columns import Columns
+from minari_pipe.storage.columns import Columns, subscripts
 from minari_pipe.storage.directory import DirectoryStorage
 
 _COLUMNS = frozenset({"observations", "actions", *STEP_COLUMNS, "infos"})
@@ -95,6 +100,15 @@ class ArrowStorage(DirectoryStorage):
         """
         _require_pyarrow(cls.FORMAT)
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
+        for root, space in (("observations", observation_space), ("actions", action_space)):
+            for path, _ in space_leaves(space, (root,)):
+                try:
+                    "".join(map(str, path)).encode()  # a column has its name in UTF-8
+                except UnicodeEncodeError:
+                    raise UnsupportedSpaceError(
+                        f"the space has {subscripts(path)}; the keys of a Dict space must be "
+                        "strings without lone surrogates; rename it"
+                    ) from None
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""
