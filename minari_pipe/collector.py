@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
@@ -470,6 +470,13 @@ class DataCollector(gym.Wrapper):
         finally:
             self._leave()
         self._warn()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse a copy, which would record into the same files."""
+        raise TypeError(
+            "a DataCollector cannot be copied or pickled, as it records into files of its own; "
+            "copy or pickle the environment in it (collector.env) and collect from that one"
+        )
 
 
 def _reset_data(observation: Any, info: dict[str, Any]) -> StepData:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,19 @@ def test_every_episode_is_recorded_with_seed_options_and_statistics() -> None:
     statistics = reward_statistics(first.rewards)
     assert attributes[1] == {"id": 1, "total_steps": 3, "seed": 7, **statistics}
     collector.close()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_copy_of_a_collector_is_refused(copied: Callable[[Any], Any]) -> None:
+    env = DataCollector(gym.make("CartPole-v1"))
+    env.reset(seed=0)
+    env.step(0)
+    with pytest.raises(TypeError, match=r"copy or pickle the environment in it \(collector\.env\)"):
+        copied(env)
+    assert copy.deepcopy(env.env).step(0)
+    with pytest.warns(UserWarning, match="is set to None"):
+        assert len(env.create_dataset("copied/none-v0")[0]) == 1
+    env.close()
 
 
 def test_an_unfinished_episode_is_closed_as_truncated() -> None:
