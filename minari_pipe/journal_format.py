@@ -284,6 +284,10 @@ def _form(value: Any, arrays: _Chunks, name: str) -> Any:
     )
 
 
+Body = bytearray | memoryview
+"""The bytes of a record's arrays, read or mapped."""
+
+
 class Record(NamedTuple):
     """What the prefix of a record says; the bytes of the record follow it.
 
@@ -312,7 +316,7 @@ class Record(NamedTuple):
         """Bytes of the whole record."""
         return self.prefix_size + self.header_size + self.body_size
 
-    def holds(self, body: bytearray) -> bool:
+    def holds(self, body: Body) -> bool:
         """Whether a body is that of the record."""
         found = zlib.crc32(body) if self.kind == OLD_EPISODE else _checksum(body)
         return len(body) == self.body_size and found == self.body_sum
@@ -350,9 +354,9 @@ OpenRows = Callable[[Place, np.dtype[Any], tuple[int, ...]], npt.NDArray[Any]]
 
 
 def decode_episode(
-    header: Mapping[str, Any], record: Record, body: bytearray, open_rows: OpenRows
+    header: Mapping[str, Any], record: Record, body: Body, open_rows: OpenRows
 ) -> EpisodeBuffer:
-    """Return an episode, whose arrays can be written to.
+    """Return an episode, whose arrays can be written to if its body can.
 
     Args:
         header: its header.
@@ -365,15 +369,15 @@ def decode_episode(
             header is none.
     """
     form = header["episode"] if record.kind == OLD_EPISODE else header
-    place = _Body(body, record, open_rows)
+    place = _Arrays(body, record, open_rows)
     value = place.value
     return EpisodeBuffer(**{name: value(form[name]) for name in FIELDS})
 
 
-class _Body:
+class _Arrays:
     """Takes the arrays of a record off its bytes in their order."""
 
-    def __init__(self, data: bytearray, record: Record, open_rows: OpenRows) -> None:
+    def __init__(self, data: Body, record: Record, open_rows: OpenRows) -> None:
         self._data = data
         self._place = 0
         self._old = record.kind == OLD_EPISODE

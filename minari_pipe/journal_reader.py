@@ -20,6 +20,7 @@ from minari_pipe.journal_format import (
     EPISODE,
     HEAD,
     OLD_EPISODE,
+    Body,
     Place,
     Record,
     decode_episode,
@@ -28,11 +29,14 @@ from minari_pipe.journal_format import (
 )
 from minari_pipe.mapped import map_array
 
-#: rows are read and summed in parts of so many bytes
+#: rows are summed in parts of so many bytes
 _PART = 1 << 20
 
-#: stored rows of fewer bytes are read at once, those of more when they are looked at
-_MAPPED = 1 << 22
+#: short records are read so many bytes at a time
+_BUFFER = 1 << 16
+
+#: of fewer bytes an episode or its stored rows are read at once, of more when they are looked at
+_MAPPED = 1 << 20
 
 
 class JournalReader:
@@ -60,8 +64,8 @@ class JournalReader:
 
         Args:
             path: its file.
-            trusted: this process has written it; the rows in files of their own, of which there
-                may be more than memory can hold, need not be read to be sure of them.
+            trusted: this process has written it; long episodes, of which there may be more than
+                memory can hold, need not be read to be sure of them.
 
         Raises:
             CorruptDatasetError: its head is damaged or not there.
@@ -74,7 +78,7 @@ class JournalReader:
         # the text of a header, and what it says
         self._header: tuple[bytes, Any] = b"", None
         try:
-            self.file = BufferedReader(FileIO(path), _PART)
+            self.file = BufferedReader(FileIO(path), _BUFFER)
         except OSError as error:
             raise CorruptDatasetError(f"{path} cannot be read: {error.strerror}") from error
         self._size = os.fstat(self.file.fileno()).st_size
@@ -115,9 +119,9 @@ class JournalReader:
         for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
             if number == limit:
                 return
-            body = bytearray(record.body_size)
-            self.file.readinto(body)
-            if not record.holds(body):
+            body = self._body(record.body_size)
+            is_sure = self._trusted and isinstance(body, memoryview)
+            if not is_sure and not record.holds(body):
                 self.damage = f"the arrays of episode {number} are damaged"
                 return
             try:
@@ -134,6 +138,16 @@ class JournalReader:
                 self.damage = f"the record of episode {number} is damaged: {error}"
                 return
             yield episode
+
+    def _body(self, size: int) -> Body:
+        """Return the next bytes, which the file has."""
+        if size >= _MAPPED:
+            place = self.file.tell()
+            self.file.seek(size, os.SEEK_CUR)
+            return map_array(self.file.fileno(), place, np.dtype(np.uint8), (size,)).data
+        body = bytearray(size)
+        self.file.readinto(body)
+        return body
 
     def _open_rows(
         self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]

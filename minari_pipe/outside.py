@@ -186,13 +186,16 @@ class Judge:
         Raises:
             InvalidEpisodeError: there is something to tell of one, and that is to be refused.
         """
-        columns = segment.joined()
         ends = np.cumsum(segment.steps) - 1
-        suspects = ~(columns["terminations"][ends] | columns["truncations"][ends])
+        terminated, truncated = (
+            np.concatenate(segment.parts(name))[ends] for name in ("terminations", "truncations")
+        )
+        suspects = ~(terminated | truncated)
         for name, part in self._outside.items():
-            if part.plainly_holds(columns[name]):
+            columns = segment.parts(name)
+            if all(map(part.plainly_holds, columns)):
                 continue
-            inside = contains_rows(part.space, columns[name])
+            inside = np.concatenate([contains_rows(part.space, column) for column in columns])
             if not inside.all():
                 begins = segment.bounds(1 if name == "observations" else 0)[:-1]
                 suspects |= ~np.logical_and.reduceat(inside, begins)

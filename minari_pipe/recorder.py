@@ -23,7 +23,7 @@ from minari_pipe.recorded_columns import Column, RowStore
 from minari_pipe.recorded_trees import node
 
 #: bytes of the rows that are in memory before they go to a file
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 22
 
 #: rows go to a file by so many, whose bytes are then whole words
 _GROUP = 8

@@ -21,6 +21,7 @@ from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.joining import Joiner, structure
 from minari_pipe.storage.jpeg import Frames
 from minari_pipe.storage.memory import MemoryStorage, MemoryWriter
+from minari_pipe.storage.segment import Apart
 from minari_pipe.testing import assert_same, datasets, examples
 from minari_pipe.testing.strategies import Dataset
 
@@ -156,6 +157,45 @@ def test_a_segment_has_the_arrays_of_a_single_episode_themselves() -> None:
     )
 
 
+def test_long_rows_of_several_episodes_stay_where_they_are() -> None:
+    buffers = [episode(2**15), episode(2**14)]
+    joiner = Joiner()
+    columns = alone(buffers[:1]).episodes[0].columns
+    joiner.begin(columns, structure(columns) or ())
+    segment = joiner.segment(buffers, 3)
+    assert segment is not None
+    *long, terminations, truncations = segment.arrays
+    for rows, name in zip(long, ("observations", "actions", "rewards"), strict=True):
+        assert isinstance(rows, Apart)
+        assert all(own is getattr(one, name) for own, one in zip(rows.rows, buffers, strict=True))
+    assert not any(isinstance(rows, Apart) for rows in (terminations, truncations))
+    each = list(segment.each())
+    assert [(one.first, *one.steps) for one in each] == [(3, 2**15), (4, 2**14)]
+    for place, one in enumerate(each):
+        assert_same(one.columns(0), segment.columns(place))
+        assert one.attributes[0] == segment.attributes[place]
+
+
+def files_of(dataset: Dataset, apart_bytes: int, data_format: str) -> dict[str, Any]:
+    """The files that are written if so many bytes are long rows, and what is told of them."""
+    judge = Judge(*dataset[:2], strict=False)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minari_pipe.storage.joining._APART_BYTES", apart_bytes)
+        storage = MinariStorage.new(Path(folder, "data"), *dataset[:2], data_format=data_format)
+        storage.update_episodes(dataset.buffers, judge=judge)
+        found = {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*.*")}
+        return found | {"told": judge.told}
+
+
+@examples(25)
+@given(datasets(max_episodes=5), st.sampled_from([1, 100]), st.sampled_from(["hdf5", "arrow"]))
+def test_rows_that_stay_apart_give_the_bytes_of_those_that_do_not(
+    dataset, few, data_format
+) -> None:
+    joined = files_of(dataset, 2**60, data_format)
+    assert files_of(dataset, few, data_format) == joined
+
+
 def test_a_format_may_keep_the_arrays_that_it_is_given() -> None:
     kept: list[Any] = []
 
@@ -209,7 +249,9 @@ def test_what_is_wrong_with_one_episode_of_many_is_told_by_its_number(
     assert storage.total_episodes == 2
 
 
-def test_many_are_judged_as_each_alone() -> None:
+@pytest.mark.parametrize("apart_bytes", [1, 2**17])
+def test_many_are_judged_as_each_alone(monkeypatch, apart_bytes: int) -> None:
+    monkeypatch.setattr("minari_pipe.storage.joining._APART_BYTES", apart_bytes)
     buffers = [
         episode(3),
         episode(3, observations=np.full((4, 2), 7, np.float32)),

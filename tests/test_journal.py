@@ -58,6 +58,12 @@ def written() -> tuple[Path, bytes, list[EpisodeBuffer]]:
     return path, path.read_bytes(), episodes
 
 
+@pytest.fixture(params=[1, 2**20], ids=["mapped", "read"])
+def _mapped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes of so many bytes are long."""
+    monkeypatch.setattr("minari_pipe.journal_reader._MAPPED", request.param)
+
+
 @examples(30)
 @given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 20))
 def test_every_value_comes_back_in_its_type(observation_space, action_space, seed, steps) -> None:
@@ -97,6 +103,21 @@ def test_it_begins_anew_and_takes_no_place_without_episodes() -> None:
     assert journal.leave() is None
 
 
+def test_a_long_episode_is_read_when_it_is_looked_at() -> None:
+    long = episode(2, steps=2**18)
+    journal = Journal(HEAD)
+    for expected in (episode(0), long, episode(1)):
+        journal.append(expected)
+    assert journal.path is not None
+    tracemalloc.start()
+    found = list(journal.episodes())
+    assert tracemalloc.get_traced_memory()[1] < 500_000
+    tracemalloc.stop()
+    journal.clear()  # of which its episodes are independent
+    for one, expected in zip(found, (episode(0), long, episode(1)), strict=True):
+        assert_equal(one, expected)
+
+
 def test_what_cannot_be_stored_is_refused_and_leaves_it_as_it_was() -> None:
     journal = Journal(HEAD)
     journal.append(episode(0))
@@ -131,6 +152,7 @@ def read(path: Path) -> tuple[list[EpisodeBuffer], JournalReader]:
         return list(reader.episodes()), reader
 
 
+@pytest.mark.usefixtures("_mapped")
 def test_a_file_cut_at_any_byte_gives_the_episodes_before_it(written) -> None:
     path, data, episodes = written
     seen = set()
@@ -150,6 +172,7 @@ def test_a_file_cut_at_any_byte_gives_the_episodes_before_it(written) -> None:
     assert seen == {0, 1, 2}
 
 
+@pytest.mark.usefixtures("_mapped")
 def test_a_changed_byte_is_found_and_gives_the_episodes_before_it(written) -> None:
     path, data, episodes = written
     rng = np.random.default_rng(0)

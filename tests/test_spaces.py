@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -52,6 +55,9 @@ def test_round_trip_and_same_text_as_real_minari(space) -> None:
         spaces.Box(-np.inf, np.inf, (2,), np.float64),
         spaces.Box(np.float32(0.1), np.float32(0.3), (), np.float32),
         spaces.Box(0, 255, (64, 64, 3), np.uint8),
+        spaces.Box(-np.inf, np.arange(2000.0), (2000,), np.float64),
+        spaces.Box(np.full((9, 300), -0.0), np.full((9, 300), 0.1), dtype=np.float64),
+        spaces.Box(np.where(np.arange(2000) == 7, -0.0, 0.0), 1, (2000,), np.float64),
         spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (1,), np.int64),
         spaces.Box(-1, 1, (0, 2)),
         spaces.Discrete(3, start=-7, dtype=np.int32),
@@ -65,11 +71,50 @@ def test_round_trip_and_same_text_as_real_minari(space) -> None:
     ids=str,
 )
 def test_special_spaces_round_trip(space) -> None:
-    again = deserialize_space(serialize_space(space))
+    text = serialize_space(space)
+    assert text == json.dumps(serialize_space(space, to_string=False))
+    again = deserialize_space(text)
     assert again == space
     assert again.dtype == space.dtype
+    if isinstance(space, spaces.Box):
+        assert again.low.tobytes() == space.low.tobytes()
     if isinstance(space, spaces.Dict):
         assert list(again.spaces) == list(space.spaces)
+
+
+LIMITS = ["0", "-0.0", "255", "256", "1e400", "-Infinity", "NaN", "null", "00", "[1]", "true"]
+
+
+@examples(80)
+@given(
+    st.sampled_from(["uint8", "int64", "float32", "float64", "bool", "S3"]),
+    st.sampled_from(
+        ["[2000]", "[40, 50]", "[50, 40]", "[-1]", "[2000, 0]", "[99999999, 99999999]"]
+    ),
+    st.sampled_from(LIMITS),
+    st.sampled_from(LIMITS),
+    st.sampled_from(LIMITS),
+)
+def test_one_number_all_over_is_read_as_many_are(dtype, shape, low, odd, high) -> None:
+    text = (
+        f'{{"type": "Box", "dtype": "{dtype}", "shape": {shape}, '
+        f'"low": [{", ".join([low] * 1999 + [odd])}], "high": [{", ".join([high] * 2000)}]}}'
+    )
+
+    def read(load: Callable[[str], Any]) -> Any:
+        try:
+            return deserialize_space(load(text))
+        except (InvalidMetadataError, ValueError):
+            return None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of gymnasium about such limits
+        found, expected = read(str), read(json.loads)
+    assert type(found) is type(expected)
+    if found is not None:
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        assert found.low.tobytes() == expected.low.tobytes()
+        assert found.high.tobytes() == expected.high.tobytes()
 
 
 def test_text_does_not_depend_on_the_order_of_a_set() -> None:

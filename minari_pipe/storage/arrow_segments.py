@@ -11,7 +11,7 @@ import numpy.typing as npt
 from minari_pipe.storage.arrow_disk import FEW_BYTES, Chunks
 from minari_pipe.storage.arrow_layout import Frame, Layout
 from minari_pipe.storage.arrow_values import as_stored
-from minari_pipe.storage.segment import AttributeTable, Segment
+from minari_pipe.storage.segment import Apart, AttributeTable, Segment
 from minari_pipe.tree import Path
 
 #: of files that are put together at once, which stay in the processor's cache
@@ -31,8 +31,9 @@ def shortest_episode(segment: Segment) -> Segment:
         >>> shortest_episode(segment).columns(0)
         {'rewards': array([0.])}
     """
-    pairs = zip(segment.leaves, segment.arrays, strict=True)
-    arrays = tuple(array[: 1 + leaf.more] for leaf, array in pairs)
+    first = next(segment.each())
+    pairs = zip(first.leaves, first.arrays, strict=True)
+    arrays = tuple(array[: 1 + leaf.more] for leaf, array in pairs if not isinstance(array, Apart))
     return Segment(0, np.array([1]), segment.leaves, arrays, AttributeTable({}))
 
 
@@ -54,9 +55,15 @@ def episode_files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
         >>> [read_ipc(b"".join(file)).to_pydict() for file in episode_files(segment, layout)]
         [{'rewards': [7.0, 8.0, 0.0]}, {'rewards': [9.0, 0.0]}]
     """
+    for part in segment.each():
+        yield from _files(part, layout)
+
+
+def _files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
     leaves = {
         _field_path(leaf.path): (leaf, array)
         for leaf, array in zip(segment.leaves, segment.arrays, strict=True)
+        if not isinstance(array, Apart)
     }
     sources: list[_Source] = []
     for buffer in layout.buffers:

@@ -41,15 +41,16 @@ from minari_pipe.storage.hdf5_layout_root import FIRST_ADDRESS, Root, ends_of, f
 from minari_pipe.storage.hdf5_layout_text import text_heaps
 from minari_pipe.storage.hdf5_layout_types import InexpressibleError
 from minari_pipe.storage.joining import structure
-from minari_pipe.storage.segment import AttributeTable, Ints, Segment
+from minari_pipe.storage.segment import Apart, AttributeTable, Ints, Segment
 from minari_pipe.tree import leaves
 
 #: a dataset is one chunk here; larger ones are left to h5py, which takes several
 CHUNK_BYTES = 2**30
 
 #: what is written in one call: bytes, which fit into the processor's cache, up to a place in the
-#: file that is a multiple of this, as half a page costs as much as a whole one; and pieces
-_AT_ONCE = 2**21
+#: file that is a multiple of this, as half a page costs as much as a whole one, and of 2 MiB the
+#: system looks for that much memory in one piece, which may take long; and pieces
+_AT_ONCE = 2**20
 _MOST_AT_ONCE = 2**8
 #: from so many bytes on their place is reserved before
 _RESERVED_BYTES = 2**20
@@ -185,7 +186,8 @@ class DirectFile:
             if size:
                 begins = before + leaf.more * np.arange(len(segment)) if leaf.more else before
                 addresses[which] = end + begins * leaf.row_bytes
-                parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                for rows in array.rows if isinstance(array, Apart) else (array,):
+                    parts.append(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
                 end += _pad(parts, size)
         heaps, texts = text_heaps([text.encode() for kind in kinds for text in kind.texts()], end)
         parts.append(heaps)

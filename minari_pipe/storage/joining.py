@@ -15,11 +15,14 @@ import numpy.typing as npt
 
 from minari_pipe.episode import EPISODE_COLUMNS, EpisodeBuffer, statistics_of_each
 from minari_pipe.storage.columns import Columns
-from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Segment
+from minari_pipe.storage.segment import Apart, AttributeTable, Ints, Leaf, Rows, Segment
 from minari_pipe.tree import PADDED, leaves
 
 #: episodes of a segment, however short they are
 MOST_EPISODES = 2**12
+
+#: the rows of episodes are not copied to be one array if all of them have so many bytes
+_APART_BYTES = 2**17
 
 #: types of attributes that come back as Python's numbers, and the dtypes of their columns
 _NUMBERS: dict[type, tuple[Any, ...]] = {
@@ -85,7 +88,7 @@ class Joiner:
         rewards = fields["rewards"]
         if not self._form or set(map(type, rewards)) != {np.ndarray}:
             return None
-        found: list[npt.NDArray[Any]] = []
+        found: list[Rows] = []
         try:
             steps = np.fromiter(map(len, rewards), np.int64, len(rewards))
             if not steps.all():
@@ -98,12 +101,12 @@ class Joiner:
         except (_OtherError, TypeError, ValueError, KeyError):
             return None
         rewards_of_all = found[self._rewards]
+        if isinstance(rewards_of_all, Apart):
+            rewards_of_all = np.concatenate(rewards_of_all.rows)
         attributes = _attributes(fields, first, steps, rewards_of_all)
         return Segment(first, steps, self.leaves, tuple(found), attributes)
 
-    def _join(
-        self, trees: Sequence[Any], form: Any, steps: Ints, found: list[npt.NDArray[Any]]
-    ) -> None:
+    def _join(self, trees: Sequence[Any], form: Any, steps: Ints, found: list[Rows]) -> None:
         """Join the leaves of trees.
 
         Raises:
@@ -120,9 +123,7 @@ class Joiner:
         for key, part in form.items() if isinstance(form, dict) else enumerate(form):
             self._join([tree[key] for tree in trees], part, steps, found)
 
-    def _joined(
-        self, rows: Sequence[npt.NDArray[Any]], leaf: Leaf, steps: Ints
-    ) -> npt.NDArray[Any]:
+    def _joined(self, rows: Sequence[npt.NDArray[Any]], leaf: Leaf, steps: Ints) -> Rows:
         if len(rows) == 1:
             (only,) = rows
             if only.dtype != leaf.dtype or only.shape != (steps[0] + leaf.more, *leaf.shape):
@@ -130,6 +131,11 @@ class Joiner:
             return np.ascontiguousarray(only)
         if not (np.fromiter(map(len, rows), np.int64, len(rows)) == steps + leaf.more).all():
             raise _OtherError
+        if leaf.row_bytes * (int(steps.min()) + leaf.more) >= _APART_BYTES and all(
+            part.dtype == leaf.dtype and part.shape[1:] == leaf.shape and part.flags.c_contiguous
+            for part in rows
+        ):
+            return Apart(rows)
         total = int(steps.sum()) + leaf.more * len(steps)
         scratch = self._scratch.get(leaf)
         if scratch is None or len(scratch) < total:

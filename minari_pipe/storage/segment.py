@@ -6,7 +6,7 @@ storages are handed many episodes at a time, as a :class:`Segment`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -76,6 +76,21 @@ class AttributeTable:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """The rows of several episodes where they lie: to copy long ones takes as long as to write.
+
+    Attributes:
+        rows: of each episode, C-contiguous, of one dtype and shape of rows.
+    """
+
+    rows: Sequence[npt.NDArray[Any]]
+
+
+Rows = npt.NDArray[Any] | Apart
+"""The rows of all episodes of a segment."""
+
+
+@dataclass(frozen=True)
 class Segment:
     """Consecutive episodes whose columns have the same leaves, dtypes and shapes of rows.
 
@@ -93,14 +108,15 @@ class Segment:
         first: number of the first episode.
         steps: ``T`` of each episode, shape ``(N,)``.
         leaves: the leaves, in the order in which the columns have them.
-        arrays: for each leaf the rows of all episodes, C-contiguous, shape ``(rows, *shape)``.
+        arrays: for each leaf the rows of all episodes, C-contiguous, shape ``(rows, *shape)``, or
+            apart; see :meth:`each`.
         attributes: of each episode, among them ``id`` and ``total_steps``.
     """
 
     first: int
     steps: Ints
     leaves: tuple[Leaf, ...]
-    arrays: tuple[npt.NDArray[Any], ...]
+    arrays: tuple[Rows, ...]
     attributes: AttributeTable
     _bounds: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -132,19 +148,50 @@ class Segment:
         Args:
             place: of the episode in the segment.
         """
-        arrays = []
-        for leaf, array in zip(self.leaves, self.arrays, strict=True):
-            bounds = self.bounds(leaf.more)
-            arrays.append(array[bounds[place] : bounds[place + 1]])
-        return self._tree(arrays)
+        return self._tree(
+            (leaf, self._rows(which, place)) for which, leaf in enumerate(self.leaves)
+        )
 
-    def joined(self) -> Columns:
-        """Return the columns of all episodes, one after another."""
-        return self._tree(self.arrays)
+    def parts(self, name: str) -> list[Any]:
+        """Return a column of all episodes: as a whole, or of each if its rows are apart."""
+        found = [(which, leaf) for which, leaf in enumerate(self.leaves) if leaf.path[0] == name]
+        whole = [
+            (leaf, rows)
+            for which, leaf in found
+            if not isinstance(rows := self.arrays[which], Apart)
+        ]
+        if len(whole) == len(found):
+            return [self._tree(whole)[name]]
+        places = range(len(self))
+        return [
+            self._tree((leaf, self._rows(which, place)) for which, leaf in found)[name]
+            for place in places
+        ]
 
-    def _tree(self, arrays: Sequence[npt.NDArray[Any]]) -> Columns:
+    def _rows(self, which: int, place: int) -> npt.NDArray[Any]:
+        array = self.arrays[which]
+        if isinstance(array, Apart):
+            return array.rows[place]
+        bounds = self.bounds(self.leaves[which].more)
+        return array[bounds[place] : bounds[place + 1]]
+
+    def each(self) -> Iterator[Segment]:
+        """Yield segments of these episodes whose rows are not apart: itself if that is so here."""
+        if not any(isinstance(array, Apart) for array in self.arrays):
+            yield self
+            return
+        numbers, others = self.attributes.numbers, self.attributes.others
+        for place in range(len(self)):
+            one = slice(place, place + 1)
+            table = AttributeTable(
+                {name: values[one] for name, values in numbers.items()}, others and others[one]
+            )
+            rows = tuple(self._rows(which, place) for which in range(len(self.leaves)))
+            yield Segment(self.first + place, self.steps[one], self.leaves, rows, table)
+
+    def _tree(self, pairs: Iterable[tuple[Leaf, npt.NDArray[Any]]]) -> Columns:
         tree: dict[Any, Any] = {}
-        for leaf, rows in zip(self.leaves, arrays, strict=True):
+        for leaf, rows in pairs:
             branch = tree
             for key in leaf.path[:-1]:
                 branch = branch.setdefault(key, {})
