@@ -87,6 +87,18 @@ def in_parts(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
             _release(pages, part.reshape(-1).view(np.uint8).data)
 
 
+def touch(piece: memoryview) -> None:
+    """Bring bytes that may be a map of a file into memory, which are about to be written.
+
+    Linux looks whether they are there after it has made room for them in the other file, and then
+    fills that with zeros, fetches them and begins again.
+
+    Example:
+        >>> touch(memoryview(b"abc"))
+    """
+    np.frombuffer(piece, np.uint8)[:: mmap.PAGESIZE].max(initial=0)
+
+
 def _pages_of(owner: Any) -> mmap.mmap | None:
     """Return the map that an array is a view of, if nobody can have changed its pages."""
     while isinstance(owner, np.ndarray | memoryview):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
-from minari_pipe.mapped import PIECE, in_pieces
+from minari_pipe.files import reserve
+from minari_pipe.mapped import PIECE, in_pieces, touch
 from minari_pipe.storage.json_attributes import load_attributes
 
 Chunks = Sequence[bytes | memoryview]
@@ -22,6 +23,8 @@ _READING = os.O_RDONLY | _BINARY
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
 #: bytes that are joined in less time than the kernel takes for several chunks
 FEW_BYTES = 2**16
+#: from so many bytes on their place is reserved before
+_RESERVED_BYTES = 2**20
 #: chunks that the kernel takes
 _MOST_CHUNKS = 1024
 
@@ -56,8 +59,13 @@ def _read_into(file: int, data: bytearray) -> int:
     return len(found)
 
 
-def write_file(path: str, chunks: Chunks) -> None:
+def write_file(path: str, chunks: Chunks, *, replaces: bool = False) -> None:
     """Write a file.
+
+    Args:
+        path: the file.
+        chunks: its bytes.
+        replaces: it is going to take the place of another file.
 
     Raises:
         OSError: it could not be written; it may be there in part.
@@ -68,9 +76,12 @@ def write_file(path: str, chunks: Chunks) -> None:
     file = os.open(path, _WRITING, 0o666)
     try:
         size, written = sum(map(len, chunks)), 0
+        if size >= _RESERVED_BYTES and not replaces:
+            reserve(file, 0, size)
         if size > PIECE:
             for chunk in chunks:
                 for piece in in_pieces(chunk):
+                    touch(piece)
                     _write_all(file, piece)
             return
         if len(chunks) == 1:

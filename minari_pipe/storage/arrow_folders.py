@@ -114,10 +114,12 @@ class EpisodeFolders(EpisodeWriter):
             raise
         self._count = count
 
-    def _write_file(self, path: str, chunks: Chunks) -> None:
+    def _write_file(self, path: str, chunks: Chunks, *, replaces: bool = False) -> None:
         """Write a file of the stage; all that is written goes through here."""
-        write_file(path, chunks)
-        self._entries[path[len(self._folder) + 1 :]] = entry_of_bytes(chunks, in_pieces)
+        # first, as this brings what is mapped into memory, see minari_pipe.mapped.touch
+        entry = entry_of_bytes(chunks, in_pieces)
+        write_file(path, chunks, replaces=replaces)
+        self._entries[path[len(self._folder) + 1 :]] = entry
 
     def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
         path = self._current(index, self._storage._part_name())
@@ -141,7 +143,7 @@ class EpisodeFolders(EpisodeWriter):
     def _replace_file(self, index: int, name: str, data: bytes) -> None:
         folder = self._stage / str(index)
         folder.mkdir(exist_ok=True)
-        self._write_file(str(folder / name), [data])
+        self._write_file(str(folder / name), [data], replaces=True)
 
     def _current(self, index: int, name: str) -> Path:
         staged = self._stage / str(index) / name

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from minari_pipe.checksums import Sums
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.files import require_space, reserve
-from minari_pipe.mapped import in_pieces
+from minari_pipe.mapped import in_pieces, touch
 from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.hdf5_index import Index, Part
@@ -270,10 +270,12 @@ class DirectFile:
         self._write_at_once(place, waiting, sums)
 
     def _write_at_once(self, place: int, pieces: list[memoryview], sums: Sums | None) -> None:
-        if sums is not None:  # while the pieces are in the processor's cache
-            for piece in pieces:
+        for piece in pieces:
+            if sums is None:
+                touch(piece)
+            else:  # while the piece is in the processor's cache
                 sums.add(place, piece)
-                place += len(piece)
+            place += len(piece)
         done = 0
         if len(pieces) > 1 and hasattr(os, "writev"):  # not on Windows
             done = os.writev(self._file.fileno(), pieces)
