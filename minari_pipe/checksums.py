@@ -110,8 +110,8 @@ def _filled(part: npt.NDArray[np.uint8], before: int) -> npt.NDArray[np.uint64]:
 def sums_of_file(path: str | os.PathLike[str]) -> str:
     """Return the sums of a file's bytes, as 64 hexadecimal digits."""
     sums = Sums()
-    buffer = bytearray(_READ)
     with open(path, "rb", buffering=0) as file:
+        buffer = bytearray(min(_READ, os.fstat(file.fileno()).st_size) or 1)
         while size := file.readinto(buffer):
             sums.add(sums.size, memoryview(buffer)[:size])
     return sums.digest()

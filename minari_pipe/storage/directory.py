@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from minari_pipe.checksums import entry_of
+from minari_pipe.checksums import entry_of, entry_of_bytes
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.files import transaction
 from minari_pipe.manifest import files_below, stage_manifest, write_manifest
@@ -144,9 +144,9 @@ def _write_metadata(
     if sizes is not None and megabytes(others + len(text)) != metadata["dataset_size"]:
         metadata["dataset_size"] = megabytes(others + len(text))
         text = dump_metadata(metadata)
-    path = stage / METADATA_FILE_NAME
-    path.write_text(text, encoding="utf-8")
-    return entry_of(path)
+    data = text.encode("utf-8")
+    (stage / METADATA_FILE_NAME).write_bytes(data)
+    return entry_of_bytes([data])
 
 
 def _entries_below(directory: Path) -> dict[str, dict[str, Any]]:
