@@ -79,6 +79,16 @@ class AttributeTable:
 class Apart:
     """The rows of several episodes where they lie: to copy long ones takes as long as to write.
 
+    Example:
+        >>> leaf = Leaf(("rewards",), np.dtype(float), (), 0)
+        >>> table = AttributeTable({"id": np.array([5, 6])})
+        >>> rows = Apart([np.array([0.5]), np.array([1.5, 2.5])])
+        >>> segment = Segment(5, np.array([1, 2]), (leaf,), (rows,), table)
+        >>> segment.parts("rewards")
+        [array([0.5]), array([1.5, 2.5])]
+        >>> [one.attributes[0] for one in segment.each()]
+        [{'id': 5}, {'id': 6}]
+
     Attributes:
         rows: of each episode, C-contiguous, of one dtype and shape of rows.
     """
