@@ -151,13 +151,13 @@ class EpisodeEncoder:
         elif form == self._form:  # made of strings and whole numbers only
             text = self.header
         else:
-            leaves = dict(zip(EPISODE_COLUMNS, form, strict=False))  # the last one is not a leaf
+            *leaves, metadata, _ = form
             text = _header(
                 {
                     "seed": ("seed",) if has_seed else None,
                     "options": None,
-                    "metadata": ("dict", ()),
-                    **leaves,
+                    "metadata": metadata,
+                    **dict(zip(EPISODE_COLUMNS, leaves, strict=True)),
                 }
             )
             self._form, self.header = form, text
@@ -212,12 +212,17 @@ _leaves = operator.attrgetter(*EPISODE_COLUMNS)
 
 
 def _plain_form(episode: EpisodeBuffer, steps: int, arrays: _Chunks) -> tuple[Any, ...] | None:
-    """Return the form of an episode that is arrays of rows only, with whether it has a seed."""
-    if episode.options is not None or episode.metadata:
+    """Return the form of an episode that is arrays of rows only, with whether it has a seed.
+
+    Of metadata it may have which rows of the infos were filled.
+    """
+    if episode.options is not None or episode.metadata.keys() - {"infos_filled"}:
         return None
     values = _leaves(episode)
     forms = [_rows_form(value, steps, arrays) for value in values]
-    return None if None in forms else (*forms, episode.seed is None)
+    if None in forms:
+        return None
+    return (*forms, _form(episode.metadata, [], "metadata"), episode.seed is None)
 
 
 def _rows_form(value: Any, steps: int, arrays: _Chunks) -> tuple[Any, ...] | None:
@@ -353,25 +358,56 @@ def read_prefix(read: Callable[[int], bytes]) -> Record | None:
 OpenRows = Callable[[Place, np.dtype[Any], tuple[int, ...]], npt.NDArray[Any]]
 
 
-def decode_episode(
-    header: Mapping[str, Any], record: Record, body: Body, open_rows: OpenRows
-) -> EpisodeBuffer:
-    """Return an episode, whose arrays can be written to if its body can.
+class EpisodeDecoder:
+    """Makes episodes of the bodies of records that have the same header."""
 
-    Args:
-        header: its header.
-        record: what its prefix says.
-        body: its body, which the arrays are views of.
-        open_rows: returns the rows of a place.
+    def __init__(self, header: Mapping[str, Any], *, old: bool) -> None:
+        """Read a header.
 
-    Raises:
-        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError: the
-            header is none.
-    """
-    form = header["episode"] if record.kind == OLD_EPISODE else header
-    place = _Arrays(body, record, open_rows)
-    value = place.value
-    return EpisodeBuffer(**{name: value(form[name]) for name in FIELDS})
+        Args:
+            header: the header.
+            old: the records are of the kind ``OLD_EPISODE``.
+
+        Raises:
+            LookupError, TypeError, ValueError, AttributeError, RecursionError: it is none.
+        """
+        form = header["episode"] if old else header
+        self._makers = {name: _maker(form[name]) for name in FIELDS}
+
+    def episode(self, record: Record, body: Body, open_rows: OpenRows) -> EpisodeBuffer:
+        """Return an episode, whose arrays can be written to if its body can.
+
+        Args:
+            record: what its prefix says.
+            body: its body, which the arrays are views of.
+            open_rows: returns the rows of a place.
+
+        Raises:
+            LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError:
+                the body is not what the header says.
+        """
+        place = _Arrays(body, record, open_rows)
+        return EpisodeBuffer(**{name: make(place) for name, make in self._makers.items()})
+
+
+_Maker = Callable[["_Arrays"], Any]
+
+
+def _maker(form: Any) -> _Maker:
+    """Return what takes the value of a form off a body."""
+    if not isinstance(form, list):
+        return lambda body: form
+    if form[0] == "rows":
+        _, name, row, more = form
+        return _rows_maker(_dtype(name), tuple(row), more)
+    if form[0] == "dict" and isinstance(form[1], list):
+        parts = [(key, _maker(part)) for key, part in form[1]]
+        return lambda body: {key: make(body) for key, make in parts}
+    return lambda body: body.value(form)
+
+
+def _rows_maker(dtype: np.dtype[Any], row: tuple[int, ...], more: int) -> _Maker:
+    return lambda body: body.array(dtype, (body.steps + more, *row))
 
 
 class _Arrays:
@@ -381,16 +417,15 @@ class _Arrays:
         self._data = data
         self._place = 0
         self._old = record.kind == OLD_EPISODE
-        self._steps, self._seed = record.steps or 0, record.seed
+        self.steps, self._seed = record.steps or 0, record.seed
         self._open_rows = open_rows
 
     def value(self, form: Any) -> Any:
         if not isinstance(form, list):
             return form
-        if form[0] == "rows":
-            _, name, shape, more = form
-            return self._array(name, [self._steps + more, *shape])
         kind, *rest = form
+        if kind == "rows":
+            return _maker(form)(self)
         if kind == "array":
             return self._array(*rest)
         if kind == "dict":
@@ -410,9 +445,13 @@ class _Arrays:
         raise ValueError(f"unknown kind of value {kind!r}")
 
     def _array(self, name: str, shape: list[int]) -> npt.NDArray[Any]:
+        return self.array(_dtype(name), tuple(shape))
+
+    def array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Take an array off the body."""
         if shape and min(shape) < 0:  # NumPy takes one -1 for what is left
             raise ValueError(f"an array of shape {shape}")
-        array: npt.NDArray[Any] = np.ndarray(shape, _dtype(name), self._data, self._place)
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._data, self._place)
         size = array.nbytes
         self._place += size if self._old else size + (-size & 7)
         return array.copy() if self._old else array

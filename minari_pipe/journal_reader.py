@@ -21,9 +21,9 @@ from minari_pipe.journal_format import (
     HEAD,
     OLD_EPISODE,
     Body,
+    EpisodeDecoder,
     Place,
     Record,
-    decode_episode,
     read_prefix,
     sum_of_words,
 )
@@ -116,6 +116,7 @@ class JournalReader:
         The arrays can be written to, but for those that are too large to be in memory.
         """
         self.file.seek(self.first)
+        known, decoder = None, None
         for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
             if number == limit:
                 return
@@ -125,7 +126,9 @@ class JournalReader:
                 self.damage = f"the arrays of episode {number} are damaged"
                 return
             try:
-                episode = decode_episode(header, record, body, self._open_rows)
+                if decoder is None or header is not known:
+                    known, decoder = header, EpisodeDecoder(header, old=record.kind == OLD_EPISODE)
+                episode = decoder.episode(record, body, self._open_rows)
             except (
                 LookupError,
                 TypeError,

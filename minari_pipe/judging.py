@@ -8,6 +8,7 @@ converts it. A strict recorder judges every value when it comes.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,7 +80,7 @@ class JudgingRecorder(EpisodeRecorder):
         self._has_judged = True
         self._judged_observations.judge(self._observations, self._stored, observations)
         self._judged_actions.judge(self._actions, self._stored, steps)
-        rewards = self._rewards[:steps]
+        rewards = array("d", self._rewards[:steps])
         if not math.isfinite(sum(rewards)):
             self._outside_rewards.judge(np.array(rewards), self._stored, set())
 
@@ -99,6 +100,7 @@ class JudgingRecorder(EpisodeRecorder):
         Args:
             episode: its number.
         """
+        self._rewards = array("d", self._rewards)  # once for all that follows
         if self._is_inside():
             return None
         self._judge(self._row, self._row + 1)

@@ -13,6 +13,9 @@ from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.recorded_columns import Column, RowStore
 from minari_pipe.tree import Path, join_path
 
+#: the rows that a column is missing if it is regular
+_NONE_OR_RESET: tuple[list[Any], ...] = ([], [[0, 1]])
+
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     """Yield the leaves of infos or extras; tuples that are no array are dicts of ``_index_0``..."""
@@ -46,7 +49,11 @@ def check_key(key: Any, path: Path) -> None:
 
 
 class OpenTree:
-    """Columns of nested dicts whose keys may come and go; falsy as long as it has none."""
+    """Columns of nested dicts whose keys may come and go; falsy as long as it has none.
+
+    Most infos are a dict of the same few numbers on every step. Such rows are *put*, and counted
+    here; any other row is *added*, and counted by each column.
+    """
 
     def __init__(self, path: Path, store: RowStore | None, stored: int = 0) -> None:
         self._path, self._store = path, store
@@ -56,6 +63,8 @@ class OpenTree:
         self._stored = stored
         # of the columns of the episode before, which wait for their first row
         self._waiting: list[Any] | None = None
+        # the row that may be put, if one may; the columns have all rows before it
+        self._next = -1
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -64,11 +73,30 @@ class OpenTree:
     def row_bytes(self) -> int:
         return sum(column.row_bytes for column in self._columns.values())
 
+    def put(self, row: int, value: Any) -> bool:
+        """Add a row that has a value of its dtype and shape for each column; False for others."""
+        by_key = self._by_key
+        if row != self._next or type(value) is not dict or len(value) != len(by_key):
+            return False
+        try:
+            for key, part in value.items():
+                column = by_key[key]
+                if type(part) in column.number_types:
+                    column.added.append(part)
+                elif not Column.put(column, row, part):
+                    return False  # what was put before it is cut
+        except (KeyError, OverflowError):  # another key, a Python number beyond the dtype
+            return False
+        self._next = row + 1
+        return True
+
     def add(self, row: int, value: Any) -> bool:
         """Add a row; whether there are new columns."""
+        self._settle()
         if self._waiting is not None:
             keys, self._waiting = self._waiting, None
             if type(value) is dict and [*value] == keys and self._put(self._by_key, row, value):
+                self._plan(row)
                 return False
             self._columns, self._by_key = {}, {}
         known = len(self._columns)
@@ -78,7 +106,24 @@ class OpenTree:
                 if column is None:
                     column = self._new(path)
                 column.add(row, leaf)
+        self._plan(row)
         return len(self._columns) > known
+
+    def _plan(self, row: int) -> None:
+        """Let the next row be put if all columns have this one and are in one dict."""
+        depth, rows = len(self._path) + 1, row + 1
+        if all(
+            len(column.path) == depth and column.is_regular and column.rows == rows
+            for column in self._columns.values()
+        ):
+            self._next = rows
+
+    def _settle(self) -> None:
+        """Let the columns count the rows that were put."""
+        if self._next >= 0:
+            for column in self._columns.values():
+                column.settle(self._next)
+        self._next = -1
 
     def _put(self, by_key: dict[Any, Any], row: int, value: dict) -> bool:
         """Add a row whose values are all of their columns' dtypes and shapes."""
@@ -86,15 +131,11 @@ class OpenTree:
             for key, part in value.items():
                 column = by_key[key]
                 if type(column) is OpenColumn:
-                    # most infos are numbers, and a call for each costs as much as the number
-                    if type(part) in column.number_types and column.rows == row:
-                        column.data[row] = part  # type: ignore[index]  # see Column.put
-                        column.rows = row + 1
-                    elif not column.put(row, part):
+                    if not column.put(row, part):
                         return False
                 elif type(part) is not dict or not self._put(column, row, part):
                     return False
-        except (KeyError, IndexError, OverflowError):  # a new key, no room, beyond the dtype
+        except KeyError:
             return False
         return True
 
@@ -121,20 +162,24 @@ class OpenTree:
                 parent[below[-1]] = column
 
     def is_whole(self, rows: int) -> bool:
-        """Whether it is one dict whose keys had a number or an array in each of so many rows."""
+        """Whether it is one dict of numbers and arrays, there in all rows but that of the reset."""
+        self._settle()
         depth = len(self._path) + 1
         return not self._stored and all(
             len(column.path) == depth
             and column.is_regular
             and column.rows == rows
-            and not column.filled
+            and column.filled in _NONE_OR_RESET
             for column in self._columns.values()
         )
 
     @property
     def form(self) -> list[Any]:
-        """What the columns are, in their order."""
-        return [(part.path, part.dtype, part.shape) for part in self._columns.values()]
+        """What the columns are, in their order, and which of them the reset did not have."""
+        return [
+            (part.path, part.dtype, part.shape, bool(part.filled))
+            for part in self._columns.values()
+        ]
 
     def add_bytes(self, rows: int, parts: list[bytes | memoryview]) -> None:
         """Append the bytes of each column, likewise."""
@@ -143,15 +188,18 @@ class OpenTree:
 
     def clear(self, rows: int) -> None:
         """Begin with another episode; if it begins as this one of so many rows, in its columns."""
-        if self._columns and self.is_whole(rows):
-            for column in self._columns.values():
+        columns = self._columns.values()
+        if columns and self.is_whole(rows) and not any(column.filled for column in columns):
+            for column in columns:
                 column.clear()
             self._waiting = [path[-1] for path in self._columns]
         else:
             self._columns, self._by_key = {}, {}
             self._stored, self._waiting = 0, None
+        self._next = -1
 
     def cut(self, rows: int) -> None:
+        self._settle()
         for path in list(self._columns):
             self._columns[path].cut(rows)
             if self._columns[path].first >= self._stored + rows:
@@ -159,6 +207,7 @@ class OpenTree:
         self._index()
 
     def save(self, rows: int) -> None:
+        self._settle()
         for column in self._columns.values():
             column.fill(rows)
             column.save(rows)
@@ -170,6 +219,7 @@ class OpenTree:
 
     def stacked(self, rows: int) -> tuple[Any, dict[str, list[list[int]]]]:
         """Return the columns in their dicts, and which rows of which column were filled."""
+        self._settle()
         nested: Any = {}
         filled: dict[str, list[list[int]]] = {}
         for path, column in self._columns.items():
@@ -243,7 +293,11 @@ class OpenColumn(Column):
         if self.data is not None:
             self._reserve(self.rows, rows)
             self.data[self.rows : rows] = "" if self.data.dtype.kind == "O" else 0
-            self._used = rows
+        self.rows = self._used = rows
+
+    def settle(self, rows: int) -> None:
+        """Have the first rows, some of which :meth:`Column.put` has added."""
+        super().cut(rows)
         self.rows = rows
 
     def drop(self, rows: int, used: int) -> None:

@@ -1,9 +1,10 @@
 """The rows of an episode that is being recorded: one column of rows for each leaf of its values.
 
 A value of the very dtype and shape of its column, which nearly every value is, is *put*: copied
-into an array of rows. Of a short array that takes four times as long as to copy its bytes, so those
-are added to the rows a few at a time. Any other value is *set*: converted, and the column widened
-if it must be. Rows are numbered by the caller, who cuts those of a step that is refused.
+into an array of rows. Of a short array or a number that takes four times as long as to keep its
+bytes or itself in a list, so those are brought to the rows together. Any other value is *set*:
+converted, and the column widened if it must be. Rows are numbered by the caller, who cuts those of
+a step that is refused.
 
 Rows that a long episode has no room for in memory go to a :class:`RowStore`. What is numbered then
 is the rows that are in memory; those before them are counted by ``stored``.
@@ -12,6 +13,7 @@ is the rows that are in memory; those before them are counted by ``stored``.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -25,21 +27,22 @@ from minari_pipe.tree import Path, as_array, fits_exactly, join_path
 
 _FIRST_CAPACITY = 64
 
-#: arrays of fewer bytes are added to the rows in parts of so many
-_SHORT, _PART_ROWS = 1 << 12, 64
-
 #: below this size the limits of so many rows are kept, to compare short episodes at once
 _TILED_BYTES = 1 << 14
+
+#: the bytes of shorter arrays are added, and become rows in parts of so many
+_SHORT, _PART_ROWS = 1 << 12, 256
 
 #: stored rows are converted in parts of about this size
 _PART_BYTES = 1 << 20
 
-#: Python's numbers that a column of a dtype holds as its own scalars
-_PYTHON_NUMBERS: dict[Any, type[Any]] = {
-    np.dtype(np.float64): float,
-    np.dtype(np.int64): int,
-    np.dtype(np.bool_): bool,
-}
+#: Python's numbers that a column of a dtype holds as its own scalars, besides whole ones
+_PYTHON_NUMBERS: dict[Any, type[Any]] = {np.dtype(np.float64): float, np.dtype(np.bool_): bool}
+
+#: Python's arrays of the same numbers, which are made without NumPy
+_CODES = {np.dtype(np.float32): "f", np.dtype(np.float64): "d", np.dtype(np.int64): "q"}
+
+_INT64, _INT64_MAX = np.dtype(np.int64), (1 << 63) - 1
 
 
 class RowStore(Protocol):
@@ -64,10 +67,11 @@ class Column:
 
     Attributes:
         path: of the leaf.
-        data: the rows in memory but for those whose bytes are not added yet, and room for more;
-            None until a value has shown their shape.
+        data: the rows in memory but for those in ``added``, and room for more; None until a value
+            has shown their shape.
         stored: number of the rows before them.
-        number_types: of the numbers that are put.
+        added: the rows after those in ``data``: numbers, or the bytes of short arrays.
+        number_types: of the numbers that may be added.
     """
 
     def __init__(
@@ -87,9 +91,9 @@ class Column:
         self._saved: Any = None
         self._kept: list[npt.NDArray[Any]] = []  # rows that no store takes: text
         self._low, self._high = None, None
-        # of short arrays: the rows in data, and the bytes of those after them
+        # of numbers and short arrays: the rows in data
         self._used = 0
-        self._added: list[bytes] = []
+        self.added: list[Any] = []
         # an array, its bytes, and how many of them are a row
         self._bytes: tuple[Any, memoryview, int] = None, memoryview(b""), 0
         if isinstance(space, ARRAY_SPACES):
@@ -100,18 +104,18 @@ class Column:
         self._own_dtype = self.dtype
         # what is put: arrays of this dtype, or numbers of these types
         self._put_dtype: np.dtype[Any] | None = None
-        self.number_types: frozenset[type] = frozenset()
+        self.number_types: tuple[type, ...] = ()
         self._is_short = False
         self._allow_put()
 
     def _allow_put(self) -> None:
-        self._put_dtype, self.number_types = None, frozenset()
+        self._put_dtype, self.number_types = None, ()
         self._is_short = bool(self.shape) and 0 < self.row_bytes < _SHORT
         if self.dtype is not None and self.dtype.kind in "biufc":
             self._put_dtype = self.dtype
             if self.shape == ():
                 numpy_s: type[Any] = self.dtype.type
-                self.number_types = frozenset({numpy_s, _PYTHON_NUMBERS.get(self.dtype, numpy_s)})
+                self.number_types = (numpy_s, _PYTHON_NUMBERS.get(self.dtype, numpy_s))
 
     @property
     def row_bytes(self) -> int:
@@ -136,18 +140,28 @@ class Column:
             ):
                 return False
             if self._is_short:
-                added = self._added
+                added = self.added
                 added.append(value.tobytes())
                 if len(added) >= _PART_ROWS:
                     self._join()
                 return True
-        elif type(value) not in self.number_types:
-            return False
-        try:
-            self.data[row] = value  # type: ignore[index]  # only with data is anything put
-        except (IndexError, OverflowError):  # no room, or a Python number beyond the dtype
-            return False
-        return True
+            if not self.shape:
+                self.added.append(value[()])
+                return True
+            assert self.data is not None
+            if row >= len(self.data):
+                return False
+            self.data[row] = value
+            return True
+        if type(value) in self.number_types or (type(value) is int and self._holds(value)):
+            self.added.append(value)
+            return True
+        return False
+
+    def _holds(self, value: int) -> bool:
+        """Whether the rows are whole numbers of 64 bits, and this is one."""
+        is_whole = bool(self.number_types) and self.dtype == _INT64
+        return is_whole and -_INT64_MAX <= value <= _INT64_MAX
 
     def set(self, row: int, value: Any) -> None:
         """Convert a value.
@@ -168,15 +182,22 @@ class Column:
         self._used = min(self._used, rows)
 
     def _join(self) -> None:
-        """Bring the bytes that were added to the rows."""
-        if not self._added:
+        """Bring what was added to the rows, with as little of NumPy as a few rows are worth."""
+        added = self.added
+        if not added:
             return
-        used, rows = self._used, self._used + len(self._added)
+        used, rows = self._used, self._used + len(added)
         self._reserve(used, rows)
         _, data, size = self._data_bytes()
-        data[used * size : rows * size] = b"".join(self._added)
-        self._used = rows
-        self._added.clear()
+        assert self.dtype is not None
+        if self.shape:
+            joined = b"".join(added)
+        elif self.dtype in _CODES:
+            joined = array(_CODES[self.dtype], added).tobytes()
+        else:
+            joined = np.fromiter(added, self.dtype).tobytes()
+        data[used * size : rows * size] = joined
+        self._used, self.added = rows, []
 
     def _data_bytes(self) -> tuple[Any, memoryview, int]:
         data = self.data
@@ -235,7 +256,7 @@ class Column:
         # at once, or none of it if Ctrl-C comes: each says how to read the others
         self._place, self.data, self.dtype = place, self.data.astype(wide), wide
         # from now on each value is looked at: the space's dtype is not that of the rows
-        self._put_dtype, self.number_types = None, frozenset()
+        self._put_dtype, self.number_types = None, ()
 
     def _stored_parts(self) -> Iterator[npt.NDArray[Any]]:
         if self._place is not None:
@@ -306,7 +327,7 @@ class Column:
                 self._kept.append(self.data[:rows].copy())
             self._place = self._saved
             self.data[: used - rows] = self.data[rows:used].copy()
-            self._used = used - rows
+        self._used = used - rows
         self.stored += rows
 
     def clear(self) -> None:
@@ -316,8 +337,7 @@ class Column:
         if self.data is not None and self.dtype is not self._own_dtype is not None:
             self.data, self.dtype = np.zeros(self.data.shape, self._own_dtype), self._own_dtype
             self._allow_put()
-        self._added.clear()
-        self._used = 0
+        self._used, self.added = 0, []
 
     def stacked(self, rows: int) -> npt.NDArray[Any]:
         """Return all rows, of which so many are in memory, as an array that stays as it is.

@@ -98,7 +98,7 @@ class EpisodeRecorder:
             for column in self._numbers.values():
                 column.clear()
         self._stored = 0
-        self._rewards: list[float] = []
+        self._rewards: list[float] | array[float] = []
         # the rows in memory whose flag is set
         self._terminated: list[int] = []
         self._truncated: list[int] = []
@@ -197,13 +197,13 @@ class EpisodeRecorder:
             self._make_room()
         row = self._row
         try:
-            if type(reward) is not float:
-                reward = float(reward) if type(reward) is _FLOAT64 else to_float(reward)
+            if type(reward) is not float and type(reward) is not _FLOAT64:
+                reward = to_float(reward)
             if not has_action and not self._put_action(row, action):
                 self._set_action(row, action)
             if not self._put_observation(row + 1, observation):
                 self._set_observation(row + 1, observation)
-            if self._record_infos:
+            if self._record_infos and not self._infos.put(row + 1, info):
                 self._add_info(row + 1, info)
             if extras:
                 self._add_extras(row + 1, extras)

@@ -161,7 +161,7 @@ class Recording:
                 episode.metadata.update(own)
         self._unkept.append(episode)
         self.keep()
-        if form is not None and not episode.metadata:
+        if form is not None and type(self.episode_metadata) is EpisodeMetadataCallback:
             self._form, self._header = form, self.journal.header
         if fault is not None:
             raise fault

@@ -168,7 +168,10 @@ def test_infos_of_an_episode_do_not_depend_on_those_before_it(data, seed) -> Non
             form = forms[rng.integers(len(forms))]
             recorders = (recording, alone)
             for recorder in recorders:
-                recorder.start(0, made(form, 0), seed=None if number == 5 else number)
+                info = made(form, 0)
+                if number in (1, 2):  # as the resets of MuJoCo's environments
+                    info.pop(min(form, default=""), None)
+                recorder.start(0, info, seed=None if number == 5 else number)
             for step in range(1, rng.integers(2, 90)):
                 info = made(form, step)
                 if rng.random() < 0.02:
@@ -188,6 +191,57 @@ def test_infos_of_an_episode_do_not_depend_on_those_before_it(data, seed) -> Non
             assert one.seed == other.seed
     finally:
         journal.clear()
+
+
+NUMBERS = (
+    (0.5, np.float64(-0.0), 2**60 + 1),
+    (3, np.int64(-1), True, 2**63 - 1, -(2**63), 2**70),
+    (np.float32(0.1), np.float32(np.inf), 0.1),
+    (True, np.bool_(False), 2),
+    (np.uint8(255), 256, np.array(7, np.uint8)),
+)
+
+
+@examples(60)
+@given(st.data(), st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=3))
+def test_infos_of_the_same_keys_are_recorded_as_any_others(data, columns) -> None:
+    numbers = st.tuples(
+        *(st.sampled_from(column[:2]) | st.sampled_from(column) for column in columns)
+    )
+    recorder, other = (EpisodeRecorder(INTEGER, INTEGER, record_infos=True) for _ in range(2))
+    other._infos.put = lambda row, value: False
+    for one in (recorder, other):
+        one.start(0, {})
+    for row in data.draw(st.lists(numbers, min_size=1, max_size=40)):
+        info = {f"key {number}": value for number, value in enumerate(row)}
+        assert refused(recorder, info) == refused(other, info)
+    if len(other):
+        found, expected = recorder.finish(0), other.finish(0)
+        assert_same(found.infos, expected.infos)
+        assert found.metadata == expected.metadata
+
+
+def test_episodes_whose_reset_lacks_infos_have_the_same_header_in_the_journal() -> None:
+    journal = Journal({})
+    recording = Recording(
+        INTEGER, INTEGER, EpisodeMetadataCallback(), journal, record_infos=True, strict=False
+    )
+    headers, taken = [], []
+    append_alike = journal.append_alike
+    journal.append_alike = lambda *given: (headers.append(given[0]), append_alike(*given))
+    try:
+        for number in range(3):
+            recording.start(0, {"x": 0.5}, seed=number)
+            for step in range(1, 4 + number):
+                recording.step(1, 2, 0.5, False, False, {"x": float(step), "y": np.float32(step)})
+            recording.close_episode()
+        taken = list(journal.episodes())
+    finally:
+        journal.clear()
+    assert len(headers) == 2  # all but the first
+    assert [episode.metadata for episode in taken] == [{"infos_filled": {"y": [[0, 1]]}}] * 3
+    for number, episode in enumerate(taken):
+        assert_same(episode.infos["y"], np.arange(4 + number, dtype=np.float32))
 
 
 def made(form: dict[str, int], step: int) -> dict[str, object]:
