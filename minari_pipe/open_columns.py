@@ -10,7 +10,7 @@ import numpy as np
 
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.recorded_columns import Column, RowStore
+from minari_pipe.recorded_columns import PART_NUMBERS, Column, RowStore
 from minari_pipe.tree import Path, join_path
 
 #: the rows that a column is missing if it is regular
@@ -77,6 +77,8 @@ class OpenTree:
         """Add a row that has a value of its dtype and shape for each column; False for others."""
         by_key = self._by_key
         if row != self._next or type(value) is not dict or len(value) != len(by_key):
+            return False
+        if not row % PART_NUMBERS:  # to be added, which makes rows of those before
             return False
         try:
             for key, part in value.items():

@@ -33,6 +33,9 @@ _TILED_BYTES = 1 << 14
 #: the bytes of shorter arrays are added, and become rows in parts of so many
 _SHORT, _PART_ROWS = 1 << 12, 256
 
+#: numbers become rows in parts of so many: in a list each takes 40 bytes
+PART_NUMBERS = 1 << 12
+
 #: stored rows are converted in parts of about this size
 _PART_BYTES = 1 << 20
 
@@ -155,6 +158,8 @@ class Column:
             return True
         if type(value) in self.number_types or (type(value) is int and self._holds(value)):
             self.added.append(value)
+            if len(self.added) >= PART_NUMBERS:
+                self._join()
             return True
         return False
 
