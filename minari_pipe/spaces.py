@@ -222,9 +222,12 @@ deserialize_space = _SpaceReaders()
 #: a longer text is read in a fifth of the time if it is seen to be one number over and over
 _LONG = 1 << 12
 
+#: what the limits of a Box can be; those of a string have as many bytes as its dtype says
+_NUMBER_KINDS = "biuf"
+
 #: what a Box begins with, up to its first limit, and the last one it ends with
 _BOX_BEGINS = re.compile(
-    r'\{"type": "Box", "dtype": "(\w+)", "shape": (\[[0-9, ]+\]), "low": \[+([^][, ]+)'
+    r'\{"type": "Box", "dtype": "(\w+)", "shape": (\[[0-9, ]{1,200}\]), "low": \[+([^][, ]+)'
 )
 _BOX_ENDS = re.compile(r"([^][, ]+)\]+\}$")
 
@@ -235,7 +238,7 @@ def _form_of(text: str) -> SpaceDict:
     if len(text) > _LONG and begins and ends:  # perhaps one number all over, as those of an image
         with suppress(ValueError, TypeError, OverflowError):
             dtype, shape = begins[1], json.loads(begins[2])
-            if math.prod(shape) <= len(text):
+            if 0 < math.prod(shape) <= len(text) and np.dtype(dtype).kind in _NUMBER_KINDS:
                 low, high = (np.full(shape, json.loads(end), dtype) for end in (begins[3], ends[1]))
                 if _box_text(dtype, shape, low, high) == text:
                     return {"type": "Box", "dtype": dtype, "shape": shape, "low": low, "high": high}
@@ -246,6 +249,10 @@ def _form_of(text: str) -> SpaceDict:
 @deserialize_space.register("Box")
 def _deserialize_box(form: SpaceDict) -> spaces.Box:
     dtype = np.dtype(form["dtype"])
+    if dtype.kind not in _NUMBER_KINDS:
+        raise ValueError(
+            f"Invalid Box dtype ({dtype}), must be an integer, floating, or bool dtype"
+        )
     shape = tuple(form["shape"])
     # nested lists cannot express a shape like (0, 2)
     low = np.array(form["low"], dtype=dtype).reshape(shape)

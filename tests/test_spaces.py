@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +117,29 @@ def test_one_number_all_over_is_read_as_many_are(dtype, shape, low, odd, high) -
         assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
         assert found.low.tobytes() == expected.low.tobytes()
         assert found.high.tobytes() == expected.high.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        ("float32", "[100000000, 0]"),  # as lists 6 GB
+        ("float32", f"[{'9, ' * 100_000}9]"),  # a product of 100,000 digits
+        ("U1000000", "[2000]"),  # 8 GB
+    ],
+    ids=["none of many", "many dimensions", "long strings"],
+)
+def test_a_short_text_cannot_take_much_time_or_memory(dtype, shape) -> None:
+    limit = f"[{', '.join(['5'] * 2000)}]"
+    text = f'{{"type": "Box", "dtype": "{dtype}", "shape": {shape}, "low": {limit}, '
+    started = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidMetadataError):
+            deserialize_space(f'{text}"high": {limit}}}')
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started < 1
 
 
 def test_text_does_not_depend_on_the_order_of_a_set() -> None:
