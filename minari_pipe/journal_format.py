@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from minari_pipe.episode import EPISODE_COLUMNS, EpisodeBuffer
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.tree import named_dtype
 
 #: of the record that says what is collected, of an episode, and of one as it was written before
 HEAD, EPISODE, OLD_EPISODE = b"MPj1", b"MPe2", b"MPe1"
@@ -466,7 +467,7 @@ class _Arrays:
 
 @lru_cache(256)
 def _dtype(name: str) -> np.dtype[Any]:
-    dtype = np.dtype(name)
+    dtype = named_dtype(name)
     if dtype.kind not in _KINDS or not dtype.itemsize:
         raise ValueError(f"an array of {dtype}")
     return dtype

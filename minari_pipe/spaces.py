@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from minari_pipe.errors import InvalidMetadataError, UnsupportedSpaceError
-from minari_pipe.tree import Path
+from minari_pipe.tree import Path, named_dtype
 
 SpaceDict = dict[str, Any]
 
@@ -238,7 +238,7 @@ def _form_of(text: str) -> SpaceDict:
     if len(text) > _LONG and begins and ends:  # perhaps one number all over, as those of an image
         with suppress(ValueError, TypeError, OverflowError):
             dtype, shape = begins[1], json.loads(begins[2])
-            if 0 < math.prod(shape) <= len(text) and np.dtype(dtype).kind in _NUMBER_KINDS:
+            if 0 < math.prod(shape) <= len(text) and named_dtype(dtype).kind in _NUMBER_KINDS:
                 low, high = (np.full(shape, json.loads(end), dtype) for end in (begins[3], ends[1]))
                 if _box_text(dtype, shape, low, high) == text:
                     return {"type": "Box", "dtype": dtype, "shape": shape, "low": low, "high": high}
@@ -248,7 +248,7 @@ def _form_of(text: str) -> SpaceDict:
 
 @deserialize_space.register("Box")
 def _deserialize_box(form: SpaceDict) -> spaces.Box:
-    dtype = np.dtype(form["dtype"])
+    dtype = named_dtype(form["dtype"])
     if dtype.kind not in _NUMBER_KINDS:
         raise ValueError(
             f"Invalid Box dtype ({dtype}), must be an integer, floating, or bool dtype"
@@ -262,13 +262,13 @@ def _deserialize_box(form: SpaceDict) -> spaces.Box:
 
 @deserialize_space.register("Discrete")
 def _deserialize_discrete(form: SpaceDict) -> spaces.Discrete:
-    dtype = np.dtype(form.get("dtype", "int64"))
+    dtype = named_dtype(form.get("dtype", "int64"))
     return spaces.Discrete(n=form["n"], start=form.get("start", 0), dtype=dtype.name)
 
 
 @deserialize_space.register("MultiDiscrete")
 def _deserialize_multi_discrete(form: SpaceDict) -> spaces.MultiDiscrete:
-    dtype = np.dtype(form["dtype"])
+    dtype = named_dtype(form["dtype"])
     return spaces.MultiDiscrete(
         nvec=np.array(form["nvec"], dtype=dtype),
         dtype=dtype.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy.typing as npt
 from minari_pipe.errors import InvalidEpisodeError
 
 Path = tuple[str | int, ...]
+
+#: names of dtypes of numbers, text and bytes
+_DTYPE_NAME = re.compile(r"[<>|=]?[A-Za-z]\w*", re.ASCII)
 
 
 def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -146,6 +150,23 @@ def without_padding(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     clean = array.astype(array.dtype.newbyteorder("="), order="C")
     clean.reshape(-1).view(np.uint8).reshape(-1, np.longdouble().itemsize)[:, 10:] = 0
     return clean.astype(array.dtype, copy=False)
+
+
+def named_dtype(name: Any) -> np.dtype[Any]:
+    """Return the dtype of a name that a file has.
+
+    Of some texts that are no name NumPy ends the process, as of ``M8[s/0]``, or makes records.
+
+    Raises:
+        TypeError: it is none.
+
+    Example:
+        >>> named_dtype("<f4"), named_dtype("uint8")
+        (dtype('float32'), dtype('uint8'))
+    """
+    if not isinstance(name, str) or not _DTYPE_NAME.fullmatch(name):
+        raise TypeError(f"data type {name!r:.60} not understood")
+    return np.dtype(name)
 
 
 def fits_exactly(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> bool:

@@ -101,15 +101,27 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     arrays = {}
     for entry in entry_names(path):
         try:
-            array = np.lib.format.read_array(
-                io.BytesIO(read_entry(path, entry)), allow_pickle=False
-            )
+            data = read_entry(path, entry)
+            _check_header(data)
+            array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         except ConfigError:
             raise
-        except (ValueError, MemoryError, OSError) as exc:
+        except (ValueError, SyntaxError, MemoryError, OSError) as exc:
             raise ConfigError(f"{path}: {entry!r} is not a plain array ({exc})") from exc
         arrays[entry.removesuffix(".npy")] = array
     return arrays
+
+
+def _check_header(data: bytes) -> None:
+    """Refuse the name of a dtype of which NumPy ends the process, ``M8[s/0]``.
+
+    Raises:
+        ValueError: the header may have one.
+    """
+    start = 10 if data[6:7] == b"\1" else 12
+    header = data[start : start + int.from_bytes(data[8:start], "little")]
+    if b"/" in header or b"\\" in header:
+        raise ValueError(f"its header is {header!r:.100}")
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:

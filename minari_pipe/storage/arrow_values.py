@@ -23,6 +23,7 @@ from gymnasium import spaces
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.spaces import ARRAY_SPACES, space_leaves
 from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
+from minari_pipe.tree import named_dtype
 
 try:
     import pyarrow as pa
@@ -378,7 +379,7 @@ def _shape(stored: bytes, size: int) -> tuple[int, ...]:
 
 def _marked_dtype(mark: bytes, path: tuple[str, ...]) -> np.dtype[Any]:
     try:
-        dtype = np.dtype(mark.decode())
+        dtype = named_dtype(mark.decode())
     except (TypeError, ValueError):
         dtype = np.dtype(object)
     if dtype.kind not in "biufc" or dtype.shape:

@@ -21,6 +21,7 @@ import h5py
 import numpy as np
 
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.tree import named_dtype
 
 EXACT = "minari_pipe_exact"
 #: bytes that HDF5 writes as the length of a name hold no more; longer names come back damaged
@@ -278,5 +279,5 @@ def from_exact_form(form: Any) -> Any:
     if kind == "text":
         return np.array(rest[1], dtype=object).reshape(rest[0])
     dtype, shape, data = rest
-    array = np.frombuffer(base64.b64decode(data), dtype=np.dtype(dtype)).reshape(shape).copy()
+    array = np.frombuffer(base64.b64decode(data), dtype=named_dtype(dtype)).reshape(shape).copy()
     return array if kind == "array" else array[()]
