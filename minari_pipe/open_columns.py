@@ -13,6 +13,9 @@ from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.recorded_columns import PART_NUMBERS, Column, RowStore
 from minari_pipe.tree import Path, join_path
 
+#: numbers of all columns together that are kept as Python's, likewise
+_MOST_NUMBERS = 1 << 16
+
 #: the rows that a column is missing if it is regular
 _NONE_OR_RESET: tuple[list[Any], ...] = ([], [[0, 1]])
 
@@ -63,6 +66,8 @@ class OpenTree:
         self._stored = stored
         # of the columns of the episode before, which wait for their first row
         self._waiting: list[Any] | None = None
+        # the rows of which all columns make arrays together
+        self._part = PART_NUMBERS
         # the row that may be put, if one may; the columns have all rows before it
         self._next = -1
 
@@ -78,7 +83,7 @@ class OpenTree:
         by_key = self._by_key
         if row != self._next or type(value) is not dict or len(value) != len(by_key):
             return False
-        if not row % PART_NUMBERS:  # to be added, which makes rows of those before
+        if not row % self._part:  # to be added, which makes rows of those before
             return False
         try:
             for key, part in value.items():
@@ -95,6 +100,9 @@ class OpenTree:
     def add(self, row: int, value: Any) -> bool:
         """Add a row; whether there are new columns."""
         self._settle()
+        if not row % self._part:
+            for each in self._columns.values():
+                each.cut(row)
         if self._waiting is not None:
             keys, self._waiting = self._waiting, None
             if type(value) is dict and [*value] == keys and self._put(self._by_key, row, value):
@@ -162,6 +170,7 @@ class OpenTree:
                 for key in below[:-1]:
                     parent = parent.setdefault(key, {})
                 parent[below[-1]] = column
+        self._part = max(8, min(PART_NUMBERS, _MOST_NUMBERS // max(1, len(self._columns))))
 
     def is_whole(self, rows: int) -> bool:
         """Whether it is one dict of numbers and arrays, there in all rows but that of the reset."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -513,3 +515,24 @@ def test_extras_of_a_refused_step_leave_no_trace() -> None:
     buffer = recorder.finish(0)
     assert_same(buffer.extras, {"s": np.array([1, 5])})
     assert buffer.metadata == {}
+
+
+@pytest.mark.parametrize("is_nested", [False, True], ids=["plain", "nested"])
+def test_many_infos_of_few_bytes_do_not_fill_the_memory(is_nested) -> None:
+    keys = [f"key {number}" for number in range(300)]
+    recorder = EpisodeRecorder(spaces.Discrete(9), spaces.Discrete(9), record_infos=True)
+    tracemalloc.start()
+    try:
+        for step in range(2000):
+            info = {key: np.int8(step % 99) for key in keys}
+            info = {"nested": info} if is_nested else info
+            if step:
+                recorder.step(1, 1, 0.5, False, False, info)
+            else:
+                recorder.start(0, info)
+        assert tracemalloc.get_traced_memory()[1] < 6_000_000  # 0.6 MB of rows
+    finally:
+        tracemalloc.stop()
+    infos = recorder.finish(0).infos
+    values = infos["nested"] if is_nested else infos
+    assert all(values[key].tolist() == [step % 99 for step in range(2000)] for key in keys)
