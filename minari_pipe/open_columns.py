@@ -322,7 +322,7 @@ class OpenColumn(Column):
     def cut(self, rows: int) -> None:
         super().cut(rows)
         self.rows = min(self.rows, rows)
-        last = self.stored + rows
+        last = self.stored + self.rows  # also of what Ctrl-C broke off in fill()
         self.filled = [[begin, min(end, last)] for begin, end in self.filled if begin < last]
 
 

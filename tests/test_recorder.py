@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from minari_pipe.episode import EpisodeMetadataCallback
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.journal import Journal
+from minari_pipe.open_columns import OpenColumn
 from minari_pipe.recorder import EpisodeRecorder
 from minari_pipe.recording import Recording
 from minari_pipe.testing import assert_same, column, examples, options
@@ -536,3 +537,17 @@ def test_many_infos_of_few_bytes_do_not_fill_the_memory(is_nested) -> None:
     infos = recorder.finish(0).infos
     values = infos["nested"] if is_nested else infos
     assert all(values[key].tolist() == [step % 99 for step in range(2000)] for key in keys)
+
+
+def test_missing_infos_are_counted_once_when_ctrl_c_comes_meanwhile(monkeypatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    recorder = EpisodeRecorder(spaces.Discrete(9), spaces.Discrete(9), record_infos=True)
+    recorder.start(0, {"x": 1})
+    recorder.step(1, 1, 0.5, False, False, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(OpenColumn, "_reserve", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            recorder.step(1, 2, 0.5, False, False, {"x": 3})
+    assert recorder.finish(0).metadata == {"infos_filled": {"x": [[1, 2]]}}
