@@ -120,12 +120,12 @@ class JournalReader:
         for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
             if number == limit:
                 return
-            body = self._body(record.body_size)
-            is_sure = self._trusted and isinstance(body, memoryview)
-            if not is_sure and not record.holds(body):
-                self.damage = f"the arrays of episode {number} are damaged"
-                return
             try:
+                body = self._body(record.body_size)
+                is_sure = self._trusted and isinstance(body, memoryview)
+                if not is_sure and not record.holds(body):
+                    self.damage = f"the arrays of episode {number} are damaged"
+                    return
                 if decoder is None or header is not known:
                     known, decoder = header, EpisodeDecoder(header, old=record.kind == OLD_EPISODE)
                 episode = decoder.episode(record, body, self._open_rows)
@@ -143,7 +143,11 @@ class JournalReader:
             yield episode
 
     def _body(self, size: int) -> Body:
-        """Return the next bytes, which the file has."""
+        """Return the next bytes, which the file had when it was opened.
+
+        Raises:
+            OSError, ValueError: it has them no more.
+        """
         if size >= _MAPPED:
             place = self.file.tell()
             self.file.seek(size, os.SEEK_CUR)

@@ -446,3 +446,19 @@ def test_journals_of_the_older_form_are_read(tmp_path: Path) -> None:
     assert len(found) == 3
     with JournalReader(path) as reader:
         assert list(reader.steps()) == [3, 3, 3]
+
+
+@pytest.mark.parametrize("size", [1 << 14, 1 << 18], ids=["read", "mapped"])
+def test_a_journal_that_becomes_shorter_while_it_is_read_is_damaged(size) -> None:
+    journal = Journal({})
+    for _ in range(2):
+        journal.append(EpisodeBuffer(rewards=np.ones(size)))
+    path = journal.path
+    assert path is not None
+    with JournalReader(path) as reader:
+        episodes = reader.episodes()
+        next(episodes)
+        os.truncate(path, path.stat().st_size - size // 2)
+        assert list(episodes) == []
+        assert "episode 1" in (reader.damage or "")
+    journal.clear()
