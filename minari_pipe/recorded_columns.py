@@ -42,8 +42,8 @@ _PART_BYTES = 1 << 20
 #: Python's numbers that a column of a dtype holds as its own scalars, besides whole ones
 _PYTHON_NUMBERS: dict[Any, type[Any]] = {np.dtype(np.float64): float, np.dtype(np.bool_): bool}
 
-#: Python's arrays of the same numbers, which are made without NumPy
-_CODES = {np.dtype(np.float32): "f", np.dtype(np.float64): "d", np.dtype(np.int64): "q"}
+#: Python's arrays of the same numbers, made without NumPy; of float32 they change some NaN
+_CODES = {np.dtype(np.float64): "d", np.dtype(np.int64): "q"}
 
 _INT64, _INT64_MAX = np.dtype(np.int64), (1 << 63) - 1
 
