@@ -16,7 +16,7 @@ import pytest
 from minari_pipe.pipeline.leftovers import (
     mend,
     remove_broken_lock_file,
-    remove_empty_run_caches,
+    remove_broken_run_caches,
     remove_stale_rwlocks,
 )
 from tests.workspaces import make_workspace
@@ -186,15 +186,18 @@ def test_temporaries_of_the_dead_go_and_those_of_the_living_stay(workspace, pyth
     assert all(path.exists() for path in kept)
 
 
-def test_empty_folders_of_the_run_cache_go(tmp_path):
+def test_empty_folders_and_half_written_entries_of_the_run_cache_go(tmp_path):
     from dvc.lock import Lock
 
-    full, empty = tmp_path / "runs" / "ab" / "abc", tmp_path / "runs" / "cd" / "cde"
-    for folder in (full, empty):
+    full, empty, half = (tmp_path / "runs" / name / f"{name}c" for name in ("ab", "cd", "ef"))
+    for folder in (full, empty, half):
         folder.mkdir(parents=True)
     (full / "entry").touch()
+    (full / ".sBQc4rSlRb3_-w.tmp").write_text("cmd: python -m minari_pipe")
+    (half / ".sBQc4rSlRb3_-w.tmp").write_text("cmd: python -m minari_pipe")
     stage_cache = SimpleNamespace(cache_dir=str(tmp_path / "runs"))
     repo = SimpleNamespace(stage_cache=stage_cache, lock=Lock(str(tmp_path / "lock")))
-    remove_empty_run_caches(repo)
-    assert full.exists()
+    remove_broken_run_caches(repo)
+    assert [path.name for path in full.iterdir()] == ["entry"]
     assert not empty.exists()
+    assert not half.exists()

@@ -21,7 +21,7 @@ from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
 from minari_pipe.pipeline.install import check_before, install
-from minari_pipe.pipeline.leftovers import mend, remove_empty_run_caches
+from minari_pipe.pipeline.leftovers import mend, remove_broken_run_caches
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.stage import RAN_VARIABLE, SAFE_PATH, stage_lock
@@ -188,7 +188,7 @@ def _reproduce(name: str, root: Path) -> list[str]:
 
     def work() -> None:
         with Repo(str(root), _wait_for_lock=True) as repo:
-            remove_empty_run_caches(repo)
+            remove_broken_run_caches(repo)
             repo.reproduce([f"pipelines/{name}/dvc.yaml"], single_item=True)
 
     def repair() -> None:

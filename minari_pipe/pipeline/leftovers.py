@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -132,14 +133,25 @@ def _dvc_lock(root: Path, *, wait: bool) -> Iterator[None]:
         yield
 
 
-def remove_empty_run_caches(repo: Repo) -> None:
-    """Remove folders of DVC's run cache that a kill left empty, over which DVC stumbles."""
-    empty = [f for f in Path(repo.stage_cache.cache_dir).glob("*/*") if not any(f.iterdir())]
-    if empty:
-        with repo.lock:
-            for folder in empty:
-                with suppress(OSError):  # filled meanwhile
-                    folder.rmdir()
+def remove_broken_run_caches(repo: Repo) -> None:
+    """Remove what a kill left in DVC's run cache, over which DVC stumbles.
+
+    These are half-written entries, which it takes for whole ones, and empty folders.
+    """
+    folders = list(Path(repo.stage_cache.cache_dir).glob("*/*"))
+    halves = [path for folder in folders for path in folder.glob(".*.tmp")]
+    empty = [folder for folder in folders if not any(folder.iterdir())]
+    if not (halves or empty):
+        return
+    with repo.lock:
+        for path in halves:
+            with suppress(OSError):  # it has its name meanwhile
+                # another workspace may have the same cache, and writes one in less than that
+                time.sleep(max(0.0, min(1.0, path.stat().st_mtime + 1 - time.time())))
+                path.unlink()
+        for folder in {*empty, *(path.parent for path in halves)}:
+            with suppress(OSError):  # filled meanwhile, or not empty
+                folder.rmdir()
 
 
 def remove_temporaries(name: str, root: Path, *, wait: bool = True) -> None:
