@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.files import reserve
+from minari_pipe.files import RESERVED_BYTES, reserve
 from minari_pipe.journal_folders import (
     JOURNAL,
     LOCK,
@@ -48,9 +48,6 @@ from minari_pipe.mapped import map_array
 
 #: files are copied in parts of so many bytes
 _PART = 1 << 20
-
-#: from so many bytes on their place on the disk is reserved before they are written
-_RESERVED = 1 << 20
 
 
 class Journal:
@@ -316,7 +313,7 @@ def _copy(source: FileIO, first: int, last: int, target: FileIO) -> None:
 
 
 def _write(file: FileIO, data: bytes | memoryview) -> None:
-    if len(data) >= _RESERVED:
+    if len(data) >= RESERVED_BYTES:
         reserve(file.fileno(), file.tell(), len(data))
     written = file.write(data)
     while written < len(data):

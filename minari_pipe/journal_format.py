@@ -401,8 +401,9 @@ def _maker(form: Any) -> _Maker:
     if form[0] == "rows":
         _, name, row, more = form
         return _rows_maker(_dtype(name), tuple(row), more)
-    if form[0] == "dict" and isinstance(form[1], list):
-        parts = [(key, _maker(part)) for key, part in form[1]]
+    if form[0] == "dict":
+        pairs = form[1].items() if isinstance(form[1], dict) else form[1]
+        parts = [(key, _maker(part)) for key, part in pairs]
         return lambda body: {key: make(body) for key, make in parts}
     return lambda body: body.value(form)
 
@@ -425,13 +426,10 @@ class _Arrays:
         if not isinstance(form, list):
             return form
         kind, *rest = form
-        if kind == "rows":
+        if kind in ("rows", "dict"):
             return _maker(form)(self)
         if kind == "array":
             return self._array(*rest)
-        if kind == "dict":
-            pairs = rest[0].items() if isinstance(rest[0], dict) else rest[0]
-            return {key: self.value(part) for key, part in pairs}
         if kind in ("list", "tuple"):
             parts = [self.value(part) for part in rest[0]]
             return parts if kind == "list" else tuple(parts)

@@ -100,7 +100,7 @@ class OpenTree:
     def add(self, row: int, value: Any) -> bool:
         """Add a row; whether there are new columns."""
         self._settle()
-        if not row % self._part:
+        if not row % self._part:  # those in deeper dicts have been added one by one
             for each in self._columns.values():
                 each.cut(row)
         if self._waiting is not None:
@@ -121,12 +121,16 @@ class OpenTree:
 
     def _plan(self, row: int) -> None:
         """Let the next row be put if all columns have this one and are in one dict."""
-        depth, rows = len(self._path) + 1, row + 1
-        if all(
+        if self._has_all(row + 1):
+            self._next = row + 1
+
+    def _has_all(self, rows: int) -> bool:
+        """Whether it is one dict of numbers and arrays, with so many rows of each."""
+        depth = len(self._path) + 1
+        return all(
             len(column.path) == depth and column.is_regular and column.rows == rows
             for column in self._columns.values()
-        ):
-            self._next = rows
+        )
 
     def _settle(self) -> None:
         """Let the columns count the rows that were put."""
@@ -175,13 +179,10 @@ class OpenTree:
     def is_whole(self, rows: int) -> bool:
         """Whether it is one dict of numbers and arrays, there in all rows but that of the reset."""
         self._settle()
-        depth = len(self._path) + 1
-        return not self._stored and all(
-            len(column.path) == depth
-            and column.is_regular
-            and column.rows == rows
-            and column.filled in _NONE_OR_RESET
-            for column in self._columns.values()
+        return (
+            not self._stored
+            and self._has_all(rows)
+            and all(column.filled in _NONE_OR_RESET for column in self._columns.values())
         )
 
     @property

@@ -148,20 +148,21 @@ class Column:
                 if len(added) >= _PART_ROWS:
                     self._join()
                 return True
-            if not self.shape:
-                self.added.append(value[()])
+            if self.shape:
+                assert self.data is not None
+                if row >= len(self.data):
+                    return False
+                self.data[row] = value
                 return True
-            assert self.data is not None
-            if row >= len(self.data):
-                return False
-            self.data[row] = value
-            return True
-        if type(value) in self.number_types or (type(value) is int and self._holds(value)):
-            self.added.append(value)
-            if len(self.added) >= PART_NUMBERS:
-                self._join()
-            return True
-        return False
+            value = value[()]
+        elif type(value) not in self.number_types and not (
+            type(value) is int and self._holds(value)
+        ):
+            return False
+        self.added.append(value)
+        if len(self.added) >= PART_NUMBERS:
+            self._join()
+        return True
 
     def _holds(self, value: int) -> bool:
         """Whether the rows are whole numbers of 64 bits, and this is one."""

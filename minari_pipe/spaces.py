@@ -234,16 +234,22 @@ _BOX_ENDS = re.compile(r"([^][, ]+)\]+\}$")
 
 def _form_of(text: str) -> SpaceDict:
     """Return the form that a text stands for; the limits of a Box may be arrays."""
+    form = _even_form(text) if len(text) > _LONG else None
+    return json.loads(text) if form is None else form
+
+
+def _even_form(text: str) -> SpaceDict | None:
+    """Return the form of a Box whose limits are one number all over, as those of an image."""
     begins, ends = _BOX_BEGINS.match(text), _BOX_ENDS.search(text, max(0, len(text) - 100))
-    if len(text) > _LONG and begins and ends:  # perhaps one number all over, as those of an image
-        with suppress(ValueError, TypeError, OverflowError):
-            dtype, shape = begins[1], json.loads(begins[2])
-            if 0 < math.prod(shape) <= len(text) and named_dtype(dtype).kind in _NUMBER_KINDS:
-                low, high = (np.full(shape, json.loads(end), dtype) for end in (begins[3], ends[1]))
-                if _box_text(dtype, shape, low, high) == text:
-                    return {"type": "Box", "dtype": dtype, "shape": shape, "low": low, "high": high}
-    form: SpaceDict = json.loads(text)
-    return form
+    if begins is None or ends is None:
+        return None
+    with suppress(ValueError, TypeError, OverflowError):
+        dtype, shape = begins[1], json.loads(begins[2])
+        if 0 < math.prod(shape) <= len(text) and named_dtype(dtype).kind in _NUMBER_KINDS:
+            low, high = (np.full(shape, json.loads(end), dtype) for end in (begins[3], ends[1]))
+            if _box_text(dtype, shape, low, high) == text:
+                return {"type": "Box", "dtype": dtype, "shape": shape, "low": low, "high": high}
+    return None
 
 
 @deserialize_space.register("Box")

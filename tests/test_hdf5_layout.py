@@ -772,7 +772,7 @@ def test_the_same_bytes_are_written_in_any_pieces(
     with EpisodeFile.create(tmp_path / "once") as file:
         file.add(buffers, BOX, BOX)
     monkeypatch.setattr(hdf5_direct, "_AT_ONCE", 24)
-    monkeypatch.setattr(hdf5_direct, "_RESERVED_BYTES", 1)
+    monkeypatch.setattr(hdf5_direct, "RESERVED_BYTES", 1)
     for most in (1, 2, 5):
         monkeypatch.setattr(hdf5_direct, "_MOST_AT_ONCE", most)
         (tmp_path / "pieces").write_bytes(b"")

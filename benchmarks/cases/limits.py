@@ -40,7 +40,7 @@ def two_files_each(dataset_id: str) -> Side:
 
     def run() -> None:
         place = work.folder(work.new_id("limit"))
-        place.mkdir(parents=True, exist_ok=True)
+        place.mkdir(parents=True)
         for number, files in enumerate(parts):
             folder = f"{place}/{number}"
             os.mkdir(folder)

@@ -146,7 +146,8 @@ def remove_broken_run_caches(repo: Repo) -> None:
     with repo.lock:
         for path in halves:
             with suppress(OSError):  # it has its name meanwhile
-                # another workspace may have the same cache, and writes one in less than that
+                # A young one may not be of the dead: a run in another workspace with the same
+                # cache may be writing it, and has given it its name before it is a second old.
                 time.sleep(max(0.0, min(1.0, path.stat().st_mtime + 1 - time.time())))
                 path.unlink()
         for folder in {*empty, *(path.parent for path in halves)}:

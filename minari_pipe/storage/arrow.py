@@ -49,6 +49,7 @@ from minari_pipe.storage.arrow_files import read_ipc, read_parquet, write_ipc, w
 from minari_pipe.storage.arrow_folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow_reading import KnownFiles
 from minari_pipe.storage.arrow_values import pa, read_column, read_tree
+from minari_pipe.storage.attributes import is_encodable
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns, subscripts
 from minari_pipe.storage.directory import DirectoryStorage
@@ -102,13 +103,11 @@ class ArrowStorage(DirectoryStorage):
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
         for root, space in (("observations", observation_space), ("actions", action_space)):
             for path, _ in space_leaves(space, (root,)):
-                try:
-                    "".join(map(str, path)).encode()  # a column has its name in UTF-8
-                except UnicodeEncodeError:
+                if not is_encodable("".join(map(str, path))):  # a column has its name in UTF-8
                     raise UnsupportedSpaceError(
                         f"the space has {subscripts(path)}; the keys of a Dict space must be "
                         "strings without lone surrogates; rename it"
-                    ) from None
+                    )
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
-from minari_pipe.files import reserve
+from minari_pipe.files import RESERVED_BYTES, reserve
 from minari_pipe.mapped import PIECE, in_pieces, touch
 from minari_pipe.storage.json_attributes import load_attributes
 
@@ -23,8 +23,6 @@ _READING = os.O_RDONLY | _BINARY
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY
 #: bytes that are joined in less time than the kernel takes for several chunks
 FEW_BYTES = 2**16
-#: from so many bytes on their place is reserved before
-_RESERVED_BYTES = 2**20
 #: chunks that the kernel takes
 _MOST_CHUNKS = 1024
 
@@ -76,7 +74,7 @@ def write_file(path: str, chunks: Chunks, *, replaces: bool = False) -> None:
     file = os.open(path, _WRITING, 0o666)
     try:
         size, written = sum(map(len, chunks)), 0
-        if size >= _RESERVED_BYTES and not replaces:
+        if size >= RESERVED_BYTES and not replaces:
             reserve(file, 0, size)
         if size > PIECE:
             for chunk in chunks:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from minari_pipe.storage.arrow_disk import FEW_BYTES, Chunks
 from minari_pipe.storage.arrow_layout import Frame, Layout
 from minari_pipe.storage.arrow_values import as_stored
-from minari_pipe.storage.segment import Apart, AttributeTable, Segment
+from minari_pipe.storage.segment import AttributeTable, Segment
 from minari_pipe.tree import Path
 
 #: of files that are put together at once, which stay in the processor's cache
@@ -32,8 +32,7 @@ def shortest_episode(segment: Segment) -> Segment:
         {'rewards': array([0.])}
     """
     first = next(segment.each())
-    pairs = zip(first.leaves, first.arrays, strict=True)
-    arrays = tuple(array[: 1 + leaf.more] for leaf, array in pairs if not isinstance(array, Apart))
+    arrays = tuple(array[: 1 + leaf.more] for leaf, array in first.pairs())
     return Segment(0, np.array([1]), segment.leaves, arrays, AttributeTable({}))
 
 
@@ -60,11 +59,7 @@ def episode_files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
 
 
 def _files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
-    leaves = {
-        _field_path(leaf.path): (leaf, array)
-        for leaf, array in zip(segment.leaves, segment.arrays, strict=True)
-        if not isinstance(array, Apart)
-    }
+    leaves = {_field_path(leaf.path): (leaf, array) for leaf, array in segment.pairs()}
     sources: list[_Source] = []
     for buffer in layout.buffers:
         leaf, array = leaves[buffer.path]

@@ -205,12 +205,17 @@ def _storable(value: Any) -> Any:
 
 
 def is_storable_text(text: str) -> bool:
-    """HDF5 strings end at the first NUL and are UTF-8, which has no lone surrogates."""
+    """HDF5 strings end at the first NUL and are UTF-8."""
+    return is_encodable(text) and "\0" not in text
+
+
+def is_encodable(text: str) -> bool:
+    """Tell whether a text can be UTF-8, which has no lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return False
-    return "\0" not in text
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from minari_pipe.checksums import Sums
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.files import require_space, reserve
+from minari_pipe.files import RESERVED_BYTES, require_space, reserve
 from minari_pipe.mapped import in_pieces, touch
 from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
 from minari_pipe.storage.columns import Columns
@@ -52,8 +52,6 @@ CHUNK_BYTES = 2**30
 #: system looks for that much memory in one piece, which may take long; and pieces
 _AT_ONCE = 2**20
 _MOST_AT_ONCE = 2**8
-#: from so many bytes on their place is reserved before
-_RESERVED_BYTES = 2**20
 #: what the root group takes for an episode at most, and what is held back on the disk
 _ROOT_BYTES = 128
 _RESERVE = 2**16
@@ -203,7 +201,7 @@ class DirectFile:
             end += blocks.nbytes
             headers[kind.places] = starts + kind.template.group
         self._require_space(end, len(segment))
-        if end - self._end >= _RESERVED_BYTES and not self._replaces:
+        if end - self._end >= RESERVED_BYTES and not self._replaces:
             reserve(self._file.fileno(), self._end, end - self._end)
         sums = self._sums and self._sums.copy()
         self._write(self._end, parts, sums)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -163,20 +163,16 @@ class Segment:
         )
 
     def parts(self, name: str) -> list[Any]:
-        """Return a column of all episodes: as a whole, or of each if its rows are apart."""
-        found = [(which, leaf) for which, leaf in enumerate(self.leaves) if leaf.path[0] == name]
-        whole = [
-            (leaf, rows)
-            for which, leaf in found
-            if not isinstance(rows := self.arrays[which], Apart)
-        ]
-        if len(whole) == len(found):
-            return [self._tree(whole)[name]]
-        places = range(len(self))
+        """Return a column of all episodes: as a whole, or of each if rows are apart."""
         return [
-            self._tree((leaf, self._rows(which, place)) for which, leaf in found)[name]
-            for place in places
+            one._tree(pair for pair in one.pairs() if pair[0].path[0] == name)[name]
+            for one in self.each()
         ]
+
+    def pairs(self) -> list[tuple[Leaf, npt.NDArray[Any]]]:
+        """Return the leaves with their rows, which are not apart; see :meth:`each`."""
+        arrays = cast("tuple[npt.NDArray[Any], ...]", self.arrays)
+        return list(zip(self.leaves, arrays, strict=True))
 
     def _rows(self, which: int, place: int) -> npt.NDArray[Any]:
         array = self.arrays[which]
