@@ -113,7 +113,7 @@ class JournalReader:
     def episodes(self, limit: int | None = None) -> Iterator[EpisodeBuffer]:
         """Yield the episodes up to the first one that is damaged; ``damage`` says so then.
 
-        The arrays can be written to, but for those that are too large to be in memory.
+        The arrays can be written to, but for those of long episodes, which are mapped.
         """
         self.file.seek(self.first)
         known, decoder = None, None
