@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import run_lockstep
@@ -22,10 +23,30 @@ class EpisodeResult:
     """Undiscounted sum of the rewards."""
     n_steps: int
     success: bool | None
-    """Whether ``info["success"]`` was true at any step; ``None`` if the info has no such key."""
+    """Whether the environment told of a success at any step; see :func:`succeeded`."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def succeeded(info: Mapping[str, Any], before: bool | None = None) -> bool | None:
+    """Whether an episode has had a success by the step that gave ``info``.
+
+    Environments tell it as ``success`` (Adroit, PointMaze, Meta-World) or as ``is_success`` (Fetch,
+    and what Stable-Baselines3 looks for); ``None`` stands for one that never does.
+
+    Args:
+        info: of a step.
+        before: what this function said of the step before.
+
+    Example:
+        >>> succeeded({}), succeeded({"success": 1.0}), succeeded({"is_success": False}, True)
+        (None, True, True)
+    """
+    for key in ("success", "is_success"):
+        if key in info:
+            return bool(before) or bool(np.any(info[key]))
+    return before
 
 
 class _Counter:
@@ -46,8 +67,8 @@ class _Counter:
     ) -> None:
         self._return += float(reward)
         self._n_steps += 1
-        if "success" in info:
-            self._success = bool(self._success) or bool(info["success"])
+        if info:
+            self._success = succeeded(info, self._success)
 
     def truncate(self) -> None:
         """A return does not change where an episode is cut."""

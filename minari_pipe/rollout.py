@@ -311,11 +311,22 @@ def run_episodes(
     """
 
     def make_sink(env: gym.Env) -> EpisodeRecorder:
-        check_space_names(env.observation_space, env.action_space)
-        if record_state:
-            return _StateRecorder(env)
-        return _Recorder(env.observation_space, env.action_space, record_infos=record_infos)
+        return make_recorder(env, record_infos=record_infos, record_state=record_state)
 
     return run_lockstep(
         make_env, make_sink, policy, episodes, seed=seed, n_envs=n_envs, on_step=on_step
     )
+
+
+def make_recorder(
+    env: gym.Env, *, record_infos: bool = False, record_state: bool = False
+) -> EpisodeRecorder:
+    """The recorder of one environment's episodes; arguments as :func:`run_episodes`.
+
+    Raises:
+        UnsupportedSpaceError: a space has a key that cannot be stored.
+    """
+    check_space_names(env.observation_space, env.action_space)
+    if record_state:
+        return _StateRecorder(env)
+    return _Recorder(env.observation_space, env.action_space, record_infos=record_infos)

@@ -23,6 +23,8 @@ from minari_pipe.errors import ConfigError, TrustError
 
 MODULES_VARIABLE = "MINARI_PIPE_TRUSTED_MODULES"
 SHA256_VARIABLE = "MINARI_PIPE_TRUSTED_SHA256"
+ADDRESSES_VARIABLE = "MINARI_PIPE_TRUSTED_ADDRESSES"
+"""Clusters and storages to which a stage may send what it runs and makes."""
 
 
 def user_config_dir() -> Path:
@@ -55,6 +57,24 @@ def is_trusted_module(name: str, *, trusted: Collection[str] = ()) -> bool:
 def is_trusted_sha256(sha256: str) -> bool:
     """Whether the user allowed the file with this sha256 to be unpickled in full."""
     return sha256.lower() in {s.lower() for s in _names(SHA256_VARIABLE, "trusted_sha256")}
+
+
+def check_address(where: str, address: str) -> None:
+    """Refuse to send anything to a place that only a file names.
+
+    Args:
+        where: the key of the config that names it.
+        address: the place.
+
+    Raises:
+        TrustError: the user does not trust it.
+    """
+    if address not in _names(ADDRESSES_VARIABLE, "trusted_addresses"):
+        raise TrustError(
+            f"{where} is {address!r} because a file says so, and the stage would send its work "
+            f"there; give it on the command line ({where}={address}), or set "
+            f"{ADDRESSES_VARIABLE}={address}"
+        )
 
 
 def how_to_trust(module: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minari_pipe.files import sha256_file
-from minari_pipe.pipeline.blocks import BlockStore
+from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
 
 
 class Maker:
@@ -25,19 +25,37 @@ class Maker:
         return {"episodes": [self.index]}
 
 
-def finish(folder: Path, n: int) -> list[dict]:
+def taken(folder: Path, index: int, maker: Maker, key: str = "key") -> dict:
+    """The block's record, made anew if it is not finished, as a scheduler does it."""
     store = BlockStore(folder, ".bin")
-    return [store.get(i, Maker(i)) for i in range(n)]
+    try:
+        found = store.find(index, key)
+    except NotFinishedError:
+        found = None
+    return store.make(index, key, maker) if found is None else found
+
+
+def finish(folder: Path, n: int) -> list[dict]:
+    return [taken(folder, i, Maker(i)) for i in range(n)]
 
 
 def test_a_finished_block_is_taken_with_its_record(tmp_path):
     first = finish(tmp_path, 3)
-    store, makers = BlockStore(tmp_path, ".bin"), [Maker(i) for i in range(3)]
-    assert [store.get(i, maker) for i, maker in enumerate(makers)] == first
-    assert store.n_reused == 3
+    makers = [Maker(i) for i in range(3)]
+    assert [taken(tmp_path, i, maker) for i, maker in enumerate(makers)] == first
     assert [maker.n_made for maker in makers] == [0, 0, 0]
     assert [r["episodes"] for r in first] == [[0], [1], [2]]
-    assert first[1]["sha256"] == sha256_file(store.path(1))
+    assert first[1]["sha256"] == sha256_file(BlockStore(tmp_path, ".bin").path(1))
+
+
+def test_a_block_of_another_config_is_made_again_and_it_is_said_why(tmp_path):
+    finish(tmp_path, 1)
+    with pytest.raises(NotFinishedError, match="of another config"):
+        BlockStore(tmp_path, ".bin").find(0, "another key")
+    maker = Maker(0)
+    taken(tmp_path, 0, maker, "another key")
+    assert maker.n_made == 1
+    assert BlockStore(tmp_path, ".bin").find(0, "another key") is not None
 
 
 def record(folder: Path, index: int) -> Path:
@@ -87,18 +105,23 @@ def test_what_is_not_whole_is_made_again(damage, tmp_path):
     expected = finish(tmp_path, 2)[0]
     content = (tmp_path / "block_00000.bin").read_bytes()
     damage(tmp_path)
-    store, maker = BlockStore(tmp_path, ".bin"), Maker(0)
-    assert store.get(0, maker) == expected
-    assert (maker.n_made, store.n_reused) == (1, 0)
+    with pytest.raises(NotFinishedError, match="damaged|gone|another config"):
+        BlockStore(tmp_path, ".bin").find(0, "key")
+    maker = Maker(0)
+    assert taken(tmp_path, 0, maker) == expected
+    assert maker.n_made == 1
     assert (tmp_path / "block_00000.bin").read_bytes() == content
-    again, maker = BlockStore(tmp_path, ".bin"), Maker(0)
-    again.get(0, maker)
-    assert (maker.n_made, again.n_reused) == (0, 1)
+    maker = Maker(0)
+    taken(tmp_path, 0, maker)
+    assert maker.n_made == 0
 
 
-def test_a_half_written_block_of_a_killed_run_is_overwritten(tmp_path):
-    (tmp_path / ".block_00000.bin.tmp").write_bytes(b"half of a much longer block" * 1000)
+def test_what_killed_processes_left_of_a_block_is_overwritten_or_removed(tmp_path):
+    for attempt in ("", "7"):
+        half = tmp_path / f".block_00000.bin.{attempt}.tmp"
+        half.write_bytes(b"half of a much longer block" * 1000)
     finish(tmp_path, 1)
+    BlockStore(tmp_path, ".bin").remove_temporaries()
     assert (tmp_path / "block_00000.bin").read_bytes() == b"block 0" * 100
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "block_00000.bin",
@@ -112,7 +135,7 @@ def test_a_block_that_cannot_be_made_leaves_nothing(tmp_path):
         raise OSError(28, os.strerror(28))
 
     with pytest.raises(OSError, match="No space left"):
-        BlockStore(tmp_path, ".bin").get(0, fail)
+        BlockStore(tmp_path, ".bin").make(0, "key", fail)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,9 +151,9 @@ def test_a_kill_between_block_and_record_costs_that_block_only(place, tmp_path, 
 
     monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
-        BlockStore(tmp_path, ".bin").get(1, Maker(1))
+        BlockStore(tmp_path, ".bin").make(1, "key", Maker(1))
     monkeypatch.undo()
-    store, makers = BlockStore(tmp_path, ".bin"), [Maker(0), Maker(1)]
+    makers = [Maker(0), Maker(1)]
     for i, maker in enumerate(makers):
-        store.get(i, maker)
+        taken(tmp_path, i, maker)
     assert [maker.n_made for maker in makers] == [0, 1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,9 +13,12 @@ from hypothesis import strategies as st
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.blocks import BlockStore
+from minari_pipe.pipeline.build import PolicyConfig
+from minari_pipe.pipeline.engines.local import LocalEngine
+from minari_pipe.pipeline.progress import Progress
+from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
-from minari_pipe.policies.base import Policy
 from minari_pipe.policies.random import RandomPolicy
 from tests.conftest import FULL
 
@@ -49,33 +51,49 @@ class Lengths(RandomPolicy):
         return {"steps": len(buffer), "findings": []}
 
 
-def run(folder: Path, policy: Policy | None = None, **changes) -> tuple[dict, BlockStore]:
-    """Collect into ``folder/out``; the index that was written, and the blocks."""
-    options = {
-        "n_episodes": None,
-        "n_steps": None,
-        "exact": False,
-        "seed": 7,
-        "block_episodes": 3,
-        "n_envs": 2,
-        "record_infos": True,
-        "record_state": False,
-    }
+class Watcher(Progress):
+    """Keeps the lines instead of printing them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        super().__init__("collect", self.lines.append)
+
+
+@pytest.fixture(autouse=True)
+def _trusted(monkeypatch):
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "tests")
+
+
+def run(folder: Path, n: int | None = None, **changes) -> tuple[dict, Watcher]:
+    """Collect with :class:`Lengths` into ``folder/out``; its index, and what was told."""
+    options = {"seed": 7, "block_episodes": 3, "n_envs": 2, "record_infos": True}
     out = folder / "out"
     out.mkdir(parents=True, exist_ok=True)
     for old in out.iterdir():
         old.unlink()
-    blocks = BlockStore(folder / "blocks", ".hdf5")
-    collect(
-        make_env=lambda: gym.make("StepIndex-v0"),
-        policy=policy or Lengths(),
-        collection=Collection(**{**options, **changes}),
-        blocks=blocks,
-        out=out,
-        files={},
-        say=lambda text: None,
-    )
-    return json.loads((out / "episodes.json").read_text()), blocks
+    watcher = Watcher()
+    with LocalEngine({}) as engine:
+        index = collect(
+            env={"id": "StepIndex-v0", "kwargs": {}, "wrappers": []},
+            policy=PolicyConfig(
+                {"_target_": "tests.test_collect_create.Lengths", "n": n}, "policy"
+            ),
+            collection=Collection(**{**options, **changes}),
+            scheduler=Scheduler(
+                engine,
+                BlockStore(folder / "blocks", ".npz"),
+                "key",
+                Limits(max_retries=0, max_failures=0, block_timeout_s=None),
+                watcher,
+                folder,
+                folder / "temporary",
+            ),
+            out=out,
+            files={},
+            progress=watcher,
+        )
+    assert json.loads((out / "episodes.json").read_text()) == index
+    return index, watcher
 
 
 def created(folder: Path) -> MinariDataset:
@@ -132,28 +150,36 @@ def test_blocks_do_not_change_the_episodes(tmp_path):
 
 
 def test_finished_blocks_are_not_collected_again(tmp_path):
-    first, blocks = run(tmp_path, n_episodes=8)
-    assert blocks.n_reused == 0
-    second, blocks = run(tmp_path, n_episodes=8)
-    assert blocks.n_reused == 3
+    first, watcher = run(tmp_path, n_episodes=8)
+    assert watcher.n_reused == 0
+    second, watcher = run(tmp_path, n_episodes=8)
+    assert watcher.n_reused == 3
     assert first == second
 
 
+def test_more_episodes_take_the_finished_blocks_of_fewer(tmp_path):
+    run(tmp_path, n_episodes=8)
+    index, watcher = run(tmp_path, n_episodes=11)
+    assert watcher.n_reused == 2
+    assert watcher.lines == ["block 2 is made again: it is of another config"]
+    assert index == run(tmp_path / "at once", n_episodes=11)[0]
+
+
 def test_all_demonstrations_are_taken_unless_fewer_are_asked_for(tmp_path):
-    assert run(tmp_path / "all", Lengths(5))[0]["total_episodes"] == 5
-    assert run(tmp_path / "few", Lengths(5), n_episodes=2)[0]["total_episodes"] == 2
+    assert run(tmp_path / "all", 5)[0]["total_episodes"] == 5
+    assert run(tmp_path / "few", 5, n_episodes=2)[0]["total_episodes"] == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"n_episodes": 6}, "collect.n_episodes is 6, the policy has 5 episodes"),
-        ({"n_steps": 99}, "collect.n_steps is 99, the policy's episodes have 16 steps"),
+        ({"n_steps": 99}, "collect.n_steps is 99, the policy's 5 episodes have 16 steps"),
     ],
 )
 def test_more_than_the_policy_has_is_refused(changes, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
-        run(tmp_path, Lengths(5), **changes)
+        run(tmp_path, 5, **changes)
 
 
 def test_a_dataset_carries_seeds_options_infos_statistics_and_metadata(tmp_path):

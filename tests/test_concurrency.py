@@ -19,7 +19,7 @@ from tests.interruption import (
     undisturbed,
 )
 
-BLOCK = {"role": "collect", "target": "minari_pipe.pipeline.blocks:BlockStore.get", "call": 2}
+BLOCK = {"role": "collect", "target": "minari_pipe.pipeline.blocks:BlockStore.make", "call": 2}
 
 
 @pytest.fixture(autouse=True)

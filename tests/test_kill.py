@@ -42,7 +42,7 @@ VICTIMS = (
 )
 N_SEEDED = 70 if FULL else len(VICTIMS)
 
-BLOCK = "minari_pipe.pipeline.blocks:BlockStore.get"
+BLOCK = "minari_pipe.pipeline.blocks:BlockStore.make"
 PHASES = {
     "in the middle of a block": {
         "role": "collect",

@@ -75,7 +75,7 @@ class Terminal:
         return self.process.wait(1)
 
 
-BLOCK = {"role": "collect", "target": "minari_pipe.pipeline.blocks:BlockStore.get", "call": 3}
+BLOCK = {"role": "collect", "target": "minari_pipe.pipeline.blocks:BlockStore.make", "call": 3}
 
 
 def test_bars_are_seen_on_a_terminal_and_go_on_where_the_killed_run_was(tmp_path):

@@ -28,7 +28,7 @@ MOMENTS = {
     "starting a stage": {"role": "collect", "target": "minari_pipe.pipeline.stage:run_stage"},
     "collecting": {
         "role": "collect",
-        "target": "minari_pipe.pipeline.blocks:BlockStore.get",
+        "target": "minari_pipe.pipeline.blocks:BlockStore.make",
         "call": 3,
     },
     "hashing": {"role": "driver", "target": "dvc.output:Output.save"},

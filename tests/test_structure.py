@@ -26,6 +26,7 @@ DEFERRED = {
     "numpy": "0.1 s, which a run without work has not for checksums",
     "psutil": "not needed by a process that only wants to be stoppable",
     "resource": "not on Windows",
+    "ray": "1.6 s, and optional",
     "requests": "0.1 s, needed only to download",
     "stable_baselines3": "imports torch",
     "torch": "2 s, needed only by policies that are networks",

@@ -11,7 +11,7 @@ from minari_pipe.files import sha256_file
 from minari_pipe.metadata import dump_metadata
 from minari_pipe.pipeline.workspace import read_json
 
-NOT_CONTENT = ("publish", "validate", "overrides", "code")
+NOT_CONTENT = ("engine", "publish", "validate", "overrides", "code")
 """Parameters that do not decide what a dataset holds."""
 
 
@@ -32,7 +32,7 @@ def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     metadata["ref_min_score"] = scores["ref_min_score"]
     metadata["ref_max_score"] = scores["ref_max_score"]
     metadata["num_episodes_average_score"] = max(
-        measured, default=params["ref_scores"]["n_episodes"]
+        measured, default=params["ref_scores"]["n_episodes"] or 0
     )
     metadata["eval_env_spec"] = (folder / "eval_env.json").read_text(encoding="utf-8").strip()
     metadata["minari_pipe"] = {
@@ -42,6 +42,10 @@ def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
         "files": made["files"],
         "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
     }
+    if made["skipped"]:
+        metadata["minari_pipe"]["skipped_blocks"] = [entry["block"] for entry in made["skipped"]]
+    if params["collect"]["keep"] == "matching":
+        metadata["minari_pipe"]["episodes_collected"] = made["n_collected"]
     return metadata
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
-@dataclass
+class NotFinishedError(Exception):
+    """A block that is there is not the one that is asked for, or is damaged; says how."""
+
+
+@dataclass(frozen=True)
 class BlockStore:
     """Files under ``folder``, each beside a record that makes it count.
 
@@ -23,36 +28,92 @@ class BlockStore:
 
     folder: Path
     suffix: str
-    n_reused: int = field(default=0, init=False)
 
     def path(self, index: int) -> Path:
+        """The file of a block."""
         return self.folder / f"block_{index:05d}{self.suffix}"
 
-    def get(self, index: int, make: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-        """The record of block ``index``; ``make`` writes its file unless it is finished.
+    def _record(self, index: int) -> Path:
+        return self.path(index).with_suffix(".json.record")
+
+    def find(self, index: int, key: str) -> dict[str, Any] | None:
+        """The record of a finished block; ``None`` if there is nothing.
 
         Args:
-            make: writes the block to the path it is given, and returns plain JSON values to keep
+            index: of the block.
+            key: hash of everything that decides its bytes.
+
+        Raises:
+            NotFinishedError: there is something, but not this block, or not whole.
+        """
+        path, record_path = self.path(index), self._record(index)
+        if not record_path.exists() and not path.exists():
+            return None
+        record = _read(record_path)
+        if record is None:
+            raise NotFinishedError("its record is damaged or not there")
+        if record["block"] != path.name or record["key"] != key:
+            raise NotFinishedError("it is of another config")
+        if not path.is_file():
+            raise NotFinishedError("its file is gone")
+        if sha256_file(path) != record["sha256"]:
+            raise NotFinishedError("its file is damaged")
+        return record
+
+    def make(
+        self, index: int, key: str, write: Callable[[Path], dict[str, Any]], *, attempt: str = ""
+    ) -> dict[str, Any]:
+        """Make a block and return its record.
+
+        Args:
+            index: of the block.
+            key: hash of everything that decides its bytes.
+            write: writes the block to the path it is given, and returns plain JSON values to keep
                 in the record.
+            attempt: tells the temporary file from those of others that make the same block.
         """
         path = self.path(index)
-        record_path = path.with_suffix(".json.record")
-        record = _read(record_path)
-        if record is not None and record["block"] == path.name and _has(path, record["sha256"]):
-            self.n_reused += 1
-            return record
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = self._temporary(index, attempt)
         temporary.unlink(missing_ok=True)
         try:
-            kept = make(temporary)
+            kept = write(temporary)
             sync_to_disk(temporary)
-            record = {**kept, "block": path.name, "sha256": sha256_file(temporary)}
+            record = {**kept, "block": path.name, "key": key, "sha256": sha256_file(temporary)}
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
-        write_atomic(record_path, dump_json({**record, "seal": _seal(record)}))
+        self._write_record(index, record)
         return record
+
+    def adopt(self, index: int, file: Path, record: dict[str, Any]) -> None:
+        """Take over a finished block's file, whose bytes are compared with its record.
+
+        Raises:
+            NotFinishedError: they are not what the record says.
+        """
+        if sha256_file(file) != record["sha256"]:
+            raise NotFinishedError("its file is damaged")
+        sync_to_disk(file)
+        os.replace(file, self.path(index))
+        self._write_record(index, record)
+
+    def _write_record(self, index: int, record: dict[str, Any]) -> None:
+        write_atomic(self._record(index), dump_record(record))
+
+    def _temporary(self, index: int, attempt: str) -> Path:
+        path = self.path(index)
+        return path.with_name(f".{path.name}.{attempt}.tmp")
+
+    def remove_temporary(self, index: int, attempt: str) -> None:
+        """Remove what a killed process left of a block."""
+        self._temporary(index, attempt).unlink(missing_ok=True)
+
+    def remove_temporaries(self) -> None:
+        """Remove what killed processes left, none of which runs any more."""
+        for path in self.folder.glob(".*.tmp"):
+            with suppress(FileNotFoundError):
+                path.unlink()
 
 
 def sync_to_disk(path: Path) -> None:
@@ -61,18 +122,28 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _has(path: Path, digest: str) -> bool:
-    return path.is_file() and sha256_file(path) == digest
+def dump_record(record: dict[str, Any]) -> str:
+    """The text of a record, sealed against damage."""
+    return dump_json({**record, "seal": _seal(record)})
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """A whole record without its seal, or ``None``."""
     try:
-        record = read_json(path)
-        seal = record.pop("seal")
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return parse_record(read_json(path))
+    except (OSError, ValueError):
         return None
-    return record if seal == _seal(record) else None
+
+
+def parse_record(found: Any) -> dict[str, Any]:
+    """What :func:`dump_record` wrote, without the seal.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    if isinstance(found, dict) and found.pop("seal", None) == _seal(found):
+        return found
+    raise ValueError("the seal is broken")
 
 
 def _seal(record: dict[str, Any]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +78,33 @@ def make_policy(
         return found(**arguments)
     except TypeError as exc:
         raise ConfigError(f"{where}: {exc}") from exc
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """A policy as plain values, from which each process makes its own."""
+
+    config: dict[str, Any]
+    """As under ``policy``."""
+    where: str
+    """The key of ``config``, for messages."""
+    trained: str | None = None
+    """Folder below the workspace that the training stage filled, if there is one."""
+
+    def make(self, root: Path) -> Policy:
+        """The policy; arguments and errors as :func:`make_policy`.
+
+        A process keeps the last one that it made: a network need not be built for each block.
+        """
+        text = json.dumps([self.config, self.where, self.trained, str(root)], sort_keys=True)
+        return _made(text)
+
+
+@functools.lru_cache(maxsize=1)
+def _made(text: str) -> Policy:
+    config, where, trained, root = json.loads(text)
+    folder = Path(root) / trained if trained else None
+    return make_policy(config, where=where, root=Path(root), trained=folder)
 
 
 def _source(config: dict[str, Any], root: Path) -> Source:

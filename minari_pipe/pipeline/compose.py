@@ -46,7 +46,7 @@ def conf_dir() -> Path:
     return own if own.is_dir() else packaged_conf()
 
 
-GROUPS = ("dataset", "policy")
+GROUPS = ("dataset", "engine", "policy")
 """Folders of ``conf/`` from which a file is chosen."""
 
 _HYDRA = re.compile(r"[+~]*hydra\b")

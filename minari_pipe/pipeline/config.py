@@ -53,15 +53,33 @@ class EvaluationEnvironment:
 
 
 @dataclass
+class Until:
+    """Which episodes match, all that is given being so, and how many of them are wanted."""
+
+    n_episodes: Optional[int] = None
+    """Collect until so many episodes match."""
+    success: Optional[bool] = None
+    """The environment told of a success (``success`` or ``is_success`` in its info)."""
+    min_return: Optional[float] = None
+    max_return: Optional[float] = None
+
+
+@dataclass
 class Collect:
     n_episodes: Optional[int] = None
+    """So many episodes; beside ``until``, the most that are tried."""
     n_steps: Optional[int] = None
-    """Whole episodes until there are at least that many steps."""
+    """Whole episodes until those that are kept have at least that many steps."""
     exact: bool = False
     """With ``n_steps``: cut the last episode, so that there are exactly that many."""
+    until: Until = field(default_factory=Until)
+    keep: str = "all"
+    """``matching``: only the episodes that match ``until`` become the dataset."""
+    on_error: str = "fail"
+    """``skip``: go on without a block that failed for good, and say so in the metadata."""
     seed: int = 0
     block_episodes: int = 100
-    """Episodes in a block, the unit that a killed run does not do again."""
+    """Episodes in a block, the unit that workers share out and a killed run does not do again."""
     n_envs: int = 8
     """Environments that step in lockstep; decides the batch of a policy's network."""
     record_infos: bool = False
@@ -71,7 +89,10 @@ class Collect:
 
 @dataclass
 class ReferenceScores:
-    n_episodes: int = 100
+    n_episodes: Optional[int] = None
+    """100 if not given; with ``max_stderr``, the most that are measured."""
+    max_stderr: Optional[float] = None
+    """Episodes are added until the standard error of each mean is below."""
     seed: int = 1000
     """Another default than the collection's: the scores are measured on unseen episodes."""
     n_envs: int = 8
@@ -101,6 +122,28 @@ class Publish:
     replace: bool = False
     """Install over a dataset in the Minari root that is not a draft of this pipeline; heeded only
     on the command line, since a config may come from a stranger."""
+
+
+@dataclass
+class Engine:
+    """What runs the blocks; decides how long that takes, and no byte of the result."""
+
+    name: str = "local"
+    """``local``, ``processes`` or ``ray``: choose one with ``engine=NAME``."""
+    n_workers: Optional[int] = None
+    """Blocks that run at a time; as many as there are processors if not given."""
+    max_retries: int = 2
+    """Further attempts at a block that failed."""
+    max_failures: int = 100
+    """Failed attempts at all blocks together, after which the run fails."""
+    block_timeout_s: Optional[float] = None
+    """Seconds that an attempt at a block may take."""
+    address: Optional[str] = None
+    """``ray``: the cluster, HOST:PORT or ray://HOST:PORT; one of this machine alone if not given.
+    Heeded only on the command line, since a config may come from a stranger."""
+    storage: Optional[str] = None
+    """``ray``: where nodes without a common disk put their blocks, such as s3://BUCKET/FOLDER.
+    Heeded only on the command line."""
 
 
 @dataclass
@@ -166,6 +209,7 @@ class Config:
     env: Environment = field(default_factory=Environment)
     policy: Any = MISSING
     collect: Collect = field(default_factory=Collect)
+    engine: Engine = field(default_factory=Engine)
     ref_scores: ReferenceScores = field(default_factory=ReferenceScores)
     validate: Validate = field(default_factory=Validate)
     publish: Publish = field(default_factory=Publish)
@@ -176,6 +220,8 @@ SECTIONS = {
     "author": Author,
     "env": Environment,
     "collect": Collect,
+    "collect.until": Until,
+    "engine": Engine,
     "ref_scores": ReferenceScores,
     "ref_scores.eval_env": EvaluationEnvironment,
     "validate": Validate,

@@ -35,6 +35,7 @@ from minari_pipe.pipeline.workspace import (
     is_checkout,
     read_json,
 )
+from minari_pipe.trust import ADDRESSES_VARIABLE
 
 
 def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> None:
@@ -62,6 +63,7 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
         check_before(dataset_id, root, replace=replace)
         tell_versions(name, recorded or {}, params, root)
         graph.sync(name, params, overrides, root)
+        _trust_told_addresses(params["engine"], overrides)
         try:
             ran = _reproduce(name, root)
         except MinariPipeError:
@@ -109,6 +111,17 @@ def _told_to_replace(params: dict[str, Any], overrides: list[str]) -> bool:
     """
     told = any(re.match(r"\+*publish(\.replace)?=", override) for override in overrides)
     return told and bool(params["publish"]["replace"])
+
+
+def _trust_told_addresses(engine: dict[str, Any], overrides: list[str]) -> None:
+    """Trust a cluster and a storage that this very command line names; stages heed no others."""
+    told = [os.environ.get(ADDRESSES_VARIABLE, "")]
+    for key in ("address", "storage"):
+        if engine[key] is not None and any(
+            re.match(rf"\+*engine\.{key}=", override) for override in overrides
+        ):
+            told.append(engine[key])
+    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, told))
 
 
 def _keep_places() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline import closure
+from minari_pipe.pipeline.engines import find_engine
 from minari_pipe.pipeline.uses import Use, policies, sources, targets, trains
 from minari_pipe.pipeline.workspace import (
     PACKAGE,
@@ -22,6 +23,7 @@ from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.trust import check_target, split_target
 
 _LONGEST_NAME = 200
+_SCORE_EPISODES = 100
 OUTPUT_FOLDERS = ("dataset", "episodes", "train", "train_expert")
 """What the stages make anew below ``pipelines/NAME``."""
 SB3_PACKAGES = ("stable-baselines3", "torch")
@@ -71,9 +73,12 @@ def recorded(config: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]
 
 
 def _filled(config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` with the evaluation environment where it follows from the collection's."""
-    eval_env = _evaluation_env(config["env"], config["ref_scores"]["eval_env"])
-    return {**config, "ref_scores": {**config["ref_scores"], "eval_env": eval_env}}
+    """``config`` with what follows from other keys: the evaluation's environment and length."""
+    scores = dict(config["ref_scores"])
+    scores["eval_env"] = _evaluation_env(config["env"], scores["eval_env"])
+    if scores["n_episodes"] is None and scores["max_stderr"] is None:
+        scores["n_episodes"] = _SCORE_EPISODES
+    return {**config, "ref_scores": scores}
 
 
 def _evaluation_env(env: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -280,6 +285,8 @@ def _check_values(params: dict[str, Any]) -> None:
         ("collect.n_steps", collect["n_steps"]),
         ("collect.block_episodes", collect["block_episodes"]),
         ("collect.n_envs", collect["n_envs"]),
+        ("collect.until.n_episodes", collect["until"]["n_episodes"]),
+        ("engine.n_workers", params["engine"]["n_workers"]),
         ("ref_scores.n_episodes", scores["n_episodes"]),
         ("ref_scores.n_envs", scores["n_envs"]),
     ):
@@ -292,6 +299,23 @@ def _check_values(params: dict[str, Any]) -> None:
         value = params["validate"][key]
         if value is not None and not 0 <= value < float("inf"):
             raise ConfigError(f"validate.{key} is {value}; expected 0 or more")
+    _check_collect(collect)
+    demonstrations = str(params["policy"].get("_target_", "")).endswith(".DemonstrationPolicy")
+    rules = (collect["n_episodes"], collect["n_steps"], collect["until"]["n_episodes"])
+    if rules == (None, None, None) and not demonstrations:
+        raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
+    _check_engine(params["engine"])
+    if scores["max_stderr"] is not None and not scores["max_stderr"] > 0:
+        raise ConfigError(f"ref_scores.max_stderr is {scores['max_stderr']}; expected above 0")
+    if scores["expert"] is None and scores["ref_max_score"] is None:
+        raise ConfigError(
+            "no ref_scores.expert and no ref_scores.ref_max_score; choose an expert with "
+            "`- /policy@ref_scores.expert: NAME`, use the policy itself with "
+            "ref_scores.expert='${policy}', or declare the score"
+        )
+
+
+def _check_collect(collect: dict[str, Any]) -> None:
     if collect["n_episodes"] is not None and collect["n_steps"] is not None:
         raise ConfigError(
             "collect.n_episodes and collect.n_steps are both given; keep one, e.g. "
@@ -299,12 +323,44 @@ def _check_values(params: dict[str, Any]) -> None:
         )
     if collect["exact"] and collect["n_steps"] is None:
         raise ConfigError("collect.exact=true needs collect.n_steps")
-    demonstrations = str(params["policy"].get("_target_", "")).endswith(".DemonstrationPolicy")
-    if collect["n_episodes"] is None and collect["n_steps"] is None and not demonstrations:
-        raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
-    if scores["expert"] is None and scores["ref_max_score"] is None:
+    for key, choices in (("keep", ("all", "matching")), ("on_error", ("fail", "skip"))):
+        if collect[key] not in choices:
+            raise ConfigError(
+                f"collect.{key} is {collect[key]!r}; expected {' or '.join(choices)}"
+                f".{did_you_mean(collect[key], choices)}"
+            )
+    until = collect["until"]
+    conditions = [key for key in ("success", "min_return", "max_return") if until[key] is not None]
+    needs = [
+        *(["collect.until.n_episodes"] if until["n_episodes"] is not None else []),
+        *(["collect.keep=matching"] if collect["keep"] == "matching" else []),
+    ]
+    if needs and not conditions:
         raise ConfigError(
-            "no ref_scores.expert and no ref_scores.ref_max_score; choose an expert with "
-            "`- /policy@ref_scores.expert: NAME`, use the policy itself with "
-            "ref_scores.expert='${policy}', or declare the score"
+            f"{needs[0]} needs to know which episodes match; set collect.until.success, "
+            f".min_return or .max_return"
         )
+    if conditions and not needs:
+        raise ConfigError(
+            f"collect.until.{conditions[0]} decides nothing alone; set collect.until.n_episodes, "
+            f"to collect until so many match, or collect.keep=matching"
+        )
+    if until["n_episodes"] is not None and collect["n_steps"] is not None:
+        raise ConfigError(
+            "collect.n_steps and collect.until.n_episodes are both given; keep one, e.g. "
+            "collect.n_steps=null"
+        )
+
+
+def _check_engine(engine: dict[str, Any]) -> None:
+    find_engine(engine["name"])
+    for key in ("max_retries", "max_failures"):
+        if engine[key] < 0:
+            raise ConfigError(f"engine.{key} is {engine[key]}; expected 0 or more")
+    if engine["block_timeout_s"] is not None and not engine["block_timeout_s"] > 0:
+        raise ConfigError(
+            f"engine.block_timeout_s is {engine['block_timeout_s']}; expected above 0, or null"
+        )
+    for key in ("address", "storage"):
+        if engine[key] is not None and engine["name"] != "ray":
+            raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine['name']}")

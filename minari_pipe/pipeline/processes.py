@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -71,14 +71,42 @@ def stop_with_ancestors() -> None:
     except (psutil.Error, OSError):  # gone while we looked
         os._exit(143)
 
+    _watch(watched)
+
+
+def end_with(driver: str) -> None:
+    """Let this process, and all that it started, end as soon as ``driver`` is gone.
+
+    Args:
+        driver: its :func:`identity`.
+    """
+    _watch([driver])
+
+
+def _watch(watched: list[str]) -> None:
     def watch() -> None:
         while all(is_alive(w) for w in watched):
             time.sleep(_POLL_SECONDS)
-        os._exit(143)
+        end_tree(os.getpid())
 
     if not all(is_alive(w) for w in watched):
-        os._exit(143)
+        end_tree(os.getpid())
     threading.Thread(target=watch, name="watch-ancestors", daemon=True).start()
+
+
+def end_tree(pid: int) -> None:
+    """Kill a process and all that it started, such as a server of an environment.
+
+    This process itself exits, as if by SIGTERM.
+    """
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for child in [*process.children(recursive=True), process]:
+            if child.pid != os.getpid():
+                with suppress(psutil.Error):
+                    child.kill()
+    if pid == os.getpid():
+        os._exit(143)
 
 
 @contextmanager

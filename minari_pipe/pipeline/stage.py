@@ -5,7 +5,6 @@ DVC runs a stage as ``python -m minari_pipe.pipeline.stages.STAGE NAME`` at the 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import importlib.metadata
 import os
@@ -13,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,12 +21,13 @@ from typing import Any, NoReturn
 
 import yaml
 
-from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.errors import ConfigError
 from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.blocks import sync_to_disk
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
 from minari_pipe.pipeline.stopping import Stopped, stop_on_signals
 from minari_pipe.pipeline.swap import copy_tree
+from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.workspace import (
     STATE,
     check_pipeline_name,
@@ -77,18 +77,24 @@ class StageRun:
         Named by everything that decides the stage's bytes, so that a rerun finds only its own.
         """
         base = self.root / STATE / "work" / self.name / self.stage
-        scratch = base / self._key()
+        scratch = base / self.key()
         if not scratch.is_dir():
             shutil.rmtree(base, ignore_errors=True)  # of other parameters or other code
             scratch.mkdir(parents=True)
         return scratch
 
-    def _key(self) -> str:
+    def key(self, *, without: Collection[str] = ()) -> str:
+        """Hash of everything that decides the stage's bytes.
+
+        Args:
+            without: parameters that are left out, such as ``collect.n_episodes``.
+        """
         entry = _load_yaml(self.folder / "dvc.yaml")["stages"][self.stage]
         digest = hashlib.sha256()
         for keys in entry["params"]:
             for names in keys.values():
-                digest.update(dump_json({n: _lookup(self.params, n) for n in names}).encode())
+                values = {n: _without(n, _lookup(self.params, n), without) for n in names}
+                digest.update(dump_json(values).encode())
         for dep in entry.get("deps", []):
             path = self.root / dep
             files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
@@ -172,23 +178,8 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
     except (Exception, SystemExit) as exc:
         if debug:
             raise
-        _tell_error(stage, _one_line(exc))
+        _tell_error(stage, told(exc))
         return 1
-
-
-def _one_line(exc: BaseException) -> str:
-    """What to tell the user of an exception that ends a stage."""
-    if isinstance(exc, MinariPipeError):
-        return str(exc)
-    if isinstance(exc, OSError):
-        full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-        return f"the disk is full: {exc}" if full else str(exc)
-    if isinstance(exc, MemoryError):
-        return "out of memory"
-    if isinstance(exc, SystemExit):
-        return f"the policy or the environment called sys.exit({exc.code!r})"
-    # Of the user's policy or environment, or a fault of ours.
-    return f"{type(exc).__name__}: {exc}; --debug shows where"
 
 
 def _tell_error(stage: str, text: str) -> None:
@@ -202,7 +193,7 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
     crashes the process (seen with HDF5 2.0.0).
     """
 
-    def told(exc: BaseException | None) -> None:
+    def tell(exc: BaseException | None) -> None:
         text = str(exc)
         if isinstance(exc, RuntimeError) and "write failed" in text:
             file = re.search(r"filename = '([^']*)'", text)
@@ -215,11 +206,11 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
             os._exit(1)
 
     def on_unraisable(lost: Any) -> None:
-        told(lost.exc_value)
+        tell(lost.exc_value)
         unraisable(lost)
 
     def on_exception(kind: type[BaseException], exc: BaseException, trace: Any) -> None:
-        told(exc)  # Cython prints what it cannot raise
+        tell(exc)  # Cython prints what it cannot raise
         excepthook(kind, exc, trace)
 
     unraisable, sys.unraisablehook = sys.unraisablehook, on_unraisable
@@ -261,6 +252,12 @@ def _load_yaml(path: Path) -> Any:
         raise ConfigError(
             f"no file {path}; run python -m minari_pipe +dataset=NAME, which writes it"
         ) from exc
+
+
+def _without(name: str, value: Any, without: Collection[str]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: part for key, part in value.items() if f"{name}.{key}" not in without}
 
 
 def _lookup(params: dict[str, Any], dotted: str) -> Any:

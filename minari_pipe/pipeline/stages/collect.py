@@ -3,202 +3,286 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-from tqdm import tqdm
-
 from minari_pipe.environments import spec_json
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.build import environment_factory, make_policy, source_hashes
+from minari_pipe.pipeline.build import PolicyConfig, environment_factory, source_hashes
+from minari_pipe.pipeline.collection import CollectBlock, Count, Stop, Until
+from minari_pipe.pipeline.engines import make_engine
+from minari_pipe.pipeline.progress import Progress
+from minari_pipe.pipeline.scheduler import Scheduler, Skipped, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.swap import copy_file
-from minari_pipe.pipeline.workspace import dump_json
+from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.policies.base import Policy
-from minari_pipe.rollout import run_episodes
+from minari_pipe.rollout import require_time_limit
 from minari_pipe.spaces import serialize_space
-from minari_pipe.storage.hdf5_file import EpisodeFile
+
+SUFFIX = ".npz"
+HOW_MUCH = ("n_episodes", "n_steps", "exact", "until", "keep", "on_error")
+"""Keys of ``collect`` on which a block's bytes do not depend, but through its own parameters."""
 
 
 @dataclass(frozen=True)
 class Collection:
     """How much to collect, and how; the keys of ``collect`` in the config."""
 
-    n_episodes: int | None
-    n_steps: int | None
-    exact: bool
-    seed: int
-    block_episodes: int
-    n_envs: int
-    record_infos: bool
-    record_state: bool
+    n_episodes: int | None = None
+    n_steps: int | None = None
+    exact: bool = False
+    until: Until = field(default_factory=Until)
+    keep: str = "all"
+    on_error: str = "fail"
+    seed: int = 0
+    block_episodes: int = 100
+    n_envs: int = 8
+    record_infos: bool = False
+    record_state: bool = False
+
+    @property
+    def stop(self) -> Stop:
+        """When there are enough episodes, if their number does not say so."""
+        return Stop(self.n_steps, self.until.n_episodes)
 
 
 def collect(
     *,
-    make_env: Callable[[], gym.Env],
-    policy: Policy,
+    env: dict[str, Any],
+    policy: PolicyConfig,
     collection: Collection,
-    blocks: BlockStore,
+    scheduler: Scheduler,
     out: Path,
     files: dict[str, str],
-    say: Callable[[str], None],
-) -> None:
+    progress: Progress,
+) -> dict[str, Any]:
     """Collect episodes and copy them into ``out``.
 
-    Writes ``out/block_*.hdf5`` (episodes in the layout of the standard), and ``out/episodes.json``:
-    spaces, env_spec, totals, where the last episode is cut, and what the policy reports of each
-    episode.
+    Writes ``out/block_*.npz`` (:mod:`minari_pipe.storage.block_file`), and ``out/episodes.json``:
+    spaces, env_spec, totals, how many episodes of each block count, where the last episode is cut,
+    which blocks are missing, and what the policy reports of each episode.
 
     Args:
-        make_env: makes the environment.
+        env: the keys of ``env`` in the config.
         policy: see :class:`policies.base.Policy`.
         collection: how much to collect.
-        blocks: finished blocks of this very collection are taken from here.
+        scheduler: makes the blocks; finished blocks of this very collection are taken.
         out: an empty folder.
         files: sha256 of the files that the policy was made from.
-        say: tells the user one line.
+        progress: is told how far it is.
+
+    Returns:
+        What ``out/episodes.json`` holds.
 
     Raises:
-        ConfigError: more episodes are asked for than the policy can make.
+        ConfigError: more episodes are asked for than the policy can make, or than match.
         UnsupportedSpaceError: the environment has a space that the standard cannot store.
-        InvalidEpisodeError: the environment or the policy failed in an episode.
+        MinariPipeError: a block failed for good; names the block, the episode and the step.
     """
-    n_episodes = _n_episodes(policy, collection)
-    described = _described(make_env)  # first, so that what cannot be stored is not collected
-    limit = math.inf if collection.n_steps is None else collection.n_steps
-    episodes: list[dict[str, Any]] = []
-    used: list[str] = []
-    n_steps = 0
-    total = n_episodes if n_episodes is not None else collection.n_steps
-    unit = "episode" if n_episodes is not None else "step"
-    with tqdm(total=total, desc="collect", unit=unit, disable=None) as bar:
-        for index in itertools.count():
-            first = index * collection.block_episodes
-            last = first + collection.block_episodes
-            numbers = range(first, last if n_episodes is None else min(last, n_episodes))
-            if not numbers or n_steps >= limit:
+    made = policy.make(scheduler.root)
+    n_episodes = _n_episodes(made, collection)
+    described = _described(env, scheduler.root)  # first: what cannot be stored is not collected
+    works = _works(env, policy, collection, n_episodes)
+    ahead = None if n_episodes is None or collection.stop != Stop() else n_episodes
+    taken = _Taken(collection)
+    progress.begin(_total(n_episodes, collection), _unit(n_episodes, collection))
+    with progress:
+        for record in scheduler.records(works, ahead=ahead):
+            if isinstance(record, Skipped):
+                taken.skipped.append({"block": record.index, "reason": record.reason})
+                progress.skipped(record.index, record.reason)
+                continue
+            n = taken.take(record)
+            progress.finished(record["episodes"][:n], taken.count)
+            name = str(record["block"])
+            copy_file(scheduler.store.folder / name, out / name)
+            if collection.stop.is_met(taken.count):
                 break
-
-            def make(path: Path, numbers: range = numbers, left: float = limit - n_steps) -> dict:
-                return _write_block(path, make_env, policy, collection, numbers, left, bar, unit)
-
-            n_before = blocks.n_reused
-            record = blocks.get(index, make)
-            if blocks.n_reused > n_before:
-                steps = sum(e["n_steps"] for e in record["episodes"])
-                bar.update(len(record["episodes"]) if unit == "episode" else steps)
-            episodes += record["episodes"]
-            n_steps += sum(e["n_steps"] for e in record["episodes"])
-            copy_file(blocks.path(index), out / blocks.path(index).name)
-            used.append(blocks.path(index).name)
-    if collection.n_steps is not None and n_steps < limit:
-        raise ConfigError(
-            f"collect.n_steps is {collection.n_steps}, the policy's episodes have {n_steps} steps"
-        )
-    cut = n_steps - limit if collection.exact and n_steps > limit else 0
-    if cut:
-        episodes[-1] = {**episodes[-1], "n_steps": int(episodes[-1]["n_steps"] - cut)}
-    if blocks.n_reused:
-        say(f"{blocks.n_reused} of {len(used)} blocks were finished before")
-    index_file = {
-        "blocks": used,
-        "cut_last_episode_to": episodes[-1]["n_steps"] if cut else None,
-        "total_episodes": len(episodes),
-        "total_steps": sum(e["n_steps"] for e in episodes),
-        **described,
-        "files": files,
-        "reports": [e["report"] for e in episodes if e["report"] is not None],
-    }
-    (out / "episodes.json").write_text(dump_json(index_file), encoding="utf-8")
-    say(f"{index_file['total_episodes']} episodes, {index_file['total_steps']} steps")
+    index = {**taken.index(), **described, "files": files}
+    (out / "episodes.json").write_text(dump_json(index), encoding="utf-8")
+    return index
 
 
-def _described(make_env: Callable[[], gym.Env]) -> dict[str, Any]:
-    env = make_env()
-    try:
-        assert env.spec is not None
+@dataclass
+class _Taken:
+    """What of the blocks becomes the dataset, in the order of the episodes."""
+
+    collection: Collection
+    count: Count = field(default_factory=Count)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+    _blocks: list[dict[str, Any]] = field(default_factory=list)
+    _reports: list[dict[str, Any]] = field(default_factory=list)
+    _n_collected: int = 0
+    _last: int = 0
+
+    def take(self, record: dict[str, Any]) -> int:
+        """Take the episodes of the next block until there are enough; how many those are."""
+        n = n_kept = 0
+        for episode in record["episodes"]:
+            n += 1
+            self.count.add(episode["n_steps"], kept=episode["kept"], matches=episode["matches"])
+            if episode["kept"]:
+                n_kept += 1
+                self._last = episode["n_steps"]
+                if episode["report"] is not None:
+                    self._reports.append(episode["report"])
+            if self.collection.stop.is_met(self.count):
+                break
+        self._n_collected += n
+        self._blocks.append({"name": record["block"], "n_episodes": n_kept})
+        return n
+
+    def index(self) -> dict[str, Any]:
+        """What ``episodes.json`` says of it.
+
+        Raises:
+            ConfigError: it is less than was asked for.
+        """
+        collection, count = self.collection, self.count
+        found = f"the policy's {self._n_collected} episodes"
+        if collection.n_steps is not None and count.n_steps < collection.n_steps:
+            raise ConfigError(
+                f"collect.n_steps is {collection.n_steps}, {found} have {count.n_steps} steps"
+            )
+        wanted = collection.until.n_episodes
+        if wanted is not None and count.n_matching < wanted:
+            raise ConfigError(
+                f"collect.until.n_episodes is {wanted}, of {found} {count.n_matching} match "
+                f"collect.until; raise collect.n_episodes, which is the most that are tried"
+            )
+        if not count.n_kept:
+            missing = f" and {len(self.skipped)} blocks failed" if self.skipped else ""
+            raise ConfigError(
+                f"there is nothing to make a dataset of: none of {found} is kept{missing}"
+            )
+        cut = count.n_steps - collection.n_steps if collection.n_steps is not None else 0
+        cut_to = self._last - cut if collection.exact and cut else None
         return {
-            "env_spec": spec_json(env.spec),
-            "observation_space": serialize_space(env.observation_space),
-            "action_space": serialize_space(env.action_space),
+            "blocks": self._blocks,
+            "cut_last_episode_to": cut_to,
+            "total_episodes": count.n_kept,
+            "total_steps": count.n_steps - (cut if cut_to is not None else 0),
+            "n_collected": self._n_collected,
+            "skipped": self.skipped,
+            "reports": self._reports,
+        }
+
+
+def _works(
+    env: dict[str, Any], policy: PolicyConfig, collection: Collection, n_episodes: int | None
+) -> Iterator[CollectBlock]:
+    for first in itertools.count(0, collection.block_episodes):
+        last = first + collection.block_episodes
+        if n_episodes is not None:
+            last = min(last, n_episodes)
+        if first >= last:
+            return
+        yield CollectBlock(
+            env=env,
+            policy=policy,
+            first=first,
+            last=last,
+            seed=collection.seed,
+            n_envs=collection.n_envs,
+            record_infos=collection.record_infos,
+            record_state=collection.record_state,
+            until=collection.until,
+            keeps_all=collection.keep == "all",
+            stop=collection.stop,
+        )
+
+
+def _total(n_episodes: int | None, collection: Collection) -> int | None:
+    stop = collection.stop
+    return stop.n_steps or stop.n_matching or n_episodes
+
+
+def _unit(n_episodes: int | None, collection: Collection) -> str:
+    if collection.stop.n_steps is not None:
+        return "step"
+    return "episode" if collection.stop.n_matching is None else "match"
+
+
+def _described(env: dict[str, Any], root: Path) -> dict[str, Any]:
+    made = environment_factory(env, root)()
+    try:
+        require_time_limit(made)
+        assert made.spec is not None
+        return {
+            "env_spec": spec_json(made.spec),
+            "observation_space": serialize_space(made.observation_space),
+            "action_space": serialize_space(made.action_space),
         }
     finally:
-        env.close()
+        made.close()
 
 
 def _n_episodes(policy: Policy, collection: Collection) -> int | None:
+    """How many episodes are run at most; ``None`` if another rule says when to stop."""
     offered = policy.n_episodes()
     if offered is not None and (collection.n_episodes or 0) > offered:
         raise ConfigError(
             f"collect.n_episodes is {collection.n_episodes}, the policy has {offered} episodes"
         )
-    if collection.n_episodes is None and collection.n_steps is None:
-        return offered
     return collection.n_episodes if collection.n_episodes is not None else offered
 
 
-def _write_block(
-    path: Path,
-    make_env: Callable[[], gym.Env],
-    policy: Policy,
-    collection: Collection,
-    numbers: range,
-    left: float,
-    bar: tqdm,
-    unit: str,
-) -> dict[str, Any]:
-    """Run the episodes ``numbers`` into ``path`` until there are ``left`` steps.
+def skipped_before(path: Path, key: str) -> frozenset[int]:
+    """The blocks that the dataset lacks which is made again.
 
-    Returns what to remember of each episode.
+    Args:
+        path: the file that :func:`main` wrote, committed with the pipeline.
+        key: of the collection; a list of another one says nothing of this.
     """
-    episodes: list[dict[str, Any]] = []
-    with EpisodeFile.create(path) as file:
-        for number, buffer in zip(
-            numbers,
-            run_episodes(
-                make_env,
-                policy,
-                numbers,
-                seed=collection.seed,
-                n_envs=collection.n_envs,
-                record_infos=collection.record_infos,
-                record_state=collection.record_state,
-                on_step=bar.update if unit == "step" else lambda n: None,
-            ),
-            strict=True,
-        ):
-            report = policy.finish(number, buffer)
-            file.append(buffer)
-            episodes.append({"episode": number, "n_steps": len(buffer), "report": report})
-            left -= len(buffer)
-            if unit == "episode":
-                bar.update()
-            if left <= 0:
-                break
-    return {"episodes": episodes}
+    if not path.is_file():
+        return frozenset()
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("key") != key:
+        return frozenset()
+    return frozenset(int(entry["block"]) for entry in found["skipped"])
 
 
 def main(run: StageRun) -> None:
     """The command: parameters in, ``episodes/`` out."""
     params = run.params
     trained = run.folder / "train" if params["policy"].get("train") else None
-    policy = make_policy(params["policy"], where="policy", root=run.root, trained=trained)
-    with run.output("episodes") as out:
-        collect(
-            make_env=environment_factory(params["env"], run.root),
+    policy = PolicyConfig(
+        params["policy"], "policy", str(trained.relative_to(run.root)) if trained else None
+    )
+    settings = dict(params["collect"])
+    collection = Collection(**{**settings, "until": Until(**settings["until"])})
+    skips = collection.on_error == "skip"
+    list_of_skipped = run.folder / "skipped.json"
+    progress = Progress("collect", run.say)
+    key = run.key(without=[f"collect.{name}" for name in HOW_MUCH])
+    with run.output("episodes") as out, make_engine(params["engine"]) as engine:
+        scheduler = make_scheduler(
+            run,
+            engine,
+            "blocks",
+            SUFFIX,
+            key,
+            progress,
+            skips=skips,
+            skipped_before=skipped_before(list_of_skipped, key) if skips else frozenset(),
+        )
+        index = collect(
+            env=params["env"],
             policy=policy,
-            collection=Collection(**params["collect"]),
-            blocks=BlockStore(run.scratch / "blocks", ".hdf5"),
+            collection=collection,
+            scheduler=scheduler,
             out=out,
             files=source_hashes(params["policy"], run.root, trained),
-            say=run.say,
+            progress=progress,
         )
+    if skips:
+        write_atomic(list_of_skipped, dump_json({"key": key, "skipped": index["skipped"]}))
+    progress.tell_reused(len(index["blocks"]))
+    kept = "" if collection.keep == "all" else f", kept of {index['n_collected']}"
+    run.say(f"{index['total_episodes']} episodes, {index['total_steps']} steps{kept}")
 
 
 if __name__ == "__main__":

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, read_json
 from minari_pipe.spaces import deserialize_space
+from minari_pipe.storage.block_file import read_block
 from minari_pipe.storage.hdf5 import HDF5Storage
-from minari_pipe.storage.hdf5_file import EpisodeFile
-from minari_pipe.storage.writer import Lasting
+from minari_pipe.storage.writer import Lasting, buffer_of
 from minari_pipe.tree import map_leaves
 
 
@@ -49,50 +53,57 @@ def create(
         action_space=action_space,
         env_spec=gym.envs.registration.EnvSpec.from_json(index["env_spec"]),
     )
-    rows: list[tuple[int, float, int]] = []
+    rows: list[tuple[float, int]] = []
 
     def counted() -> Iterator[EpisodeBuffer]:
-        for buffer in _read(episodes, index, observation_space, action_space):
-            rows.append((len(rows), float(buffer.rewards.sum()), len(buffer)))
+        for buffer in _read(episodes, index):
+            rows.append((float(buffer.rewards.sum()), len(buffer)))
             yield buffer
 
     storage.update_episodes(Lasting(counted()))
     storage.update_metadata(_metadata(dataset, author))
     # Beside the data, so that validate and publish need not read the blocks again.
-    provenance = {"files": index["files"], "reports": index["reports"]}
+    provenance = {key: index[key] for key in ("files", "reports", "skipped", "n_collected")}
     (out / "provenance.json").write_text(dump_json(provenance), encoding="utf-8")
     with returns.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["episode", "return", "n_steps"])
-        writer.writerows((i, repr(value), n) for i, value, n in rows)
-    mean = sum(value for _, value, _ in rows) / len(rows)
+        writer.writerows((i, repr(value), n) for i, (value, n) in enumerate(rows))
+    mean = sum(value for value, _ in rows) / len(rows)
     say(f"{len(rows)} episodes, mean return {mean:.2f}")
 
 
-def _read(
-    episodes: Path, index: dict[str, Any], observation_space: gym.Space, action_space: gym.Space
-) -> Iterator[EpisodeBuffer]:
-    """The episodes of all blocks, one in memory at a time; the last cut where the index says."""
-    left = index["total_episodes"]
-    for name in index["blocks"]:
-        with EpisodeFile.open(episodes / name) as file:
-            for i in range(len(file)):
-                data = file.read(i, observation_space, action_space)
-                extra = file.episode_metadata(i)
-                buffer = EpisodeBuffer(
-                    seed=extra.get("seed"),
-                    options=extra.get("options"),
-                    observations=data.observations,
-                    actions=data.actions,
-                    rewards=data.rewards,
-                    terminations=data.terminations,
-                    truncations=data.truncations,
-                    infos=data.infos,
-                    metadata={k: v for k, v in extra.items() if k == "infos_filled"},
-                )
-                left -= 1
-                cut = index["cut_last_episode_to"]
-                yield cut_episode(buffer, cut) if left == 0 and cut is not None else buffer
+def _read(episodes: Path, index: dict[str, Any]) -> Iterator[EpisodeBuffer]:
+    """The episodes of all blocks, one segment in memory at a time; the last cut where it says.
+
+    One by one, though blocks hold many at a time: where a block ends must not show in the dataset.
+    """
+    left, cut = index["total_episodes"], index["cut_last_episode_to"]
+    for block in index["blocks"]:
+        n = 0
+        for buffer in itertools.islice(_episodes(episodes / block["name"]), block["n_episodes"]):
+            n, left = n + 1, left - 1
+            yield cut_episode(buffer, cut) if left == 0 and cut is not None else buffer
+        if n < block["n_episodes"]:
+            raise CorruptDatasetError(
+                f"{episodes / block['name']} has {n} episodes, episodes.json says "
+                f"{block['n_episodes']}; remove {episodes}, and the same command collects again"
+            )
+
+
+def _episodes(path: Path) -> Iterator[EpisodeBuffer]:
+    computed = reward_statistics(np.zeros(1)).keys()  # which the storage adds again
+    for part in read_block(path):
+        if isinstance(part, EpisodeBuffer):
+            yield replace(part, metadata=_without(part.metadata, computed))
+            continue
+        for place in range(len(part)):
+            own = _without(part.attributes[place], computed)
+            yield buffer_of({"infos": {}, **part.columns(place)}, own)
+
+
+def _without(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in attributes.items() if key not in names}
 
 
 def cut_episode(buffer: EpisodeBuffer, n_steps: int) -> EpisodeBuffer:

@@ -3,78 +3,102 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+import itertools
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from tqdm import tqdm
 
 from minari_pipe.environments import registered_horizon, spec_json
-from minari_pipe.evaluation import EpisodeResult, evaluate
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.build import environment_factory, make_policy, source_hashes
+from minari_pipe.evaluation import EpisodeResult
+from minari_pipe.pipeline.build import PolicyConfig, environment_factory, source_hashes
+from minari_pipe.pipeline.engines import make_engine
+from minari_pipe.pipeline.engines.base import Engine
+from minari_pipe.pipeline.measurement import MeasureBlock
+from minari_pipe.pipeline.progress import Progress
+from minari_pipe.pipeline.scheduler import Scheduler, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.uses import expert_training
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
-from minari_pipe.policies.base import Policy
+from minari_pipe.rollout import require_time_limit
 from minari_pipe.scores import ReferenceScore
 
 BLOCK_EPISODES = 25
+HOW_MUCH = ("n_episodes", "max_stderr", "ref_min_score", "ref_max_score")
+"""Keys of ``ref_scores`` on which a block's bytes do not depend, but through its own parameters."""
+
+POLICIES = {"ref_min": "random", "ref_max": "expert"}
 
 
 @dataclass(frozen=True)
 class Measurement:
     """How a reference score is measured."""
 
-    n_episodes: int
+    n_episodes: int | None
+    """At most so many; ``None`` for as many as ``max_stderr`` needs."""
+    max_stderr: float | None
+    """Episodes are added, block by block, until the standard error of the mean is below."""
     seed: int
     n_envs: int
 
+    def is_met(self, results: list[EpisodeResult]) -> bool:
+        """Whether the standard error is small enough."""
+        if self.max_stderr is None:
+            return False
+        score = ReferenceScore.from_returns([r.episode_return for r in results])
+        return score.n > 1 and score.stderr < self.max_stderr
+
 
 def measure(
-    make_env: Callable[[], gym.Env],
-    policy: Policy,
+    env: dict[str, Any],
+    policy: PolicyConfig,
     measurement: Measurement,
-    blocks: BlockStore,
-    *,
-    name: str,
+    scheduler: Scheduler,
+    progress: Progress,
 ) -> list[EpisodeResult]:
-    """Results of ``measurement.n_episodes`` episodes of ``policy``, block by block.
+    """Results of the episodes of ``policy`` that a measurement needs, block by block.
 
     Args:
-        make_env: makes the evaluation environment.
+        env: the keys of ``ref_scores.eval_env`` in the config.
         policy: see :class:`policies.base.Policy`.
         measurement: how many episodes, and how.
-        blocks: finished blocks of this very measurement are taken from here.
-        name: what the progress bar says.
+        scheduler: makes the blocks; finished blocks of this very measurement are taken.
+        progress: is told how far it is.
+
+    Raises:
+        MinariPipeError: a block failed for good; names the block, the episode and the step.
     """
+    policy.make(scheduler.root)  # first, so that what is wrong with it is told once
     results: list[EpisodeResult] = []
     n = measurement.n_episodes
-    with tqdm(total=n, desc=f"ref_scores ({name})", unit="episode", disable=None) as bar:
-        for index, first in enumerate(range(0, n, BLOCK_EPISODES)):
-            numbers = range(first, min(first + BLOCK_EPISODES, n))
-
-            def make(path: Path, numbers: range = numbers) -> dict[str, Any]:
-                found = []
-                for result in evaluate(
-                    make_env,
-                    policy,
-                    numbers,
-                    seed=measurement.seed,
-                    n_envs=measurement.n_envs,
-                ):
-                    found.append(result.to_json())
-                    bar.update()
-                path.write_text(dump_json(found), encoding="utf-8")
-                return {}
-
-            blocks.get(index, make)
-            results += [EpisodeResult(**r) for r in read_json(blocks.path(index))]
-            bar.update(len(results) - bar.n)
+    ahead = n if measurement.max_stderr is None else None
+    progress.begin(n, "episode")
+    with progress:
+        for record in scheduler.records(_works(env, policy, measurement), ahead=ahead):
+            assert isinstance(record, dict)  # nothing is skipped here
+            found = read_json(scheduler.store.folder / str(record["block"]))
+            results += [EpisodeResult(**r) for r in found]
+            progress.finished(
+                [{"n_steps": r["n_steps"], "return": r["episode_return"]} for r in found]
+            )
+            if measurement.is_met(results):
+                break
     return results
+
+
+def _works(
+    env: dict[str, Any], policy: PolicyConfig, measurement: Measurement
+) -> Iterator[MeasureBlock]:
+    for first in itertools.count(0, BLOCK_EPISODES):
+        last = first + BLOCK_EPISODES
+        if measurement.n_episodes is not None:
+            last = min(last, measurement.n_episodes)
+        if first >= last:
+            return
+        yield MeasureBlock(env, policy, first, last, measurement.seed, measurement.n_envs)
 
 
 def summary(results: list[EpisodeResult], measurement: Measurement) -> dict[str, Any]:
@@ -107,13 +131,64 @@ def horizon_warning(eval_env: dict[str, Any]) -> str | None:
     )
 
 
+def _policy(run: StageRun, key: str) -> tuple[dict[str, Any], Path | None]:
+    """The config of the policy behind a reference score, and the folder of its training, if any."""
+    if key == "ref_min":
+        return {"_target_": "minari_pipe.policies.RandomPolicy"}, None
+    scores = run.params["ref_scores"]
+    config = dict(scores["expert"])
+    if "deterministic" in config:
+        config["deterministic"] = scores["deterministic"]
+    trained = expert_training(run.params)
+    return config, run.folder / trained[0] if trained else None
+
+
+def _measured(
+    run: StageRun,
+    engine: Engine,
+    name: str,
+    config: dict[str, Any],
+    folder: Path | None,
+    measurement: Measurement,
+) -> list[EpisodeResult]:
+    """Measure one policy, and say what came of it."""
+    policy = PolicyConfig(
+        config, "ref_scores.expert", str(folder.relative_to(run.root)) if folder else None
+    )
+    progress = Progress(f"ref_scores ({name})", run.say)
+    key = run.key(without=[f"ref_scores.{key}" for key in HOW_MUCH])
+    scheduler = make_scheduler(run, engine, name, ".json", key, progress)
+    results = measure(
+        run.params["ref_scores"]["eval_env"], policy, measurement, scheduler, progress
+    )
+    score = ReferenceScore.from_returns([r.episode_return for r in results])
+    reused = progress.n_reused
+    also = f" ({reused} blocks were finished before)" if reused else ""
+    run.say(f"{name} {score.mean:.2f} +- {score.std:.2f} over {score.n} episodes{also}")
+    return results
+
+
+def _missed(name: str, results: list[EpisodeResult], measurement: Measurement) -> str | None:
+    """What to say where the episodes were too few for the standard error that is wanted."""
+    if measurement.max_stderr is None or measurement.is_met(results):
+        return None
+    score = ReferenceScore.from_returns([r.episode_return for r in results])
+    return (
+        f"the {name} policy's mean return has a standard error of {score.stderr:.4g} after "
+        f"{score.n} episodes, ref_scores.max_stderr is {measurement.max_stderr:g}; raise "
+        f"ref_scores.n_episodes, or leave it out"
+    )
+
+
 def main(run: StageRun) -> None:
     """The command: parameters in, ``ref_scores.json`` and ``ref_returns.csv`` out."""
     scores = run.params["ref_scores"]
     eval_env = scores["eval_env"]
-    measurement = Measurement(scores["n_episodes"], scores["seed"], scores["n_envs"])
-    make_env = environment_factory(eval_env, run.root)
-    env = make_env()
+    measurement = Measurement(
+        scores["n_episodes"], scores["max_stderr"], scores["seed"], scores["n_envs"]
+    )
+    env = environment_factory(eval_env, run.root)()
+    require_time_limit(env)
     assert env.spec is not None
     found: dict[str, Any] = {
         # Lists, because `dvc metrics show` makes a column of everything else.
@@ -124,37 +199,30 @@ def main(run: StageRun) -> None:
     env_spec = spec_json(env.spec)
     env.close()
     rows: list[tuple[Any, ...]] = []
-    random = {"_target_": "minari_pipe.policies.RandomPolicy"}
-    for key, name, config in (
-        ("ref_min", "random", random),
-        ("ref_max", "expert", scores["expert"]),
-    ):
-        declared = scores[f"{key}_score"]
-        if declared is not None:
-            found[f"{key}_score"] = float(declared)
-            found[key] = {"mean": float(declared), "declared": True}
-            continue
-        if "deterministic" in config:
-            config = {**config, "deterministic": scores["deterministic"]}
-        trained = [run.folder / stage for stage in expert_training(run.params)]
-        folder = trained[0] if trained and key == "ref_max" else None
-        policy = make_policy(config, where="ref_scores.expert", root=run.root, trained=folder)
-        blocks = BlockStore(run.scratch / name, ".json")
-        results = measure(make_env, policy, measurement, blocks, name=name)
-        found[key] = {
-            **summary(results, measurement),
-            "policy": [str(config["_target_"])],
-            "files": [source_hashes(config, run.root, folder)],
-        }
-        found[f"{key}_score"] = found[key]["mean"]
-        rows += [
-            (name, r.episode, r.seed, repr(r.episode_return), r.n_steps, r.success) for r in results
-        ]
-        reused = f" ({blocks.n_reused} blocks were finished before)" if blocks.n_reused else ""
-        run.say(
-            f"{name} {found[key]['mean']:.2f} +- {found[key]['std']:.2f} "
-            f"over {len(results)} episodes{reused}"
-        )
+    measured = [key for key in POLICIES if scores[f"{key}_score"] is None]
+    for key in POLICIES.keys() - measured:
+        declared = float(scores[f"{key}_score"])
+        found[f"{key}_score"] = declared
+        found[key] = {"mean": declared, "declared": True}
+    with make_engine(run.params["engine"]) if measured else nullcontext() as engine:
+        for key in measured:
+            name = POLICIES[key]
+            config, folder = _policy(run, key)
+            assert engine is not None
+            results = _measured(run, engine, name, config, folder, measurement)
+            found[key] = {
+                **summary(results, measurement),
+                "policy": [str(config["_target_"])],
+                "files": [source_hashes(config, run.root, folder)],
+            }
+            found[f"{key}_score"] = found[key]["mean"]
+            rows += [
+                (name, r.episode, r.seed, repr(r.episode_return), r.n_steps, r.success)
+                for r in results
+            ]
+            if missed := _missed(name, results, measurement):
+                run.say(f"warning: {missed}")
+                found["warnings"].append(missed)
     if len(rows) and (warning := horizon_warning(eval_env)):
         run.say(f"warning: {warning}")
         found["warnings"].append(warning)

@@ -45,8 +45,14 @@ def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _provenance(folder: Path) -> dict[str, Any]:
+    found = read_json(folder / "dataset" / "provenance.json")
+    assert isinstance(found, dict)
+    return found
+
+
 def _reports(folder: Path) -> list[dict[str, Any]]:
-    reports = read_json(folder / "dataset" / "provenance.json")["reports"]
+    reports = _provenance(folder)["reports"]
     assert isinstance(reports, list)
     return reports
 
@@ -60,7 +66,16 @@ def _reported(folder: Path) -> list[Finding]:
     ]
     warnings = read_json(folder / "ref_scores.json")["warnings"]
     path = "metadata / eval_env_spec"
-    return found + [Finding("warning", "ref_scores", path, text) for text in warnings]
+    found += [Finding("warning", "ref_scores", path, text) for text in warnings]
+    return found + [
+        Finding(
+            "warning",
+            "collect",
+            "metadata / minari_pipe / skipped_blocks",
+            f"block {entry['block']} is left out (collect.on_error=skip): {entry['reason']}",
+        )
+        for entry in _provenance(folder)["skipped"]
+    ]
 
 
 def _gaps(folder: Path) -> dict[str, float] | None:

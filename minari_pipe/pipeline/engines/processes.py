@@ -1,0 +1,161 @@
+"""The engine ``processes``: blocks side by side in processes of this machine.
+
+Each worker is a pool of one process, so that a process that dies or has to be ended takes no
+other block with it, and it is known whose it was.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+
+from minari_pipe.pipeline.engines.base import Call, Engine, Outcome
+from minari_pipe.pipeline.processes import end_tree, end_with, identity
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+"""The environment of a worker: workers share the cores, and one thread rounds in one way."""
+
+# Workers are forked from one process that has imported what all need, and started no thread.
+_FORKS = sys.platform == "linux"
+_PRELOADED = ["minari_pipe.pipeline.work"]
+_PR_SET_PDEATHSIG = 1
+
+
+class ProcessesEngine(Engine):
+    """Runs calls in processes that live as long as the engine, and no longer than this one."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """Start nothing yet: a worker begins with its first call.
+
+        Args:
+            settings: the keys of ``engine`` in the config; without ``n_workers`` there are as many
+                as this process may use cores.
+        """
+        self.n_workers = settings["n_workers"] or usable_cores()
+        self._context = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
+        if _FORKS:
+            self._context.set_forkserver_preload(_PRELOADED)
+        self._idle: list[_Worker] = []
+        self._busy: dict[int, _Worker] = {}
+
+    def submit(self, ticket: int, call: Call) -> None:
+        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        self._busy[ticket] = worker
+        try:
+            worker.run(call)
+        except BrokenProcessPool:  # it died while it had nothing to do
+            worker.end()
+            self._busy[ticket] = worker = _Worker(self._context)
+            worker.run(call)
+
+    def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
+        futures = {worker.future: ticket for ticket, worker in self._busy.items()}
+        done, _ = concurrent.futures.wait(
+            futures, seconds, return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        found = []
+        for ticket in sorted(futures[future] for future in done):
+            worker = self._busy.pop(ticket)
+            try:
+                found.append((ticket, worker.future.result()))
+                self._idle.append(worker)
+            except BrokenProcessPool:
+                worker.end()
+                found.append((ticket, Outcome(error=DIED)))
+        return found
+
+    def cancel(self, ticket: int) -> None:
+        worker = self._busy.pop(ticket, None)
+        if worker is not None:
+            worker.end()
+
+    def close(self) -> None:
+        for worker in (*self._idle, *self._busy.values()):
+            worker.end()
+        self._idle, self._busy = [], {}
+
+
+DIED = "its process died, killed or crashed (is there too little memory?)"
+"""What is said of a block whose worker is gone."""
+
+
+class _Worker:
+    """A pool of one process."""
+
+    def __init__(self, context: Any) -> None:
+        self._pool = ProcessPoolExecutor(
+            1, context, initializer=_begin, initargs=(identity(psutil.Process()),)
+        )
+        with _for_children():
+            self._pid: Future[int] = self._pool.submit(os.getpid)
+        self.future: Future[Outcome] = Future()
+
+    def run(self, call: Call) -> None:
+        with _for_children():
+            self.future = self._pool.submit(call)
+
+    def end(self) -> None:
+        """Kill the process and all that it started."""
+        with suppress(concurrent.futures.CancelledError, BrokenProcessPool, TimeoutError):
+            end_tree(self._pid.result(timeout=0))
+        # One that has not said its number yet ends when its pool is gone.
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _for_children() -> Iterator[None]:
+    """What a process that starts inside inherits.
+
+    Signals of the terminal wait until it has told that it does not care for them, and the current
+    folder is not where it looks for modules: it may be a stranger's.
+    """
+    asked = {**ONE_THREAD, "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in asked}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    os.environ.update(asked)
+    # Sockets have their place there, whose names may have no more than 107 bytes.
+    folder, tempfile.tempdir = tempfile.tempdir, None
+    try:
+        yield
+    finally:
+        tempfile.tempdir = folder
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _begin(driver: str) -> None:
+    """The first that a worker does: it ends with its driver, which alone hears of signals."""
+    os.environ.pop("PYTHONSAFEPATH", None)  # not for the processes that an environment starts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    if _FORKS:  # also where C code never lets the thread run that looks after the driver
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with(driver)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use; a job of Slurm has fewer than its machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,305 @@
+"""Gives blocks to an engine and their records back in order: retries, time limits, failures.
+
+The same for every engine. Which blocks there are, and which of them count, depends on nothing that
+happens here: the order in which blocks end, their retries and the number of workers leave no trace
+in what is made of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
+from minari_pipe.pipeline.engines.base import Engine, Outcome
+from minari_pipe.pipeline.work import BlockCall, Tally, Work
+from minari_pipe.pipeline.workspace import STATE
+
+if TYPE_CHECKING:
+    from minari_pipe.pipeline.stage import StageRun
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When the scheduler gives up; the keys of ``engine`` in the config."""
+
+    max_retries: int
+    """Further attempts at a block that failed."""
+    max_failures: int
+    """Failed attempts at all blocks together, after which the run fails."""
+    block_timeout_s: float | None
+    """Seconds that an attempt may take."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A block that failed for good, where the config says to go on without it."""
+
+    index: int
+    reason: str
+
+
+class Watcher(Protocol):
+    """Is told what happens, for whoever waits."""
+
+    def running(self, tallies: list[Tally]) -> None:
+        """How far the blocks are that run now."""
+
+    def failed(self, index: int, reason: str, *, retry: int, of: int) -> None:
+        """An attempt at a block failed; another one follows, number ``retry`` of ``of``."""
+
+    def ignored(self, index: int, reason: str) -> None:
+        """A block on disk is not the one that is wanted, and is made again."""
+
+    def reused(self, index: int) -> None:
+        """A block was finished by an earlier run."""
+
+
+@dataclass
+class _Attempt:
+    index: int
+    work: Work
+    key: str
+    retries: int = 0
+    started: float = 0.0
+    tally: Path | None = None
+
+
+@dataclass
+class Scheduler:
+    """Makes blocks of ``work`` with an engine; finished ones are taken from ``store``."""
+
+    engine: Engine
+    store: BlockStore
+    key: str
+    """Hash of everything that decides the blocks' bytes beside their own parameters."""
+    limits: Limits
+    watcher: Watcher
+    root: Path
+    """The workspace."""
+    temporary: Path
+    """Folder for files that are of no use later."""
+    skips: bool = False
+    """Go on without a block that failed for good, instead of failing."""
+    skipped_before: frozenset[int] = frozenset()
+    """Blocks that are not even tried, because the dataset that is made again lacks them."""
+    _n_failures: int = field(default=0, init=False)
+    _n_tickets: int = field(default=0, init=False)
+
+    def records(
+        self, works: Iterable[Work], *, ahead: int | None = None
+    ) -> Iterator[dict[str, Any] | Skipped]:
+        """Yield the record of each block, in the order of ``works``.
+
+        Whoever stops asking stops the blocks that still run.
+
+        Args:
+            works: of block 0, 1, ...; may be endless, then with ``ahead``.
+            ahead: how many blocks may be begun beyond the first that is not finished; as many as
+                there are workers by default, which is right where nobody knows how many are
+                needed.
+
+        Raises:
+            MinariPipeError: a block failed for good; what is finished stays.
+        """
+        self.store.remove_temporaries()
+        ahead = ahead or self.engine.n_workers
+        waiting = enumerate(works)
+        again: list[tuple[int, _Attempt]] = []  # a heap by index
+        running: dict[int, _Attempt] = {}
+        done: dict[int, dict[str, Any] | Skipped] = {}
+        due, last = 0, None
+        try:
+            while True:
+                while len(running) < self.engine.n_workers:
+                    attempt = None
+                    if again:
+                        _, attempt = heapq.heappop(again)
+                    elif last is None and len(running) + len(done) + len(again) < ahead + 1:
+                        index, work = next(waiting, (None, None))
+                        if index is None or work is None:
+                            last = True
+                            break
+                        attempt = self._first_attempt(index, work, done)
+                        if attempt is None:
+                            continue
+                    else:
+                        break
+                    self._submit(attempt, running)
+                while due in done:
+                    yield done.pop(due)
+                    due += 1
+                if last and not running and not again and not done:
+                    return
+                if running:
+                    self._wait(running, again, done)
+        finally:
+            for ticket, attempt in running.items():
+                self.engine.cancel(ticket)
+                self._clean(ticket, attempt)
+
+    def _first_attempt(
+        self, index: int, work: Work, done: dict[int, dict[str, Any] | Skipped]
+    ) -> _Attempt | None:
+        """What to run for a block; ``None`` if it is done."""
+        if index in self.skipped_before:
+            done[index] = Skipped(index, "skipped as before")
+            return None
+        key = block_key(self.key, work)
+        try:
+            record = self.store.find(index, key)
+        except NotFinishedError as exc:
+            self.watcher.ignored(index, str(exc))
+            record = None
+        if record is not None:
+            self.watcher.reused(index)
+            done[index] = record
+            return None
+        return _Attempt(index, work, key)
+
+    def _submit(self, attempt: _Attempt, running: dict[int, _Attempt]) -> None:
+        ticket = self._n_tickets
+        self._n_tickets += 1
+        attempt.started = time.monotonic()
+        if self.engine.shares_disk and not self.engine.in_process:
+            self.temporary.mkdir(parents=True, exist_ok=True)
+            attempt.tally = self.temporary / f"tally-{ticket}"
+        running[ticket] = attempt
+        call = BlockCall(
+            self.store,
+            attempt.index,
+            attempt.key,
+            attempt.work,
+            str(ticket),
+            self.root,
+            tally=attempt.tally,
+            tell=(lambda tally: self.watcher.running([tally])) if self.engine.in_process else None,
+            temporary=self.temporary,
+        )
+        self.engine.submit(ticket, call)
+
+    def _wait(
+        self,
+        running: dict[int, _Attempt],
+        again: list[tuple[int, _Attempt]],
+        done: dict[int, dict[str, Any] | Skipped],
+    ) -> None:
+        for ticket, outcome in self.engine.wait(POLL_SECONDS):
+            attempt = running.pop(ticket)
+            if outcome.value is not None:
+                done[attempt.index] = outcome.value
+            else:
+                self._clean(ticket, attempt)
+                self._failed(attempt, outcome, again, done)
+        if not self.engine.in_process:
+            self.watcher.running([Tally.read(a.tally) for a in running.values() if a.tally])
+        limit = self.limits.block_timeout_s
+        for ticket, attempt in list(running.items()):
+            if limit is not None and time.monotonic() - attempt.started > limit:
+                self.engine.cancel(ticket)
+                del running[ticket]
+                reason = f"it did not end within {limit:g} s (engine.block_timeout_s)"
+                if attempt.tally is not None:
+                    n = Tally.read(attempt.tally).n_episodes
+                    reason += f", {attempt.work.name_of(n)} or one beside it hangs or is slow"
+                self._clean(ticket, attempt)
+                self._failed(attempt, Outcome(error=reason), again, done)
+
+    def _failed(
+        self,
+        attempt: _Attempt,
+        outcome: Outcome,
+        again: list[tuple[int, _Attempt]],
+        done: dict[int, dict[str, Any] | Skipped],
+    ) -> None:
+        self._n_failures += 1
+        reason = f"block {attempt.index}: {outcome.error}"
+        if outcome.final:
+            raise MinariPipeError(str(outcome.error))
+        if self._n_failures > self.limits.max_failures:
+            raise MinariPipeError(
+                f"{self._n_failures} attempts at blocks failed, more than "
+                f"engine.max_failures={self.limits.max_failures}; the last: {reason}"
+            )
+        if attempt.retries < self.limits.max_retries:
+            attempt.retries += 1
+            self.watcher.failed(
+                attempt.index,
+                str(outcome.error),
+                retry=attempt.retries,
+                of=self.limits.max_retries,
+            )
+            heapq.heappush(again, (attempt.index, attempt))
+            return
+        tries = attempt.retries + 1
+        text = f"{reason} (failed {tries} time{'s' if tries > 1 else ''})"
+        if not self.skips:
+            raise MinariPipeError(text)
+        done[attempt.index] = Skipped(attempt.index, str(outcome.error))
+
+    def _clean(self, ticket: int, attempt: _Attempt) -> None:
+        if self.engine.shares_disk:
+            self.store.remove_temporary(attempt.index, str(ticket))
+        if attempt.tally is not None:
+            attempt.tally.unlink(missing_ok=True)
+
+
+def block_key(key: str, work: Work) -> str:
+    """Hash of everything that decides a block's bytes.
+
+    Args:
+        key: what all blocks have in common.
+        work: of the block, a dataclass of plain values.
+    """
+    own = json.dumps(asdict(work), sort_keys=True)  # type: ignore[call-overload]
+    return hashlib.sha256(f"{key}\n{type(work).__name__}\n{own}".encode()).hexdigest()[:20]
+
+
+def make_scheduler(
+    run: StageRun,
+    engine: Engine,
+    name: str,
+    suffix: str,
+    key: str,
+    watcher: Watcher,
+    *,
+    skips: bool = False,
+    skipped_before: frozenset[int] = frozenset(),
+) -> Scheduler:
+    """What makes a stage's blocks called ``name``, in a folder of their own.
+
+    Finished blocks wait there until ``dvc.lock`` records the outputs that they went into.
+
+    Args:
+        run: of the stage.
+        engine: runs them.
+        name: of the folder.
+        suffix: of a block's file.
+        key: what decides the bytes of all blocks, see :meth:`StageRun.key`.
+        watcher: is told what happens.
+        skips: go on without a block that failed for good.
+        skipped_before: blocks that are not tried.
+    """
+    settings = run.params["engine"]
+    names = ("max_retries", "max_failures", "block_timeout_s")
+    folder = run.root / STATE / "work" / run.name / f"{run.stage}.blocks" / name
+    return Scheduler(
+        engine,
+        BlockStore(folder, suffix),
+        key,
+        Limits(**{n: settings[n] for n in names}),
+        watcher,
+        run.root,
+        run.temporary / "tmp",
+        skips=skips,
+        skipped_before=skipped_before,
+    )

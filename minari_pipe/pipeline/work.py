@@ -1,0 +1,146 @@
+"""What runs in a worker: one block, from its parameters to its file, and no exception out of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import (
+    ConfigError,
+    MissingDependencyError,
+    TrustError,
+    UnsupportedSpaceError,
+)
+from minari_pipe.pipeline.blocks import BlockStore
+from minari_pipe.pipeline.engines.base import Outcome
+from minari_pipe.pipeline.telling import told
+
+_MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
+_SECONDS_BETWEEN_TALLIES = 0.2
+_TALLY = struct.Struct("<qqd")
+
+
+@dataclass
+class Tally:
+    """How far a block is, for whoever waits for it."""
+
+    path: Path | None = None
+    """Where to write it, for another process."""
+    tell: Callable[[Tally], None] | None = None
+    n_episodes: int = 0
+    """Those that are finished, in the order of their numbers."""
+    n_steps: int = 0
+    return_sum: float = 0.0
+    _told: float = 0.0
+
+    def step(self, n: int) -> None:
+        """Count environment steps."""
+        self.n_steps += n
+        now = time.monotonic()
+        if now - self._told > _SECONDS_BETWEEN_TALLIES:
+            self._told = now
+            if self.tell is not None:
+                self.tell(self)
+            if self.path is not None:
+                self._write(self.path)
+
+    def _write(self, path: Path) -> None:
+        # Not flushed, and whole or not: a reader may come in between, and asks again.
+        with suppress(OSError):
+            path.write_bytes(_TALLY.pack(self.n_episodes, self.n_steps, self.return_sum))
+
+    def episode(self, episode_return: float) -> None:
+        """Count a finished episode."""
+        self.n_episodes += 1
+        self.return_sum += episode_return
+
+    @classmethod
+    def read(cls, path: Path) -> Tally:
+        """What was told last; nothing if that is being written."""
+        try:
+            n_episodes, n_steps, return_sum = _TALLY.unpack(path.read_bytes())
+        except (OSError, struct.error):
+            return cls()
+        return cls(n_episodes=n_episodes, n_steps=n_steps, return_sum=return_sum)
+
+
+class Work(ABC):
+    """Writes one block; an instance is a frozen dataclass of plain values, which decide its bytes.
+
+    It makes everything anew that can carry a state from one block to the next.
+    """
+
+    @abstractmethod
+    def write(self, path: Path, tally: Tally, root: Path) -> dict[str, Any]:
+        """Write the block.
+
+        Args:
+            path: its file.
+            tally: is told how far it is.
+            root: the workspace, from which the names in the parameters are looked up.
+
+        Returns:
+            Plain JSON values to keep in the block's record.
+        """
+
+    @abstractmethod
+    def name_of(self, n_finished: int) -> str:
+        """What to call the episode that runs once so many are finished."""
+
+
+@dataclass(frozen=True)
+class BlockCall:
+    """One attempt at a block, which an engine runs somewhere."""
+
+    store: BlockStore
+    index: int
+    key: str
+    work: Work
+    attempt: str
+    root: Path
+    tally: Path | None = None
+    """Where to say how far it is."""
+    tell: Callable[[Tally], None] | None = None
+    """Whom to tell it, in the same process."""
+    temporary: Path | None = None
+    """Folder for the files that environments leave behind."""
+
+    def __call__(self) -> Outcome:
+        """Make the block; what is raised becomes an outcome with one line of text."""
+        if self.temporary is not None:
+            self.temporary.mkdir(parents=True, exist_ok=True)
+            tempfile.tempdir = str(self.temporary)
+        try:
+            tally = Tally(self.tally, self.tell)
+            record = self.store.make(
+                self.index,
+                self.key,
+                lambda path: self.work.write(path, tally, self.root),
+                attempt=self.attempt,
+            )
+            return Outcome(value=record)
+        except (Exception, SystemExit) as exc:
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                traceback.print_exc(file=sys.stderr)
+            return Outcome(error=told(exc), final=_is_final(exc))
+        finally:
+            if self.tally is not None:
+                self.tally.unlink(missing_ok=True)
+
+
+def _is_final(exc: BaseException) -> bool:
+    """Whether another attempt would fail for the same reason."""
+    if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return isinstance(exc, _MISTAKES)
