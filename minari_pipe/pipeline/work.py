@@ -43,6 +43,7 @@ class Tally:
     n_steps: int = 0
     return_sum: float = 0.0
     _told: float = 0.0
+    _file: int | None = None
 
     def step(self, n: int) -> None:
         """Count environment steps."""
@@ -50,20 +51,30 @@ class Tally:
         now = time.monotonic()
         if now - self._told > _SECONDS_BETWEEN_TALLIES:
             self._told = now
+            self._write()
             if self.tell is not None:
                 self.tell(self)
-            if self.path is not None:
-                self._write(self.path)
-
-    def _write(self, path: Path) -> None:
-        # Not flushed, and whole or not: a reader may come in between, and asks again.
-        with suppress(OSError):
-            path.write_bytes(_TALLY.pack(self.n_episodes, self.n_steps, self.return_sum))
 
     def episode(self, episode_return: float) -> None:
         """Count a finished episode."""
         self.n_episodes += 1
         self.return_sum += episode_return
+        self._write()  # at once: of a block that hangs, the episode is to be named
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        with suppress(OSError):
+            if self._file is None:
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.pwrite(self._file, _TALLY.pack(self.n_episodes, self.n_steps, self.return_sum), 0)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._file is not None:
+            os.close(self._file)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
     @classmethod
     def read(cls, path: Path) -> Tally:
@@ -121,8 +132,8 @@ class BlockCall:
         if self.temporary is not None:
             self.temporary.mkdir(parents=True, exist_ok=True)
             tempfile.tempdir = str(self.temporary)
+        tally = Tally(self.tally, self.tell)
         try:
-            tally = Tally(self.tally, self.tell)
             record = self.store.make(
                 self.index,
                 self.key,
@@ -135,8 +146,7 @@ class BlockCall:
                 traceback.print_exc(file=sys.stderr)
             return Outcome(error=told(exc), final=_is_final(exc))
         finally:
-            if self.tally is not None:
-                self.tally.unlink(missing_ok=True)
+            tally.close()
 
 
 def _is_final(exc: BaseException) -> bool:

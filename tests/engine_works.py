@@ -1,0 +1,70 @@
+"""Blocks of work for the tests of engines and of the scheduler, importable in every worker."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.pipeline.engines.local import LocalEngine
+from minari_pipe.pipeline.work import Tally, Work
+
+
+@dataclass(frozen=True)
+class Text(Work):
+    """Writes a text; fails as often as ``trouble`` says, told apart by files in ``root``."""
+
+    text: str
+    trouble: str = ""
+    n_failures: int = 1
+
+    def name_of(self, n_finished: int) -> str:
+        return f"episode {n_finished}"
+
+    def write(self, path: Path, tally: Tally, root: Path) -> dict[str, Any]:
+        tally.step(3)
+        tally.episode(1.0)
+        path.write_text(self.text)
+        if self.trouble == "environment":
+            return {"text": os.environ.get(self.text)}
+        failures = root / f"failures of {self.text}"
+        with failures.open("a") as file:
+            file.write("x")
+        if self.trouble and failures.stat().st_size <= self.n_failures:
+            _fail(self.trouble, root)
+        return {"text": self.text, "pid": os.getpid()}
+
+
+def _fail(trouble: str, root: Path) -> None:
+    if trouble == "raises":
+        raise InvalidEpisodeError("episode 7, step 2: RuntimeError: no battery")
+    if trouble == "mistake":
+        raise ConfigError("policy is 'x'")
+    if trouble == "full":
+        raise OSError(28, os.strerror(28))
+    if trouble == "exits":
+        raise SystemExit(3)
+    if trouble == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if trouble == "hangs":
+        (root / "hanging").write_text(str(os.getpid()))
+        time.sleep(600)
+    raise AssertionError(trouble)
+
+
+class ShuffledEngine(LocalEngine):
+    """Runs what waits in an order drawn from a seed, as many workers at once would."""
+
+    def __init__(self, n_workers: int, seed: int) -> None:
+        super().__init__({})
+        self.n_workers = n_workers
+        self._rng = random.Random(seed)
+
+    def wait(self, seconds: float) -> list[tuple[int, Any]]:
+        ticket, call = self._waiting.pop(self._rng.randrange(len(self._waiting)))
+        return [(ticket, call())]

@@ -1,0 +1,147 @@
+"""The scheduler: order, retries, limits of time and failures, what is taken and what is redone."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.pipeline.blocks import BlockStore
+from minari_pipe.pipeline.engines.base import Engine
+from minari_pipe.pipeline.engines.local import LocalEngine
+from minari_pipe.pipeline.engines.processes import ProcessesEngine
+from minari_pipe.pipeline.progress import Progress
+from minari_pipe.pipeline.scheduler import Limits, Scheduler, Skipped
+from tests.engine_works import ShuffledEngine, Text
+
+
+class Told(Progress):
+    """Keeps the lines instead of printing them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        super().__init__("test", self.lines.append)
+
+
+def scheduler(folder: Path, engine: Engine, **changes) -> Scheduler:
+    limits = {"max_retries": 1, "max_failures": 100, "block_timeout_s": None}
+    limits |= {name: changes.pop(name) for name in limits if name in changes}
+    return Scheduler(
+        engine,
+        BlockStore(folder / "blocks", ".txt"),
+        changes.pop("key", "key"),
+        Limits(**limits),
+        changes.pop("watcher", None) or Told(),
+        folder,
+        folder / "temporary",
+        **changes,
+    )
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(
+    n=st.integers(0, 12),
+    n_workers=st.integers(1, 6),
+    seed=st.integers(0, 99),
+    ahead=st.integers(1, 12),
+    failing=st.sets(st.integers(0, 11)),
+)
+def test_records_come_in_order_whatever_the_order_of_their_making(
+    n, n_workers, seed, ahead, failing, tmp_path_factory
+):
+    folder = tmp_path_factory.mktemp("order")
+    works = [Text(f"block {i}", "raises" if i in failing else "") for i in range(n)]
+    found = list(scheduler(folder, ShuffledEngine(n_workers, seed)).records(works, ahead=ahead))
+    assert [record["text"] for record in found] == [work.text for work in works]
+    assert [(folder / "blocks" / r["block"]).read_text() for r in found] == [w.text for w in works]
+
+
+def test_of_endless_blocks_only_a_few_are_begun_ahead(tmp_path):
+    works = (Text(f"block {i}") for i in itertools.count())
+    records = scheduler(tmp_path, ShuffledEngine(3, 0)).records(works)
+    assert [next(records)["text"] for _ in range(2)] == ["block 0", "block 1"]
+    records.close()
+    assert len(list(tmp_path.glob("failures of *"))) <= 2 + 3
+
+
+def test_finished_blocks_are_taken_and_others_made_again_with_a_word(tmp_path):
+    works = [Text(f"block {i}") for i in range(4)]
+    list(scheduler(tmp_path, LocalEngine({})).records(works))
+    (tmp_path / "blocks" / "block_00002.txt").write_text("block 2, changed")
+    told = Told()
+    list(scheduler(tmp_path, LocalEngine({}), watcher=told).records(works))
+    assert told.n_reused == 3
+    assert told.lines == ["block 2 is made again: its file is damaged"]
+    told = Told()
+    list(scheduler(tmp_path, LocalEngine({}), key="another", watcher=told).records(works))
+    assert told.n_reused == 0
+    assert told.lines == ["block 0 is made again: it is of another config"]
+
+
+def test_a_block_that_fails_is_tried_again_and_then_named(tmp_path):
+    told = Told()
+    works = [Text("a"), Text("b", "raises", n_failures=2), Text("c")]
+    with pytest.raises(MinariPipeError) as raised:
+        list(scheduler(tmp_path, LocalEngine({}), watcher=told).records(works))
+    reason = "episode 7, step 2: RuntimeError: no battery"
+    assert str(raised.value) == f"block 1: {reason} (failed 2 times)"
+    assert told.lines == [f"block 1 failed, retry 1 of 1: {reason}"]
+    assert not list((tmp_path / "blocks").glob(".*"))
+    works[1] = Text("b", "raises", n_failures=2)  # the third attempt, of the next run
+    told = Told()
+    found = list(scheduler(tmp_path, LocalEngine({}), watcher=told).records(works))
+    assert [r["text"] for r in found] == ["a", "b", "c"]
+    assert told.n_reused == 1
+
+
+def test_a_block_that_fails_for_good_is_skipped_where_the_config_says_so(tmp_path):
+    works = [Text("a"), Text("b", "raises", n_failures=9), Text("c")]
+    found = list(scheduler(tmp_path, ShuffledEngine(2, 1), skips=True).records(works))
+    assert [getattr(r, "index", None) for r in found] == [None, 1, None]
+    assert isinstance(found[1], Skipped)
+    assert "no battery" in found[1].reason
+
+
+def test_blocks_that_were_skipped_before_are_not_even_tried(tmp_path):
+    works = [Text("a"), Text("b"), Text("c")]
+    records = scheduler(tmp_path, LocalEngine({}), skips=True, skipped_before=frozenset({1}))
+    found = list(records.records(works))
+    assert isinstance(found[1], Skipped)
+    assert not (tmp_path / "failures of b").exists()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "message"), [("mistake", "policy is 'x'"), ("full", "the disk is full")]
+)
+def test_what_another_attempt_cannot_mend_ends_the_run_at_once(trouble, message, tmp_path):
+    told = Told()
+    records = scheduler(tmp_path, LocalEngine({}), watcher=told, skips=True)
+    with pytest.raises(MinariPipeError, match=message):
+        list(records.records([Text("a", trouble)]))
+    assert told.lines == []
+
+
+def test_too_many_failures_end_the_run(tmp_path):
+    works = (Text(f"block {i}", "raises", n_failures=9) for i in itertools.count())
+    records = scheduler(tmp_path, LocalEngine({}), skips=True, max_failures=5)
+    with pytest.raises(MinariPipeError, match="6 attempts at blocks failed, more than engine.max_"):
+        list(records.records(works))
+
+
+def test_a_block_that_hangs_is_ended_with_its_process_and_tried_again(tmp_path):
+    told = Told()
+    works = [Text("a"), Text("b", "hangs")]
+    with ProcessesEngine({"n_workers": 2}) as engine:
+        records = scheduler(tmp_path, engine, watcher=told, block_timeout_s=2.0)
+        assert [r["text"] for r in records.records(works)] == ["a", "b"]
+    assert told.lines == [
+        "block 1 failed, retry 1 of 1: it did not end within 2 s (engine.block_timeout_s), "
+        "episode 1 or one beside it hangs or is slow"
+    ]
+    assert not psutil.pid_exists(int((tmp_path / "hanging").read_text()))
+    assert sorted(p.name for p in (tmp_path / "blocks").glob(".*")) == []
