@@ -12,7 +12,7 @@ from typing import Any
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.pipeline.engines.local import LocalEngine
-from minari_pipe.pipeline.work import Tally, Work
+from minari_pipe.pipeline.work import Place, Tally, Work
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Text(Work):
     def name_of(self, n_finished: int) -> str:
         return f"episode {n_finished}"
 
-    def write(self, path: Path, tally: Tally, root: Path) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+        root = place.root
         tally.step(3)
         tally.episode(1.0)
         path.write_text(self.text)

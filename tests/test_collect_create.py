@@ -19,6 +19,7 @@ from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
+from minari_pipe.pipeline.work import Place
 from minari_pipe.policies.random import RandomPolicy
 from tests.conftest import FULL
 
@@ -85,7 +86,7 @@ def run(folder: Path, n: int | None = None, **changes) -> tuple[dict, Watcher]:
                 "key",
                 Limits(max_retries=0, max_failures=0, block_timeout_s=None),
                 watcher,
-                folder,
+                Place(folder),
                 folder / "temporary",
             ),
             out=out,

@@ -27,7 +27,7 @@ from minari_pipe.pipeline.engines.base import Engine
 from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
-from minari_pipe.pipeline.work import BlockCall
+from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests.conftest import FULL
 from tests.engine_works import ShuffledEngine, Text
@@ -108,7 +108,7 @@ def outcomes(engine: Engine, n: int, seconds: float = 60.0) -> dict[int, Any]:
 
 
 def call(folder: Path, work: Text, index: int = 0) -> BlockCall:
-    return BlockCall(BlockStore(folder, ".txt"), index, "key", work, "0", folder)
+    return BlockCall(BlockStore(folder, ".txt"), index, "key", work, "0", Place(folder))
 
 
 def test_calls_end_with_what_they_made_or_with_one_line(engine, tmp_path):
@@ -238,7 +238,7 @@ def made_by(engine: Engine, folder: Path, name: str, policy: str, checkpoint: Pa
             "key",
             Limits(max_retries=0, max_failures=0, block_timeout_s=None),
             told,
-            folder,
+            Place(folder),
             folder / "temporary",
         ),
         out=folder / "episodes",

@@ -17,6 +17,7 @@ from minari_pipe.pipeline.engines.local import LocalEngine
 from minari_pipe.pipeline.engines.processes import ProcessesEngine
 from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Limits, Scheduler, Skipped
+from minari_pipe.pipeline.work import Place
 from tests.engine_works import ShuffledEngine, Text
 
 
@@ -37,7 +38,7 @@ def scheduler(folder: Path, engine: Engine, **changes) -> Scheduler:
         changes.pop("key", "key"),
         Limits(**limits),
         changes.pop("watcher", None) or Told(),
-        folder,
+        Place(folder),
         folder / "temporary",
         **changes,
     )

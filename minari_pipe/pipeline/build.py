@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
 
 from minari_pipe.environments import make_environment
 from minari_pipe.errors import ConfigError
-from minari_pipe.fetch import Source
+from minari_pipe.fetch import Source, locate
 from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.uses import SOURCE_KEYS, Use, sources
+from minari_pipe.pipeline.work import Place
 from minari_pipe.pipeline.workspace import make_importable
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.policies.algorithms import trained_policy_kwargs
@@ -30,7 +32,12 @@ def environment_factory(env: dict[str, Any], root: Path) -> Callable[[], gym.Env
 
 
 def make_policy(
-    config: dict[str, Any], *, where: str, root: Path, trained: Path | None = None
+    config: dict[str, Any],
+    *,
+    where: str,
+    root: Path,
+    trained: Path | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> Policy:
     """The policy that ``config`` describes.
 
@@ -39,6 +46,7 @@ def make_policy(
         where: the key of ``config``, for messages.
         root: the workspace, from which relative paths and the user's modules are looked up.
         trained: folder that the training stage filled, where ``config`` has a ``train:`` block.
+        files: ``train/NAME`` to the path of a file that is to be taken instead of the folder's.
 
     Raises:
         TrustError: a name that the user does not trust.
@@ -57,12 +65,14 @@ def make_policy(
             arguments.pop(key, None)
     if train:
         assert trained is not None
-        arguments["checkpoint"] = Source(path=str(trained / "policy.zip"))
+        made = {name: str(trained / name) for name in ("policy.zip", "normalize.npz")}
+        made |= {key.partition("/")[2]: path for key, path in files.items()}
+        arguments["checkpoint"] = Source(path=made["policy.zip"])
         arguments["policy_kwargs"] = trained_policy_kwargs(
             arguments["policy_kwargs"], train["hyperparameters"]
         )
         if train["normalize_observations"]:
-            arguments["normalize"] = Source(path=str(trained / "normalize.npz"))
+            arguments["normalize"] = Source(path=made["normalize.npz"])
     if isinstance(arguments.get("controller"), dict):
         rest = dict(arguments.pop("controller"))
         controller = resolve(
@@ -91,20 +101,37 @@ class PolicyConfig:
     trained: str | None = None
     """Folder below the workspace that the training stage filled, if there is one."""
 
-    def make(self, root: Path) -> Policy:
-        """The policy; arguments and errors as :func:`make_policy`.
+    def make(self, place: Place) -> Policy:
+        """The policy; errors as :func:`make_policy`.
 
         A process keeps the last one that it made: a network need not be built for each block.
+
+        Args:
+            place: where the files are.
         """
-        text = json.dumps([self.config, self.where, self.trained, str(root)], sort_keys=True)
+        root, files = str(place.root), dict(place.files)
+        text = json.dumps([self.config, self.where, self.trained, root, files], sort_keys=True)
         return _made(text)
+
+    def files(self, root: Path) -> dict[str, Path]:
+        """The files that the policy is made from, by the key that names them."""
+        found = {}
+        for where, values in sources(Use("", self.config)):
+            key = where.rpartition(".")[2]
+            found[key] = locate(
+                _source(values, root), what=f"the {key}", override=f"{self.where}.{key}.path=FILE"
+            )
+        if self.config.get("train") and self.trained is not None:
+            found |= {f"train/{f.name}": f for f in (root / self.trained).iterdir() if f.is_file()}
+        return found
 
 
 @functools.lru_cache(maxsize=1)
 def _made(text: str) -> Policy:
-    config, where, trained, root = json.loads(text)
+    config, where, trained, root, files = json.loads(text)
+    config |= {key: {"path": path} for key, path in files.items() if not key.startswith("train/")}
     folder = Path(root) / trained if trained else None
-    return make_policy(config, where=where, root=Path(root), trained=folder)
+    return make_policy(config, where=where, root=Path(root), trained=folder, files=files)
 
 
 def _source(config: dict[str, Any], root: Path) -> Source:

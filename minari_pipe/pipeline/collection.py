@@ -14,7 +14,7 @@ from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.evaluation import succeeded
 from minari_pipe.pipeline.build import PolicyConfig, environment_factory
-from minari_pipe.pipeline.work import Tally, Work
+from minari_pipe.pipeline.work import Place, Tally, Work
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import make_recorder, run_lockstep
 from minari_pipe.storage.block_file import BlockWriter
@@ -108,14 +108,14 @@ class CollectBlock(Work):
     def name_of(self, n_finished: int) -> str:
         return f"episode {self.first + n_finished}"
 
-    def write(self, path: Path, tally: Tally, root: Path) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
         """Write the block; the record says of every episode what came of it.
 
         Raises:
             InvalidEpisodeError: the environment or the policy failed; names episode and step.
         """
-        make_env = environment_factory(self.env, root)
-        policy = self.policy.make(root)
+        make_env = environment_factory(self.env, place.root)
+        policy = self.policy.make(place)
         env = make_env()
         spaces = env.observation_space, env.action_space
         env.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from minari_pipe.evaluation import evaluate
 from minari_pipe.pipeline.build import PolicyConfig, environment_factory
-from minari_pipe.pipeline.work import Tally, Work
+from minari_pipe.pipeline.work import Place, Tally, Work
 from minari_pipe.pipeline.workspace import dump_json
 
 
@@ -27,7 +27,7 @@ class MeasureBlock(Work):
     def name_of(self, n_finished: int) -> str:
         return f"episode {self.first + n_finished}"
 
-    def write(self, path: Path, tally: Tally, root: Path) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
         """Write the results, as :meth:`evaluation.EpisodeResult.to_json` has them.
 
         Raises:
@@ -35,8 +35,8 @@ class MeasureBlock(Work):
         """
         found = []
         for result in evaluate(
-            environment_factory(self.env, root),
-            self.policy.make(root),
+            environment_factory(self.env, place.root),
+            self.policy.make(place),
             range(self.first, self.last),
             seed=self.seed,
             n_envs=self.n_envs,

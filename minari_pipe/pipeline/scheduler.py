@@ -16,13 +16,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minari_pipe.errors import MinariPipeError
+from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.engines.base import Engine, Outcome
-from minari_pipe.pipeline.work import BlockCall, Tally, Work
+from minari_pipe.pipeline.shared_blocks import SharedBlocks
+from minari_pipe.pipeline.work import BlockCall, Place, Tally, Work
 from minari_pipe.pipeline.workspace import STATE
 
 if TYPE_CHECKING:
+    from minari_pipe.pipeline.build import PolicyConfig
     from minari_pipe.pipeline.stage import StageRun
 
 POLL_SECONDS = 0.2
@@ -84,10 +86,12 @@ class Scheduler:
     """Hash of everything that decides the blocks' bytes beside their own parameters."""
     limits: Limits
     watcher: Watcher
-    root: Path
-    """The workspace."""
+    place: Place
+    """Where what the parameters name is found."""
     temporary: Path
     """Folder for files that are of no use later."""
+    shared: SharedBlocks | None = None
+    """By way of which workers without a common disk hand over their blocks."""
     skips: bool = False
     """Go on without a block that failed for good, instead of failing."""
     skipped_before: frozenset[int] = frozenset()
@@ -155,16 +159,21 @@ class Scheduler:
             done[index] = Skipped(index, "skipped as before")
             return None
         key = block_key(self.key, work)
-        try:
-            record = self.store.find(index, key)
-        except NotFinishedError as exc:
-            self.watcher.ignored(index, str(exc))
-            record = None
+        record = None
+        for find in (self.store.find, self._fetch):
+            try:
+                record = record or find(index, key)
+            except NotFinishedError as exc:
+                self.watcher.ignored(index, str(exc))
         if record is not None:
             self.watcher.reused(index)
             done[index] = record
             return None
         return _Attempt(index, work, key)
+
+    def _fetch(self, index: int, key: str) -> dict[str, Any] | None:
+        """A block that a worker finished for an earlier run."""
+        return None if self.shared is None else self.shared.fetch(index, key, self.store)
 
     def _submit(self, attempt: _Attempt, running: dict[int, _Attempt]) -> None:
         ticket = self._n_tickets
@@ -175,15 +184,15 @@ class Scheduler:
             attempt.tally = self.temporary / f"tally-{ticket}"
         running[ticket] = attempt
         call = BlockCall(
-            self.store,
+            self.shared or self.store,
             attempt.index,
             attempt.key,
             attempt.work,
             str(ticket),
-            self.root,
+            self.place,
             tally=attempt.tally,
             tell=(lambda tally: self.watcher.running([tally])) if self.engine.in_process else None,
-            temporary=self.temporary,
+            temporary=None if self.shared else self.temporary,
         )
         self.engine.submit(ticket, call)
 
@@ -195,6 +204,8 @@ class Scheduler:
     ) -> None:
         for ticket, outcome in self.engine.wait(POLL_SECONDS):
             attempt = running.pop(ticket)
+            if outcome.value is not None:
+                outcome = self._taken_over(attempt, outcome)
             if outcome.value is not None:
                 done[attempt.index] = outcome.value
             else:
@@ -213,6 +224,19 @@ class Scheduler:
                     reason += f", {attempt.work.name_of(n)} or one beside it hangs or is slow"
                 self._clean(ticket, attempt)
                 self._failed(attempt, Outcome(error=reason), again, done)
+
+    def _taken_over(self, attempt: _Attempt, outcome: Outcome) -> Outcome:
+        """Fetch a block that a worker has put elsewhere."""
+        if self.shared is None:
+            return outcome
+        try:
+            record = self.shared.fetch(attempt.index, attempt.key, self.store)
+            if record is None:
+                return Outcome(error=f"it is not in {self.shared.address}")
+            self.shared.remove(attempt.index, attempt.key)
+        except (NotFinishedError, RemoteError) as exc:
+            return Outcome(error=str(exc))
+        return Outcome(value=record)
 
     def _failed(
         self,
@@ -270,6 +294,7 @@ def make_scheduler(
     name: str,
     suffix: str,
     key: str,
+    policy: PolicyConfig,
     watcher: Watcher,
     *,
     skips: bool = False,
@@ -285,11 +310,18 @@ def make_scheduler(
         name: of the folder.
         suffix: of a block's file.
         key: what decides the bytes of all blocks, see :meth:`StageRun.key`.
+        policy: whose files workers without a common disk are sent.
         watcher: is told what happens.
         skips: go on without a block that failed for good.
         skipped_before: blocks that are not tried.
     """
     settings = run.params["engine"]
+    shared, place = None, Place(run.root)
+    if settings["storage"] is not None:
+        address = "/".join([settings["storage"].rstrip("/"), run.name, run.stage, name])
+        shared = SharedBlocks(address, suffix)
+        offered = policy.files(run.root)
+        place = Place(run.root, tuple((k, shared.offer(f)) for k, f in sorted(offered.items())))
     names = ("max_retries", "max_failures", "block_timeout_s")
     folder = run.root / STATE / "work" / run.name / f"{run.stage}.blocks" / name
     return Scheduler(
@@ -298,8 +330,9 @@ def make_scheduler(
         key,
         Limits(**{n: settings[n] for n in names}),
         watcher,
-        run.root,
+        place,
         run.temporary / "tmp",
+        shared,
         skips=skips,
         skipped_before=skipped_before,
     )

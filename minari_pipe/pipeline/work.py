@@ -24,6 +24,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.engines.base import Outcome
+from minari_pipe.pipeline.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.telling import told
 
 _MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
@@ -86,6 +87,26 @@ class Tally:
         return cls(n_episodes=n_episodes, n_steps=n_steps, return_sum=return_sum)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a worker finds what the parameters of its work name."""
+
+    root: Path
+    """The workspace."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Files that policies are made from, by the key that names them, in place of what the config
+    says: as sha256 on their way to a worker without a common disk, as a path there."""
+
+    def with_files_in(self, folder: Path, shared: SharedBlocks) -> Place:
+        """The same in a worker that fetches the files into ``folder``.
+
+        Raises:
+            RemoteError: one is not there.
+        """
+        found = tuple((key, str(shared.take(digest, folder))) for key, digest in self.files)
+        return Place(self.root, found)
+
+
 class Work(ABC):
     """Writes one block; an instance is a frozen dataclass of plain values, which decide its bytes.
 
@@ -93,13 +114,13 @@ class Work(ABC):
     """
 
     @abstractmethod
-    def write(self, path: Path, tally: Tally, root: Path) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
         """Write the block.
 
         Args:
             path: its file.
             tally: is told how far it is.
-            root: the workspace, from which the names in the parameters are looked up.
+            place: where the names in the parameters are looked up.
 
         Returns:
             Plain JSON values to keep in the block's record.
@@ -114,12 +135,12 @@ class Work(ABC):
 class BlockCall:
     """One attempt at a block, which an engine runs somewhere."""
 
-    store: BlockStore
+    store: BlockStore | SharedBlocks
     index: int
     key: str
     work: Work
     attempt: str
-    root: Path
+    place: Place
     tally: Path | None = None
     """Where to say how far it is."""
     tell: Callable[[Tally], None] | None = None
@@ -134,10 +155,14 @@ class BlockCall:
             tempfile.tempdir = str(self.temporary)
         tally = Tally(self.tally, self.tell)
         try:
+            place = self.place
+            if isinstance(self.store, SharedBlocks):
+                folder = Path(tempfile.gettempdir()) / "minari_pipe-files"
+                place = place.with_files_in(folder, self.store)
             record = self.store.make(
                 self.index,
                 self.key,
-                lambda path: self.work.write(path, tally, self.root),
+                lambda path: self.work.write(path, tally, place),
                 attempt=self.attempt,
             )
             return Outcome(value=record)

@@ -17,6 +17,7 @@ from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Scheduler, Skipped, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.swap import copy_file
+from minari_pipe.pipeline.work import Place
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import require_time_limit
@@ -82,9 +83,10 @@ def collect(
         UnsupportedSpaceError: the environment has a space that the standard cannot store.
         MinariPipeError: a block failed for good; names the block, the episode and the step.
     """
-    made = policy.make(scheduler.root)
+    made = policy.make(Place(scheduler.place.root))
     n_episodes = _n_episodes(made, collection)
-    described = _described(env, scheduler.root)  # first: what cannot be stored is not collected
+    # First, so that what cannot be stored is not collected.
+    described = _described(env, scheduler.place.root)
     works = _works(env, policy, collection, n_episodes)
     ahead = None if n_episodes is None or collection.stop != Stop() else n_episodes
     taken = _Taken(collection)
@@ -265,6 +267,7 @@ def main(run: StageRun) -> None:
             "blocks",
             SUFFIX,
             key,
+            policy,
             progress,
             skips=skips,
             skipped_before=skipped_before(list_of_skipped, key) if skips else frozenset(),

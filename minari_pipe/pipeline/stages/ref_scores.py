@@ -22,6 +22,7 @@ from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Scheduler, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.uses import expert_training
+from minari_pipe.pipeline.work import Place
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.rollout import require_time_limit
 from minari_pipe.scores import ReferenceScore
@@ -71,7 +72,7 @@ def measure(
     Raises:
         MinariPipeError: a block failed for good; names the block, the episode and the step.
     """
-    policy.make(scheduler.root)  # first, so that what is wrong with it is told once
+    policy.make(Place(scheduler.place.root))  # first, so that what is wrong with it is told once
     results: list[EpisodeResult] = []
     n = measurement.n_episodes
     ahead = n if measurement.max_stderr is None else None
@@ -157,7 +158,7 @@ def _measured(
     )
     progress = Progress(f"ref_scores ({name})", run.say)
     key = run.key(without=[f"ref_scores.{key}" for key in HOW_MUCH])
-    scheduler = make_scheduler(run, engine, name, ".json", key, progress)
+    scheduler = make_scheduler(run, engine, name, ".json", key, policy, progress)
     results = measure(
         run.params["ref_scores"]["eval_env"], policy, measurement, scheduler, progress
     )

@@ -1,0 +1,203 @@
+"""Blocks by way of an object store: whole or not there, and the bytes of any other engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import fsspec.config
+import pytest
+
+from minari_pipe.errors import MinariPipeError, RemoteError
+from minari_pipe.files import sha256_file
+from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
+from minari_pipe.pipeline.build import PolicyConfig
+from minari_pipe.pipeline.collection import CollectBlock, Stop, Until
+from minari_pipe.pipeline.engines import make_engine
+from minari_pipe.pipeline.engines.base import Engine
+from minari_pipe.pipeline.engines.local import LocalEngine
+from minari_pipe.pipeline.scheduler import Limits, Scheduler
+from minari_pipe.pipeline.shared_blocks import SharedBlocks
+from minari_pipe.pipeline.work import Place
+from minari_pipe.policies.checkpoint import write_checkpoint
+from tests.engine_works import ShuffledEngine, Text
+from tests.object_store import s3_server
+from tests.test_scheduler import Told
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory) -> Iterator[Path]:
+    """The folder behind ``s3://blocks``, which the environment lets s3fs find."""
+    folder = tmp_path_factory.mktemp("server")
+    with s3_server(folder, "blocks") as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        # fsspec reads its variables once, when it is imported.
+        patch.setitem(
+            fsspec.config.conf, "s3", {"endpoint_url": variables["FSSPEC_S3_ENDPOINT_URL"]}
+        )
+        yield folder / "blocks"
+
+
+@pytest.fixture(params=["s3", "file"])
+def shared(request, tmp_path) -> SharedBlocks:
+    if request.param == "file":
+        return SharedBlocks(f"file://{tmp_path}/shared", ".txt")
+    request.getfixturevalue("bucket")
+    return SharedBlocks(f"s3://blocks/{tmp_path.name}", ".txt")
+
+
+def write(path: Path) -> dict[str, Any]:
+    path.write_text("the block")
+    return {"episodes": [1]}
+
+
+def test_a_block_is_put_and_fetched_with_its_record(shared, tmp_path):
+    store = BlockStore(tmp_path / "local", ".txt")
+    assert shared.fetch(3, "key", store) is None
+    record = shared.make(3, "key", write)
+    assert shared.fetch(3, "key", store) == record == store.find(3, "key")
+    assert store.path(3).read_text() == "the block"
+    assert sorted(p.name for p in store.folder.iterdir()) == [
+        "block_00003.json.record",
+        "block_00003.txt",
+    ]
+    shared.remove(3, "key")
+    assert shared.fetch(3, "key", store) is None
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "no record", "record cut"])
+def test_an_upload_that_broke_off_counts_for_nothing(how, bucket, tmp_path):
+    address = f"s3://blocks/{tmp_path.name}"
+    shared = SharedBlocks(address, ".txt")
+    shared.make(0, "key", write)
+    files = fsspec.filesystem("s3")
+    file = f"{address}/block_00000-key.txt"
+    record = f"{address}/block_00000-key.json.record"
+    if how == "no record":
+        files.rm_file(record)
+    else:
+        name = record if how == "record cut" else file
+        data = files.cat_file(name)
+        files.pipe_file(name, data[: len(data) // 2] if "cut" in how else data[::-1])
+    store = BlockStore(tmp_path / "local", ".txt")
+    if how == "no record":
+        assert shared.fetch(0, "key", store) is None
+    else:
+        with pytest.raises(NotFinishedError, match="damaged"):
+            shared.fetch(0, "key", store)
+    assert not store.path(0).exists()
+    shared.make(0, "key", write)
+    assert shared.fetch(0, "key", store) is not None
+
+
+def test_a_storage_that_is_not_there_is_one_line(bucket):
+    with pytest.raises(RemoteError, match=r"engine.storage='s3://nowhere/x': ") as raised:
+        SharedBlocks("s3://nowhere/x", ".txt").make(0, "key", write)
+    assert "\n" not in str(raised.value)
+
+
+def test_blocks_of_workers_that_outlived_their_driver_are_taken(shared, tmp_path):
+    def scheduler() -> Scheduler:
+        return Scheduler(
+            ShuffledEngine(2, 0),
+            BlockStore(tmp_path / "local", ".txt"),
+            "key",
+            Limits(max_retries=0, max_failures=0, block_timeout_s=None),
+            Told(),
+            Place(tmp_path),
+            tmp_path / "temporary",
+            shared,
+        )
+
+    works = [Text(f"block {i}") for i in range(3)]
+    first = list(scheduler().records(works))
+    (tmp_path / "local" / "block_00001.txt").unlink()
+    (tmp_path / "local" / "block_00001.json.record").unlink()
+    key = first[1]["key"]
+    shared.make(1, key, lambda path: {"text": str(path.write_text("block 1")), "pid": 0})
+    again = list(scheduler().records(works))
+    assert again[1]["pid"] == 0
+    assert [r["sha256"] for r in again] == [r["sha256"] for r in first]
+
+
+@pytest.fixture(scope="module")
+def ray(bucket, tmp_path_factory) -> Iterator[Engine]:
+    """Ray, whose workers have the server in their environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "s3://blocks/ray")
+        settings = {"name": "ray", "n_workers": 2, "block_timeout_s": None, "address": None}
+        with make_engine({**settings, "storage": "s3://blocks/ray"}) as engine:
+            yield engine
+
+
+def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
+    """The checkpoint that the config names is nowhere: the workers have it from the storage."""
+    import stable_baselines3
+
+    model = stable_baselines3.PPO("MlpPolicy", "CartPole-v1", seed=2, device="cpu")
+    checkpoint = tmp_path / "policy.zip"
+    write_checkpoint(model, checkpoint)
+
+    def records(engine: Engine, folder: Path, path: str, shared: SharedBlocks | None) -> list[str]:
+        config = {
+            "_target_": "minari_pipe.policies.SB3Policy",
+            "algorithm": "ppo",
+            "checkpoint": {"path": path},
+            "deterministic": False,
+        }
+        files = (("checkpoint", shared.offer(checkpoint)),) if shared else ()
+        scheduler = Scheduler(
+            engine,
+            BlockStore(folder / "local", ".npz"),
+            "key",
+            Limits(max_retries=0, max_failures=0, block_timeout_s=None),
+            Told(),
+            Place(folder if shared is None else Path("/nowhere"), files),
+            folder / "temporary",
+            shared,
+        )
+        works = [
+            CollectBlock(
+                env={"id": "CartPole-v1", "kwargs": {}, "wrappers": []},
+                policy=PolicyConfig(config, "policy"),
+                first=first,
+                last=first + 2,
+                seed=3,
+                n_envs=2,
+                record_infos=True,
+                record_state=False,
+                until=Until(),
+                keeps_all=True,
+                stop=Stop(),
+            )
+            for first in (0, 2, 4)
+        ]
+        found = list(scheduler.records(works, ahead=3))
+        assert [sha256_file(folder / "local" / r["block"]) for r in found] == [
+            r["sha256"] for r in found
+        ]
+        return [r["sha256"] for r in found]
+
+    expected = records(LocalEngine({}), tmp_path / "own", str(checkpoint), None)
+    shared = SharedBlocks("s3://blocks/ray", ".npz")
+    found = records(ray, tmp_path / "other", "/nowhere/policy.zip", shared)
+    assert found == expected
+
+
+def test_a_worker_that_cannot_reach_the_storage_names_it(tmp_path):
+    scheduler = Scheduler(
+        ShuffledEngine(1, 0),
+        BlockStore(tmp_path / "local", ".txt"),
+        "key",
+        Limits(max_retries=0, max_failures=0, block_timeout_s=None),
+        Told(),
+        Place(tmp_path),
+        tmp_path / "temporary",
+        SharedBlocks("file:///proc/nowhere", ".txt"),
+    )
+    with pytest.raises(MinariPipeError, match="engine.storage='file:///proc/nowhere'"):
+        list(scheduler.records([Text("a")]))
