@@ -106,7 +106,7 @@ class Place:
         }
 
     def finished_blocks(self) -> int:
-        found = self.work.glob(".minari_pipe/work/*/collect/*/blocks/*.record")
+        found = self.work.glob(".minari_pipe/work/*/collect.blocks/blocks/*.record")
         return len(list(found))
 
     def recorded(self, name: str = "killed") -> list[str]:

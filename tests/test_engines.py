@@ -60,9 +60,9 @@ def engine(request) -> Iterator[Engine]:
     if kind == "shuffled":
         yield ShuffledEngine(5, seed=1)
     elif kind == "ray on two nodes":
-        with two_nodes() as address, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", address)
-            with make_engine({**SETTINGS, "name": "ray", "address": address}) as made:
+        with two_nodes() as cluster, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", cluster.address)
+            with make_engine({**SETTINGS, "name": "ray", "address": cluster.address}) as made:
                 yield made
     else:
         with make_engine({**SETTINGS, "name": kind}) as made:
@@ -81,15 +81,15 @@ def loopback_cluster() -> Any:
 
 
 class two_nodes:  # noqa: N801 - reads as a function
-    """The address of a Ray cluster of two nodes with one processor each."""
+    """A Ray cluster of two nodes with one processor each."""
 
-    def __enter__(self) -> str:
+    def __enter__(self) -> Any:
         node = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
         self.cluster = loopback_cluster()(
             initialize_head=True, head_node_args={**node, "include_dashboard": False}
         )
         self.cluster.add_node(**node)
-        return self.cluster.address
+        return self.cluster
 
     def __exit__(self, *_: object) -> None:
         import ray

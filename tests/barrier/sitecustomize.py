@@ -1,11 +1,12 @@
 """Stops a process of a pipeline at a chosen moment; on PYTHONPATH in tests only.
 
-``MINARI_PIPE_TEST_BARRIER`` holds JSON: ``role`` (``driver`` or a stage), ``folder`` (where the
-test and the process talk), and the moment: ``target`` (``module:function``) with ``call`` (which
-call, from 1), ``target`` (``module``) for its import, or ``event`` (which change of a file under
-``within``, from 1; 0 only counts them). ``do`` says what happens there: ``pause`` (until the test
-makes ``folder/go``), ``block`` (for ever, where Python cannot interrupt the thread), ``freeze``
-(no thread runs for three seconds) or ``full`` (the call fails as on a full disk).
+``MINARI_PIPE_TEST_BARRIER`` holds JSON: ``role`` (``driver``, a stage or ``worker``), ``folder``
+(where the test and the process talk), and the moment: ``target`` (``module:function``) with
+``call`` (which call, from 1), ``target`` (``module``) for its import, or ``event`` (which change of
+a file under ``within``, from 1; 0 only counts them). ``do`` says what happens there: ``pause``
+(until the test makes ``folder/go``), ``block`` (for ever, where Python cannot interrupt the
+thread), ``freeze`` (no thread runs for three seconds) or ``full`` (the call fails as on a full
+disk).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def _role() -> str | None:
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
     if module == "minari_pipe":
         return "driver"
+    if any("multiprocessing.forkserver" in w or w.endswith("default_worker.py") for w in words):
+        return "worker"  # of an engine; forked ones inherit what is done here
     return module.rpartition(".")[2] if ".stages." in module else None
 
 
@@ -38,7 +41,11 @@ def _stop(spec: dict) -> None:
     folder = Path(spec["folder"])
     if spec.get("do") == "full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    (folder / "reached").write_text(str(os.getpid()))
+    try:  # the first of several workers
+        with (folder / "reached").open("x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        return
     if spec.get("do") == "freeze":
         ctypes.PyDLL(None).sleep(3)
     if spec.get("do") == "block":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import signal
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -42,6 +44,8 @@ class RayEngine(Engine):
         self.shares_disk = settings["storage"] is None
         address = settings["address"]
         self._folder: tempfile.TemporaryDirectory | None = None
+        # Ray answers SIGTERM itself from here on; whoever has a handler for it keeps it.
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             if address is None:
                 self.n_workers = settings["n_workers"] or usable_cores()
@@ -53,6 +57,8 @@ class RayEngine(Engine):
             else:
                 _connect(self._ray, str(address))
                 self.n_workers = settings["n_workers"] or max(1, self._n_processors())
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
         except BaseException:
             self._stop()
             raise

@@ -1,0 +1,232 @@
+"""kill -9 of driver, worker or node of every engine: no episode is lost, doubled or changed.
+
+``pytest -s tests/test_faults.py`` prints each kill with its phase. The engine ``local`` is killed
+in ``test_kill.py``, whose process does both.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import shutil
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import psutil
+import pytest
+
+from tests.conftest import FULL
+from tests.interruption import Place, Run, end_all, make_place
+from tests.test_engines import two_nodes
+
+CONFIG = """\
+# @package _global_
+defaults: [{/policy: random}, _self_]
+dataset: {id: tests/killed-v0, description: Made to be killed.}
+author: {name: Ada}
+env: {id: CartPole-v1}
+collect: {n_episodes: 40, block_episodes: 4, n_envs: 2, seed: 5}
+ref_scores: {ref_min_score: 10.0, ref_max_score: 500.0}
+"""
+N_BLOCKS = 10
+N_SEEDED = 80 if FULL else 7
+
+PHASES: dict[str, dict[str, Any]] = {
+    "in the middle of an episode": {"target": "minari_pipe.rollout:_step", "call": 60},
+    "inside fsync": {"target": "os:fsync", "call": 2},
+    "inside the hashing of a block": {"target": "minari_pipe.files:sha256_file", "call": 1},
+    "inside the rename of a block": {"target": "os:replace", "call": 3},
+    "inside the rename of a record": {"target": "os:replace", "call": 2},
+}
+
+hits: list[bool] = []
+"""Of each kill: whether it hit unfinished work."""
+
+
+@pytest.fixture(autouse=True)
+def _tidy() -> Iterator[None]:
+    yield
+    end_all()
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> Place:
+    """The place of a run that nobody disturbed, on the engine that has no workers."""
+    place = make_place(tmp_path_factory.mktemp("wanted") / "place", killed=CONFIG)
+    code, out, err = Run(place).end()
+    assert code == 0, out + err
+    return place
+
+
+@pytest.fixture(scope="module", params=["processes", "ray"])
+def engine(request, tmp_path_factory) -> Iterator[Engine]:
+    if request.param == "processes":
+        yield Engine("processes", None)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # a run has a home of its own
+        with two_nodes() as cluster:
+            yield Engine("ray", cluster)
+
+
+class Engine:
+    """An engine of two workers, and what of it can be killed."""
+
+    def __init__(self, name: str, cluster: Any) -> None:
+        self.name = name
+        self.cluster = cluster
+
+    @property
+    def arguments(self) -> list[str]:
+        words = ["+dataset=killed", f"engine={self.name}", "engine.n_workers=2"]
+        if self.cluster is not None:
+            words.append(f"engine.address={self.cluster.address}")
+        return words
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        return ("driver", "stage", "worker", *(["node"] if self.cluster is not None else []))
+
+    def run(self, place: Place, barrier: dict[str, Any] | None = None) -> Run:
+        variables = {}
+        if barrier is not None and self.cluster is not None:
+            # Workers of a cluster have the environment of their node.
+            own = place.environment(barrier)
+            names = ("PYTHONPATH", "MINARI_PIPE_TEST_BARRIER", "PYTHONDONTWRITEBYTECODE")
+            env = {"runtime_env": {"env_vars": {name: own[name] for name in names}}}
+            variables["RAY_JOB_CONFIG_JSON_ENV_VAR"] = json.dumps(env)
+        return Run(place, *self.arguments, barrier=barrier, **variables)
+
+    def kill(self, victim: str, run: Run, worker: int | None) -> bool:
+        """kill -9; whether there was something to kill."""
+        if victim == "node":
+            node = sorted(self.cluster.worker_nodes, key=lambda n: n.node_id)[0]
+            self.cluster.remove_node(node, allow_graceful=False)
+            return True
+        if victim != "worker":
+            return bool(run.kill(victim))
+        try:
+            psutil.Process(worker or 0).kill()
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    def mend(self) -> None:
+        """Bring back a node that was killed."""
+        if self.cluster is not None and not self.cluster.worker_nodes:
+            self.cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
+
+
+def n_finished(place: Place) -> int:
+    """Blocks whose record is there: finished work, which no kill may cost."""
+    return len(
+        list((place.work / ".minari_pipe/work/killed/collect.blocks/blocks").glob("*.record"))
+    )
+
+
+def kill_and_go_on(
+    engine: Engine, place: Place, barrier: dict[str, Any], victim: str, phase: str, wanted: Place
+) -> None:
+    """Kill ``victim`` at the barrier; the run, or else the next, ends with the wanted bytes."""
+    run = engine.run(place, barrier)
+    run.await_barrier(90)
+    worker = int((place.folder / "talk" / "reached").read_text())
+    before = n_finished(place)
+    killed = engine.kill(victim, run, worker)
+    run.release()
+    code, _, err = run.end(180)
+    place.assert_nothing_runs(10)
+    assert "Traceback" not in err, err
+    kept = n_finished(place)
+    hits.append(killed and before < N_BLOCKS)
+    print(f"kill -9 of {victim} of {engine.name} {phase}; {before} of {N_BLOCKS} blocks finished")
+    engine.mend()
+    if victim in ("worker", "node"):
+        assert code == 0, err  # the block is made again by another
+    else:
+        assert code != 0
+        code, _, err = engine.run(place).end(180)
+        assert code == 0, err
+        assert kept >= before
+        if kept:
+            assert f"collect: {kept} of {N_BLOCKS} blocks were finished before" in err, err
+    assert place.results() == wanted.results()
+    assert place.files() == wanted.files()
+    assert_whole(place)
+    place.assert_nothing_runs(10)
+
+
+def assert_whole(place: Place) -> None:
+    """No episode is lost or there twice: each has a seed of its own."""
+    path = place.work / "datasets" / "tests" / "killed-v0" / "data" / "main_data.hdf5"
+    with h5py.File(path) as file:
+        seeds = [int(file[f"episode_{i}"].attrs["seed"]) for i in range(len(file))]
+    assert len(seeds) == len(set(seeds)) == 40
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_killed_where_it_hurts(phase, engine, wanted, tmp_path):
+    place = make_place(tmp_path / "place", killed=CONFIG)
+    victims = [v for v in engine.victims if FULL or v != "node"]
+    for victim in victims if FULL else [victims[list(PHASES).index(phase) % len(victims)]]:
+        barrier = {"role": "worker", **PHASES[phase]}
+        kill_and_go_on(engine, place, barrier, victim, phase, wanted)
+        shutil.rmtree(place.folder)
+        place = make_place(tmp_path / "place", killed=CONFIG)
+
+
+@pytest.mark.parametrize("seed", range(N_SEEDED))
+def test_killed_at_a_seeded_moment(seed, engine, wanted, tmp_path):
+    """The moment is the n-th step or the n-th change of a file by one of the workers."""
+    rng = random.Random(seed)
+    victim = engine.victims[seed % len(engine.victims)]
+    if seed % 2:
+        call = rng.randint(1, 150)
+        barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": call}
+        phase = f"before step {call} of a worker"
+    else:
+        event = rng.randint(1, 12)
+        barrier = {"role": "worker", "event": event}
+        phase = f"before change {event} of a file by a worker"
+    place = make_place(tmp_path / "place", killed=CONFIG)
+    kill_and_go_on(engine, place, barrier, victim, phase, wanted)
+    shutil.rmtree(place.folder)
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "kill -9 of all but the workers"])
+@pytest.mark.parametrize("name", ["processes", "ray"])
+def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
+    """Here the run starts Ray itself."""
+    place = make_place(tmp_path / "place", killed=CONFIG)
+    engine = Engine(name, None)
+    barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": 70}
+    run = engine.run(place, barrier)
+    run.await_barrier(90)
+    finished = n_finished(place)
+    if how == "SIGINT":
+        run.tell_group(signal.SIGINT)
+    elif how == "SIGTERM":
+        run.process.send_signal(signal.SIGTERM)
+    else:
+        run.kill("driver", "shell", "stage")
+    code, _, err = run.end(60)
+    place.assert_nothing_runs(15)
+    assert code != 0
+    assert "Traceback" not in err
+    if not how.startswith("kill"):
+        assert err.splitlines()[-1] == "stopped; finished work is kept, the same command goes on"
+    assert n_finished(place) >= finished
+    code, _, err = Engine("processes", None).run(place).end(120)
+    assert code == 0, err
+    assert place.results() == wanted.results()
+
+
+def test_most_kills_hit_unfinished_work():
+    if len(hits) < 10:
+        pytest.skip("counts the kills of the whole file")
+    print(f"{sum(hits)} of {len(hits)} kills hit unfinished work")
+    assert sum(hits) >= len(hits) / 2
