@@ -212,6 +212,51 @@ ROWS = {
     "both limits": ([BASE, "collect.n_steps=9"], "are both given"),
     "exact without steps": ([BASE, "collect.exact=true"], "needs collect.n_steps"),
     "no episodes": ([BASE, "collect.n_episodes=0"], "collect.n_episodes is 0; expected at least 1"),
+    "unknown engine": (
+        [BASE, "engine=proceses"],
+        "no engine 'proceses'. Did you mean 'processes'?",
+    ),
+    "unknown engine by name": (
+        [BASE, "engine.name=proces"],
+        "unknown engine.name 'proces'. Did you",
+    ),
+    "no workers": ([BASE, "engine.n_workers=0"], "engine.n_workers is 0; expected at least 1"),
+    "negative retries": (
+        [BASE, "engine.max_retries=-1"],
+        "engine.max_retries is -1; expected 0 or",
+    ),
+    "no time at all": (
+        [BASE, "engine.block_timeout_s=0"],
+        "block_timeout_s is 0.0; expected above",
+    ),
+    "a cluster for no cluster": ([BASE, "engine.address=x:1"], "engine.address is for engine=ray"),
+    "unknown key of the engine": ([BASE, "engine.workers=2"], "'?engine.workers'?|Key 'workers'"),
+    "kept for no reason": (
+        [BASE, "collect.keep=matching"],
+        "keep=matching needs to know which epis",
+    ),
+    "unknown keep": (
+        [BASE, "collect.keep=matches"],
+        "collect.keep is 'matches'; .*mean 'matching'",
+    ),
+    "unknown on_error": (
+        [BASE, "collect.on_error=ignore"],
+        "on_error is 'ignore'; expected fail or",
+    ),
+    "until without a condition": ([BASE, "collect.until.n_episodes=3"], "needs to know which epis"),
+    "a condition for nothing": (
+        [BASE, "collect.until.success=true"],
+        "until.success decides nothing",
+    ),
+    "two rules": (
+        [
+            BASE,
+            *("collect.n_episodes=null", "collect.n_steps=9"),
+            *("collect.until.n_episodes=3", "collect.until.min_return=1"),
+        ],
+        "collect.n_steps and collect.until.n_episodes are both given",
+    ),
+    "no standard error": ([BASE, "ref_scores.max_stderr=0"], "max_stderr is 0.0; expected above 0"),
     "negative seed": ([BASE, "collect.seed=-1"], "collect.seed is -1; expected 0 or more"),
     "no expert": (
         [BASE, "ref_scores.expert=null", "ref_scores.ref_max_score=null"],

@@ -100,6 +100,7 @@ changed, publishes into datasets/ and installs into the Minari root.
 datasets: {datasets}
 
   key=value            set a key for this run, e.g. collect.n_episodes=10 author.name=Ada
+  engine=processes     run blocks in several processes (engine.n_workers=N); engine=ray: on Ray
   -m +dataset=a,b      several datasets, one after another; '+dataset=glob(*)' for all
   --cfg job            print what this command line composes, run nothing
   --trust-module NAME  trust a policy or environment module of your own

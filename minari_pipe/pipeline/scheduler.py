@@ -72,7 +72,8 @@ class _Attempt:
     work: Work
     key: str
     retries: int = 0
-    started: float = 0.0
+    started: float | None = None
+    """Unknown until the worker says that it has begun: a cluster may let it wait."""
     tally: Path | None = None
 
 
@@ -179,9 +180,11 @@ class Scheduler:
         ticket = self._n_tickets
         self._n_tickets += 1
         attempt.started = time.monotonic()
+        attempt.tally = None
         if self.engine.shares_disk and not self.engine.in_process:
             self.temporary.mkdir(parents=True, exist_ok=True)
             attempt.tally = self.temporary / f"tally-{ticket}"
+            attempt.started = None
         running[ticket] = attempt
         call = BlockCall(
             self.shared or self.store,
@@ -215,7 +218,10 @@ class Scheduler:
             self.watcher.running([Tally.read(a.tally) for a in running.values() if a.tally])
         limit = self.limits.block_timeout_s
         for ticket, attempt in list(running.items()):
-            if limit is not None and time.monotonic() - attempt.started > limit:
+            now = time.monotonic()
+            if attempt.started is None and attempt.tally is not None and attempt.tally.exists():
+                attempt.started = now
+            if limit is not None and now - (attempt.started or now) > limit:
                 self.engine.cancel(ticket)
                 del running[ticket]
                 reason = f"it did not end within {limit:g} s (engine.block_timeout_s)"

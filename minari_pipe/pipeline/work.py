@@ -46,6 +46,10 @@ class Tally:
     _told: float = 0.0
     _file: int | None = None
 
+    def begin(self) -> None:
+        """Say that work has begun."""
+        self._write()
+
     def step(self, n: int) -> None:
         """Count environment steps."""
         self.n_steps += n
@@ -154,6 +158,7 @@ class BlockCall:
             self.temporary.mkdir(parents=True, exist_ok=True)
             tempfile.tempdir = str(self.temporary)
         tally = Tally(self.tally, self.tell)
+        tally.begin()
         try:
             place = self.place
             if isinstance(self.store, SharedBlocks):

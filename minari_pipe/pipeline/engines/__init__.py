@@ -12,7 +12,7 @@ import importlib.metadata
 from typing import Any
 
 from minari_pipe.errors import ConfigError, did_you_mean
-from minari_pipe.pipeline.engines.base import Engine
+from minari_pipe.pipeline.engines.base import Engine, usable_cores
 
 ENGINES = {
     "local": "minari_pipe.pipeline.engines.local:LocalEngine",
@@ -41,6 +41,17 @@ def find_engine(name: str) -> str:
             f"unknown engine.name {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}"
         )
     return known[name]
+
+
+def crowded(settings: dict[str, Any]) -> str | None:
+    """What to say of more workers than this machine has cores for, if that is so."""
+    n, cores = settings["n_workers"], usable_cores()
+    if n is None or n <= cores or settings["name"] == "local" or settings["address"] is not None:
+        return None
+    return (
+        f"engine.n_workers is {n}, this process may use {cores} cores: unless the environment "
+        f"waits for something else, {cores} workers are faster"
+    )
 
 
 def make_engine(settings: dict[str, Any]) -> Engine:

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from minari_pipe.pipeline.engines.base import Call, Engine, Outcome
+from minari_pipe.pipeline.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.processes import end_tree, end_with, identity
 
 ONE_THREAD = {
@@ -101,9 +101,9 @@ class _Worker:
     """A pool of one process."""
 
     def __init__(self, context: Any) -> None:
-        self._pool = ProcessPoolExecutor(
-            1, context, initializer=_begin, initargs=(identity(psutil.Process()),)
-        )
+        # The process that workers are forked from has the environment of when it was started.
+        here = (identity(psutil.Process()), os.getcwd(), {**os.environ, **ONE_THREAD})
+        self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=here)
         with _for_children():
             self._pid: Future[int] = self._pool.submit(os.getpid)
         self.future: Future[Outcome] = Future()
@@ -142,9 +142,11 @@ def _for_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _begin(driver: str) -> None:
+def _begin(driver: str, folder: str, environment: dict[str, str]) -> None:
     """The first that a worker does: it ends with its driver, which alone hears of signals."""
-    os.environ.pop("PYTHONSAFEPATH", None)  # not for the processes that an environment starts
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -152,10 +154,3 @@ def _begin(driver: str) -> None:
     if _FORKS:  # also where C code never lets the thread run that looks after the driver
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     end_with(driver)
-
-
-def usable_cores() -> int:
-    """How many cores this process may use; a job of Slurm has fewer than its machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -13,8 +13,8 @@ from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, MissingDependencyError
 from minari_pipe.fetch import MIRROR_VARIABLE
-from minari_pipe.pipeline.engines.base import Call, Engine, Outcome
-from minari_pipe.pipeline.engines.processes import DIED, ONE_THREAD, usable_cores
+from minari_pipe.pipeline.engines.base import Call, Engine, Outcome, usable_cores
+from minari_pipe.pipeline.engines.processes import DIED, ONE_THREAD
 from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE, check_address
 
 _STORE_BYTES = 100 * 2**20  # Ray's own share of the memory; calls and records need next to nothing

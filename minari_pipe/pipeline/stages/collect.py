@@ -12,7 +12,7 @@ from minari_pipe.environments import spec_json
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.build import PolicyConfig, environment_factory, source_hashes
 from minari_pipe.pipeline.collection import CollectBlock, Count, Stop, Until
-from minari_pipe.pipeline.engines import make_engine
+from minari_pipe.pipeline.engines import crowded, make_engine
 from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Scheduler, Skipped, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
@@ -259,6 +259,8 @@ def main(run: StageRun) -> None:
     skips = collection.on_error == "skip"
     list_of_skipped = run.folder / "skipped.json"
     progress = Progress("collect", run.say)
+    if warning := crowded(params["engine"]):
+        run.say(f"warning: {warning}")
     key = run.key(without=[f"collect.{name}" for name in HOW_MUCH])
     with run.output("episodes") as out, make_engine(params["engine"]) as engine:
         scheduler = make_scheduler(
