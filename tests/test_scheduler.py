@@ -110,7 +110,7 @@ def test_a_block_that_fails_for_good_is_skipped_where_the_config_says_so(tmp_pat
 
 def test_blocks_that_were_skipped_before_are_not_even_tried(tmp_path):
     works = [Text("a"), Text("b"), Text("c")]
-    records = scheduler(tmp_path, LocalEngine({}), skips=True, skipped_before=frozenset({1}))
+    records = scheduler(tmp_path, LocalEngine({}), skips=True, skipped_before={1: "no battery"})
     found = list(records.records(works))
     assert isinstance(found[1], Skipped)
     assert not (tmp_path / "failures of b").exists()

@@ -135,6 +135,7 @@ ROWS = {
     "author": (["author.name=Bob"], ["create", "validate", "publish"]),
     "episodes of the scores": (["ref_scores.n_episodes=5"], ["ref_scores", "validate", "publish"]),
     "checks": (["validate.replay_steps=1"], ["validate", "publish"]),
+    "where blocks are made": (["engine=processes", "engine.max_retries=9"], []),
     "where to install": (["publish.replace=true"], []),
 }
 

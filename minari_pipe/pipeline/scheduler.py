@@ -11,9 +11,10 @@ import hashlib
 import heapq
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minari_pipe.errors import MinariPipeError, RemoteError
@@ -95,8 +96,9 @@ class Scheduler:
     """By way of which workers without a common disk hand over their blocks."""
     skips: bool = False
     """Go on without a block that failed for good, instead of failing."""
-    skipped_before: frozenset[int] = frozenset()
-    """Blocks that are not even tried, because the dataset that is made again lacks them."""
+    skipped_before: Mapping[int, str] = field(default_factory=dict)
+    """Blocks that are not even tried, because the dataset that is made again lacks them, and why
+    it does."""
     _n_failures: int = field(default=0, init=False)
     _n_tickets: int = field(default=0, init=False)
 
@@ -157,7 +159,7 @@ class Scheduler:
     ) -> _Attempt | None:
         """What to run for a block; ``None`` if it is done."""
         if index in self.skipped_before:
-            done[index] = Skipped(index, "skipped as before")
+            done[index] = Skipped(index, self.skipped_before[index])
             return None
         key = block_key(self.key, work)
         record = None
@@ -304,7 +306,7 @@ def make_scheduler(
     watcher: Watcher,
     *,
     skips: bool = False,
-    skipped_before: frozenset[int] = frozenset(),
+    skipped_before: Mapping[int, str] = MappingProxyType({}),
 ) -> Scheduler:
     """What makes a stage's blocks called ``name``, in a folder of their own.
 
@@ -319,7 +321,7 @@ def make_scheduler(
         policy: whose files workers without a common disk are sent.
         watcher: is told what happens.
         skips: go on without a block that failed for good.
-        skipped_before: blocks that are not tried.
+        skipped_before: blocks that are not tried, and why.
     """
     settings = run.params["engine"]
     shared, place = None, Place(run.root)

@@ -232,19 +232,19 @@ def _n_episodes(policy: Policy, collection: Collection) -> int | None:
     return collection.n_episodes if collection.n_episodes is not None else offered
 
 
-def skipped_before(path: Path, key: str) -> frozenset[int]:
-    """The blocks that the dataset lacks which is made again.
+def skipped_before(path: Path, key: str) -> dict[int, str]:
+    """The blocks that the dataset lacks which is made again, and why it does.
 
     Args:
         path: the file that :func:`main` wrote, committed with the pipeline.
         key: of the collection; a list of another one says nothing of this.
     """
     if not path.is_file():
-        return frozenset()
+        return {}
     found = read_json(path)
     if not isinstance(found, dict) or found.get("key") != key:
-        return frozenset()
-    return frozenset(int(entry["block"]) for entry in found["skipped"])
+        return {}
+    return {int(entry["block"]): str(entry["reason"]) for entry in found["skipped"]}
 
 
 def main(run: StageRun) -> None:
@@ -272,7 +272,7 @@ def main(run: StageRun) -> None:
             policy,
             progress,
             skips=skips,
-            skipped_before=skipped_before(list_of_skipped, key) if skips else frozenset(),
+            skipped_before=skipped_before(list_of_skipped, key) if skips else {},
         )
         index = collect(
             env=params["env"],
