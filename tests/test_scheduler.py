@@ -138,10 +138,10 @@ def test_a_block_that_hangs_is_ended_with_its_process_and_tried_again(tmp_path):
     told = Told()
     works = [Text("a"), Text("b", "hangs")]
     with ProcessesEngine({"n_workers": 2}) as engine:
-        records = scheduler(tmp_path, engine, watcher=told, block_timeout_s=2.0)
+        records = scheduler(tmp_path, engine, watcher=told, block_timeout_s=4.0)
         assert [r["text"] for r in records.records(works)] == ["a", "b"]
     assert told.lines == [
-        "block 1 failed, retry 1 of 1: it did not end within 2 s (engine.block_timeout_s), "
+        "block 1 failed, retry 1 of 1: it did not end within 4 s (engine.block_timeout_s), "
         "episode 1 or one beside it hangs or is slow"
     ]
     assert not psutil.pid_exists(int((tmp_path / "hanging").read_text()))

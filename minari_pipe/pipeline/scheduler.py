@@ -100,6 +100,8 @@ class Scheduler:
     """Blocks that are not even tried, because the dataset that is made again lacks them, and why
     it does."""
     _n_failures: int = field(default=0, init=False)
+    _done_early: dict[int, Tally] = field(default_factory=dict, init=False)
+    """Of blocks that wait for those before them."""
     _n_tickets: int = field(default=0, init=False)
 
     def records(
@@ -143,6 +145,7 @@ class Scheduler:
                         break
                     self._submit(attempt, running)
                 while due in done:
+                    self._done_early.pop(due, None)
                     yield done.pop(due)
                     due += 1
                 if last and not running and not again and not done:
@@ -213,11 +216,16 @@ class Scheduler:
                 outcome = self._taken_over(attempt, outcome)
             if outcome.value is not None:
                 done[attempt.index] = outcome.value
+                n_episodes, n_steps, return_sum = outcome.counts
+                self._done_early[attempt.index] = Tally(
+                    n_episodes=n_episodes, n_steps=n_steps, return_sum=return_sum
+                )
             else:
                 self._clean(ticket, attempt)
                 self._failed(attempt, outcome, again, done)
         if not self.engine.in_process:
-            self.watcher.running([Tally.read(a.tally) for a in running.values() if a.tally])
+            running_now = [Tally.read(a.tally) for a in running.values() if a.tally]
+            self.watcher.running([*running_now, *self._done_early.values()])
         limit = self.limits.block_timeout_s
         for ticket, attempt in list(running.items()):
             now = time.monotonic()

@@ -170,7 +170,8 @@ class BlockCall:
                 lambda path: self.work.write(path, tally, place),
                 attempt=self.attempt,
             )
-            return Outcome(value=record)
+            counts = (tally.n_episodes, tally.n_steps, tally.return_sum)
+            return Outcome(value=record, counts=counts)
         except (Exception, SystemExit) as exc:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc(file=sys.stderr)
