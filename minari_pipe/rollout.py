@@ -7,6 +7,7 @@ it, on what ran before, or on how the episodes are divided into blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -17,7 +18,7 @@ from gymnasium import spaces
 
 from minari_pipe.episode import EpisodeBuffer, copied
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, MinariPipeError
-from minari_pipe.policies.base import Policy
+from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.recorder import EpisodeRecorder
 from minari_pipe.storage.attributes import check_options
 from minari_pipe.storage.columns import check_space_names
@@ -60,6 +61,8 @@ class _Row(Generic[T]):
     """An environment, the sink of its episodes, and the episode that runs in it."""
 
     env: gym.Env
+    action_space: gym.Space
+    """The environment's, which its wrappers would look up anew at every step."""
     sink: EpisodeSink[T]
     episode: int = -1
     observation: Any = None
@@ -96,7 +99,7 @@ def run_lockstep(
     try:
         for _ in range(n_envs):
             env = make_env()
-            rows.append(_Row(env, make_sink(env)))
+            rows.append(_Row(env, env.action_space, make_sink(env)))
             require_time_limit(env)
         policy.bind([row.env for row in rows])
         yield from _lockstep(rows, policy, list(episodes), seed, on_step)
@@ -124,24 +127,42 @@ def _lockstep(
         row = rows[index]
         row.episode, row.n_steps = episode, 0
         reset_seed, rng = episode_seed(seed, episode)
-        with _Named([row]):
+        try:
             options = policy.start(index, episode, rng)
             # A copy of its own: an environment may consume the options that it is given.
             row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
             row.sink.start(row.observation, info, seed=reset_seed, options=options)
+        except ConfigError:
+            raise
+        except Exception as exc:
+            raise _named(exc, [row]) from exc
         return True
 
     active = [index for index in range(len(rows)) if start(index)]
     while active:
-        with _Named([rows[i] for i in active], "the policy failed at "):
+        try:
             actions = policy.act([rows[i].observation for i in active], active)
+            if len(actions) != len(active):
+                raise InvalidEpisodeError(
+                    f"it gave {len(actions)} actions for {len(active)} environments"
+                )
+        except ConfigError:
+            raise
+        except Exception as exc:
+            at = [exc.row] if isinstance(exc, RowError) else active
+            raise _named(exc, [rows[i] for i in at], "the policy failed at ") from exc
         ended = []
-        for index, action in zip(active, actions, strict=True):
-            row = rows[index]
-            with _Named([row]):
+        row = rows[active[0]]
+        try:
+            for index, action in zip(active, actions, strict=True):
+                row = rows[index]
                 if _step(row, action):
                     finished[row.episode] = row.sink.finish(row.episode)
                     ended.append(index)
+        except ConfigError:
+            raise
+        except Exception as exc:
+            raise _named(exc, [row]) from exc
         on_step(len(active))
         while next_due in finished:
             yield finished.pop(next_due)
@@ -158,7 +179,7 @@ def _step(row: _Row, action: Any) -> bool:
             raise InvalidEpisodeError("the policy had no action for the first step")
         row.sink.truncate()
         return True
-    action = element(row.env.action_space, action)
+    action = element(row.action_space, action)
     # A copy of its own: an environment may change the array that it is given.
     row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
     row.sink.step(action, row.observation, reward, terminated, truncated, info)
@@ -166,22 +187,11 @@ def _step(row: _Row, action: Any) -> bool:
     return bool(terminated or truncated)
 
 
-class _Named:
-    """Names what ran, and its episode and step, in whatever goes wrong inside."""
-
-    def __init__(self, rows: Sequence[_Row], who: str = "") -> None:
-        self._rows = rows
-        self._who = who
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
-        if exc is None or not isinstance(exc, Exception) or isinstance(exc, ConfigError):
-            return
-        where = "; ".join(f"episode {row.episode}, step {row.n_steps}" for row in self._rows)
-        text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
-        raise InvalidEpisodeError(f"{self._who}{where}: {text}") from exc
+def _named(exc: Exception, rows: Sequence[_Row], who: str = "") -> Exception:
+    """``exc`` with what ran, its episode and its step."""
+    where = "; ".join(f"episode {row.episode}, step {row.n_steps}" for row in rows)
+    text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
+    return InvalidEpisodeError(f"{who}{where}: {text}")
 
 
 def element(space: gym.Space, value: Any) -> Any:
@@ -191,24 +201,39 @@ def element(space: gym.Space, value: Any) -> Any:
     the array it is given.
 
     Raises:
-        InvalidEpisodeError: another shape than the space's, or a value that its integers lack.
+        InvalidEpisodeError: another shape than the space's, a value that its integers lack, NaN or
+            infinity.
     """
-    if isinstance(space, spaces.Dict):
-        return {key: element(sub, value[key]) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(element(sub, v) for sub, v in zip(space.spaces, value, strict=True))
-    if isinstance(space, spaces.Discrete) and isinstance(value, int | np.integer):
-        return space.dtype.type(value)
-    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        is_float = np.dtype(space.dtype).kind == "f"
+    if isinstance(space, _ARRAYS):
+        if isinstance(space, spaces.Discrete) and isinstance(value, _INTEGERS):
+            return space.dtype.type(value)
+        is_float = space.dtype.kind == "f"
         array = np.array(value, dtype=space.dtype) if is_float else _whole(space, value)
         if array.shape != space.shape:
             raise InvalidEpisodeError(
                 f"the policy gave an action of shape {array.shape}, the action space "
                 f"{space} has {space.shape}"
             )
+        # The sum of squares is quicker to ask, but may be infinite of finite numbers.
+        if is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
+            raise InvalidEpisodeError(
+                f"the policy gave an action that holds NaN or infinity: {_short(array)}"
+            )
         return array[()] if isinstance(space, spaces.Discrete) else array
+    if isinstance(space, spaces.Dict):
+        return {key: element(sub, value[key]) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(element(sub, v) for sub, v in zip(space.spaces, value, strict=True))
     return value
+
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_INTEGERS = (int, np.integer)
+
+
+def _short(array: np.ndarray) -> str:
+    text = " ".join(str(array).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _whole(space: gym.Space, value: Any) -> np.ndarray:

@@ -41,8 +41,54 @@ class Anything(gym.Env):
 
     def step(self, action):
         self.t += 1
-        reward = -float(np.sum(np.square(action)))
+        reward = 0.0 if isinstance(action, dict) else -float(np.sum(np.square(action)))
         return self.observation_space.sample(), reward, False, self.t >= self.length, {}
+
+
+class Lasting(Anything):
+    """Episodes of 3 to 11 steps, by their seed; allows actions at random, at least one of each."""
+
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed)
+        self.length = 3 + int(self.np_random.integers(9))
+        return found
+
+    def action_masks(self):
+        """New at every step, the same however often it is asked."""
+        rng = np.random.default_rng([self.length, self.t])
+        return np.concatenate([allowed(n, rng) for n in choices(self.action_space)])
+
+
+def choices(space: gym.Space) -> list[int]:
+    """How many choices each part of a discrete action has."""
+    if isinstance(space, spaces.MultiBinary):
+        return [2] * space.n
+    return [int(n) for n in np.ravel(getattr(space, "nvec", getattr(space, "n", ())))]
+
+
+def allowed(n: int, rng: np.random.Generator) -> np.ndarray:
+    flags = rng.random(n) < 0.6
+    flags[rng.integers(n)] = True
+    return flags
+
+
+def widened(model: Any) -> Any:
+    """The model, its last layer so large that modes differ between rows and leave the bounds."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.policy.named_parameters():
+            if any(part in name for part in ("action_net", "actor.mu", "q_net.q_net")):
+                parameter.mul_(50.0)
+    return model
+
+
+def samples(policy: Any, observation: Any, n: int) -> np.ndarray:
+    """``n`` actions for one observation, by a policy that is bound to 8 environments."""
+    rows = range(8)
+    for row in rows:
+        policy.start(row, row, np.random.default_rng(row))
+    return np.array([a for _ in range(n // 8) for a in policy.act([observation] * 8, rows)])
 
 
 def untrained(
@@ -53,12 +99,17 @@ def untrained(
     **kwargs: Any,
 ) -> Any:
     """A model of real Stable-Baselines3 with fresh weights."""
+    import sb3_contrib
     import stable_baselines3
 
-    if algorithm not in ("ppo", "a2c"):
+    if algorithm in ("sac", "td3", "ddpg", "dqn"):
         kwargs.setdefault("buffer_size", 50)
-    cls = getattr(stable_baselines3, algorithm.upper())
-    env = Anything(observation_space, action_space)
+    contrib = {"maskable_ppo": "MaskablePPO", "recurrent_ppo": "RecurrentPPO"}
+    library = sb3_contrib if algorithm in contrib else stable_baselines3
+    cls = getattr(library, contrib.get(algorithm, algorithm.upper()))
+    if algorithm == "recurrent_ppo":
+        policy_class = policy_class.replace("Policy", "LstmPolicy")
+    env = Lasting(observation_space, action_space)
     return silent(cls(policy_class, env, device="cpu", seed=3, **kwargs))
 
 

@@ -276,7 +276,7 @@ def test_building_leaves_the_global_generator_alone():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_optimizer_is_made_which_would_import_the_compiler(algorithm, monkeypatch):
     monkeypatch.setattr(torch.optim.Optimizer, "__init__", lambda *_, **__: pytest.fail("made"))
-    action_space = ACTIONS["discrete" if algorithm == "dqn" else "box"]
+    action_space = ACTIONS["box" if "Box" in ALGORITHMS[algorithm].actions else "discrete"]
     build_policy(algorithm, "MlpPolicy", None, VECTOR, action_space)
 
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import gymnasium as gym
 import minari
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.__main__ import COMMANDS
 from minari_pipe.cli import app
+from minari_pipe.policies.scripted import ScriptedPolicy
+from minari_pipe.rollout import run_episodes
 from tests.conftest import CHECKOUT
 from tests.legacy_files import GOLDEN
 from tests.test_both_directions import MINARI_IS_WRONG
@@ -47,6 +50,17 @@ def test_the_dataset_of_ones_own_is_made_by_the_command_it_opens_with(workspace)
     dataset = minari.load_dataset("pendulum/spin-v0")
     assert dataset.total_episodes == 10
     assert set(dataset.storage.metadata["author"]) == {"Ada Lovelace"}
+
+
+def test_the_controller_of_a_batch_pushes_in_every_row():
+    found: dict = {"np": np}
+    exec(block("python", "def push_all"), found)
+    policy = ScriptedPolicy(found["push_all"], {"torque": 2.0})
+    for episode in run_episodes(
+        lambda: gym.make("Pendulum-v1"), policy, range(3), seed=0, n_envs=3
+    ):
+        pushes = 2.0 * np.sign(episode.observations[:-1, 2:3])
+        np.testing.assert_array_equal(episode.actions, pushes)
 
 
 def test_the_sweep_of_the_readme_makes_two_datasets(workspace):

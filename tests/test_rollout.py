@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.evaluation import evaluate
-from minari_pipe.policies.base import Policy
+from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.policies.random import RandomPolicy
 from minari_pipe.rollout import element, episode_seed, run_episodes
 from tests.conftest import FULL, StepIndex
@@ -216,6 +216,48 @@ def test_a_failing_policy_is_named_with_episode_and_step():
 
     with pytest.raises(InvalidEpisodeError, match="policy failed at episode 4, step 2: KeyError"):
         run(Failing(), [4])
+
+
+@pytest.mark.parametrize("n_actions", [1, 3])
+def test_another_number_of_actions_is_named(n_actions):
+    class Miscounting(RandomPolicy):
+        def act(self, observations, rows):
+            return [*super().act(observations, rows), np.zeros(2)][-n_actions:]
+
+    with pytest.raises(InvalidEpisodeError, match=f"it gave {n_actions} actions for 2 environ"):
+        run(Miscounting(), range(2), n_envs=2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_action_that_is_no_number_is_named_with_its_episode_and_step(value):
+    class Diverging(RandomPolicy):
+        def act(self, observations, rows):
+            actions = super().act(observations, rows)
+            if observations[0][0] == 2:
+                actions[rows.index(1)][1] = value
+            return actions
+
+    message = rf"^episode 6, step 2: the policy gave an action that holds NaN or .*{value}"
+    with pytest.raises(InvalidEpisodeError, match=message):
+        run(Diverging(), range(5, 8), n_envs=3)
+
+
+def test_large_actions_are_numbers():
+    space = gym.spaces.Box(-np.inf, np.inf, (2,))
+    huge = np.full(2, 3e38, np.float32)
+    np.testing.assert_array_equal(element(space, huge), huge)
+
+
+def test_a_policy_may_name_the_row_that_failed():
+    class Failing(RandomPolicy):
+        def act(self, observations, rows):
+            if observations[0][0] == 3:
+                raise RowError(2, "the battery is empty")
+            return super().act(observations, rows)
+
+    message = "^the policy failed at episode 7, step 3: the battery is empty$"
+    with pytest.raises(InvalidEpisodeError, match=message):
+        run(Failing(), range(5, 9), n_envs=4)
 
 
 class Consuming(StepIndex):

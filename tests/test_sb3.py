@@ -11,14 +11,18 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.fetch import Source
 from minari_pipe.files import sha256_file
 from minari_pipe.policies import batched_network
+from minari_pipe.policies.action_heads import ActionHead
 from minari_pipe.policies.archive import write_arrays
 from minari_pipe.policies.batched_network import BatchedNetwork, one_torch_thread, pad_small_layers
 from minari_pipe.policies.normalization import ObservationNormalization, write_normalization
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.rollout import run_episodes
-from tests.sb3_models import ACTIONS, IMAGE, MIXED, VECTOR, Anything, untrained
+from tests.sb3_models import ACTIONS, IMAGE, MIXED, VECTOR, Anything, untrained, widened
 
 torch = pytest.importorskip("torch")
+from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: E402
+from stable_baselines3.sac.policies import Actor as SACActor  # noqa: E402
+from stable_baselines3.sac.policies import SACPolicy  # noqa: E402
 
 CASES = [
     ("ppo", VECTOR, "box", "MlpPolicy"),
@@ -50,11 +54,7 @@ def models(tmp_path_factory):
     def make(case):
         algorithm, observation, action, policy_class = case
         if named(case) not in made:
-            model = untrained(algorithm, observation, ACTIONS[action], policy_class)
-            with torch.no_grad():  # so that modes differ between rows and leave the bounds
-                for name, parameter in model.policy.named_parameters():
-                    if any(part in name for part in ("action_net", "actor.mu", "q_net.q_net")):
-                        parameter.mul_(50.0)
+            model = widened(untrained(algorithm, observation, ACTIONS[action], policy_class))
             path = folder / f"{named(case)}.zip"
             model.save(path)
             made[named(case)] = model, path
@@ -74,6 +74,13 @@ def observations(case, n: int, seed: int = 0) -> list:
     space = case[1]
     space.seed(seed)
     return [space.sample() for _ in range(n)]
+
+
+class Logits(ActionHead):
+    """What the network gives out, as it is."""
+
+    def __call__(self, outputs, rows, masks=None):
+        return np.concatenate([o.reshape(len(o), -1) for o in outputs], axis=1)
 
 
 def as_bytes(actions) -> list[bytes]:
@@ -116,7 +123,7 @@ def test_rows_are_independent_of_place_and_neighbours(case, models, deterministi
     _, path = models(case)
     policy = policy_of(case, path, n_envs=16, deterministic=deterministic)
     if deterministic:  # what the network gives out, as an index of an action hides the low bits
-        policy._choose = lambda outputs, _: np.concatenate([o.ravel() for o in outputs])
+        policy._head = Logits()
     seen = observations(case, 16)
 
     def act(order, rows):
@@ -224,39 +231,6 @@ def test_nothing_is_drawn_from_global_generators(models):
     assert np.array_equal(before[1], np.random.get_state()[1])
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "kwargs", "reason"),
-    [
-        ("td3", None, "td3 cannot be sampled here; its noise was part of the training"),
-        ("ddpg", None, "ddpg cannot be sampled"),
-        ("dqn", None, "dqn cannot be sampled here; its exploration"),
-        ("ppo", {"use_sde": True}, "gSDE"),
-        ("sac", {"use_sde": True}, "gSDE"),
-    ],
-)
-def test_what_cannot_be_sampled_is_refused_by_name(algorithm, kwargs, reason):
-    with pytest.raises(ConfigError, match=reason):
-        SB3Policy(
-            algorithm=algorithm, checkpoint="x.zip", policy_kwargs=kwargs, deterministic=False
-        )
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
-def test_gsde_acts_with_its_mode(algorithm, tmp_path, monkeypatch):
-    model = untrained(algorithm, use_sde=True)
-    model.save(tmp_path / "m.zip")
-    seen = observations(CASES[0], 1)
-    expected, _ = model.predict(seen[0], deterministic=True)
-    policy = policy_of(
-        (algorithm, *CASES[0][1:]), tmp_path / "m.zip", 1, policy_kwargs={"use_sde": True}
-    )
-    np.testing.assert_allclose(policy.act(seen, [0])[0], expected, rtol=1e-5, atol=1e-5)
-    # A trusted checkpoint says only when it is built that it is one of these.
-    monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", sha256_file(tmp_path / "m.zip"))
-    with pytest.raises(ConfigError, match="gSDE"):
-        policy_of((algorithm, *CASES[0][1:]), tmp_path / "m.zip", 1, deterministic=False)
-
-
 # Files
 
 
@@ -270,6 +244,50 @@ def test_the_trusted_checkpoint_needs_no_policy_kwargs(tmp_path, monkeypatch):
     seen = observations(CASES[0], 1)
     expected, _ = model.predict(seen[0], deterministic=True)
     np.testing.assert_allclose(policy.act(seen, [0])[0], expected, rtol=1e-5, atol=1e-5)
+
+
+class Halved(SACActor):
+    """A network of the user's own, between SB3's layers and the action."""
+
+    def get_action_dist_params(self, obs):
+        mean, log_std, more = super().get_action_dist_params(obs)
+        return mean / 2, log_std, more
+
+
+class HalvedPolicy(SACPolicy):
+    def make_actor(self, features_extractor=None):
+        kwargs = self._update_features_extractor(self.actor_kwargs, features_extractor)
+        return Halved(**kwargs).to(self.device)
+
+
+class OnePass(torch.nn.Module):
+    latent_dim_pi = latent_dim_vf = 11
+
+    def forward(self, features):
+        return features, features
+
+    def forward_actor(self, features):
+        return torch.sin(features)
+
+    def forward_critic(self, features):
+        return features
+
+
+class SinePolicy(ActorCriticPolicy):
+    def _build_mlp_extractor(self):
+        self.mlp_extractor = OnePass()
+
+
+@pytest.mark.parametrize(("algorithm", "cls"), [("sac", HalvedPolicy), ("ppo", SinePolicy)])
+def test_a_trusted_checkpoint_may_bring_classes_of_its_own(algorithm, cls, tmp_path, monkeypatch):
+    model = widened(untrained(algorithm, policy_class=cls))
+    model.save(tmp_path / "m.zip")
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", sha256_file(tmp_path / "m.zip"))
+    policy = policy_of((algorithm, VECTOR, "box", "MlpPolicy"), tmp_path / "m.zip", 3)
+    seen = observations(CASES[0], 3)
+    for observation, action in zip(seen, policy.act(seen, range(3)), strict=True):
+        expected, _ = model.predict(observation, deterministic=True)
+        np.testing.assert_allclose(action, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_checkpoint_is_named_missing_or_wrong_before_any_episode(models, tmp_path):
@@ -406,7 +424,7 @@ def test_padded_networks_need_no_fallback(n, outputs):
     network = torch.nn.Sequential(*layers)
     pad_small_layers(network)
     example = np.random.default_rng(0).standard_normal((n, 39)).astype(np.float32)
-    assert not BatchedNetwork(lambda x: (network(x),), example).by_row
+    assert not BatchedNetwork(lambda x: (network(x),), [example]).by_row
 
 
 def test_a_network_whose_rows_disagree_runs_row_by_row():
@@ -414,10 +432,10 @@ def test_a_network_whose_rows_disagree_runs_row_by_row():
         return (x + x.mean(0, keepdim=True),)
 
     example = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
-    network = BatchedNetwork(leaking, example)
+    network = BatchedNetwork(leaking, [example])
     assert network.by_row
     assert np.array_equal(network(example)[0], 2 * example)
-    mixed = BatchedNetwork(lambda x: leaking(x["a"]), {"a": example, "b": example})
+    mixed = BatchedNetwork(lambda x: leaking(x["a"]), [{"a": example, "b": example}])
     assert mixed.by_row
     assert np.array_equal(mixed({"a": example, "b": example})[0], 2 * example)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.policies.base import RowError
 from minari_pipe.policies.controllers import PointMazeWaypoints, next_cells
 from minari_pipe.policies.scripted import ScriptedPolicy
 from tests.conftest import FULL, StepIndex
@@ -158,7 +159,7 @@ def not_finite(observation: Any) -> Any:
 def test_actions_outside_the_space_are_refused(controller: Any) -> None:
     policy = bound(controller)
     policy.start(0, 0, generator(0))
-    with pytest.raises(ConfigError, match=f"controller '{controller.__name__}' returned .* not in"):
+    with pytest.raises(RowError, match=f"controller '{controller.__name__}' returned .* not in"):
         act(policy, [0])
 
 
@@ -170,7 +171,7 @@ def test_discrete_actions_are_checked_too() -> None:
     policy = ScriptedPolicy(lambda observation, choice: choice, {"choice": 2})
     policy.bind([gym.make("CartPole-v1")])
     policy.start(0, 0, generator(0))
-    with pytest.raises(ConfigError, match=r"returned 2, which is not in .* Discrete\(2\)"):
+    with pytest.raises(RowError, match=r"returned 2, which is not in .* Discrete\(2\)"):
         policy.act([None], [0])
 
 

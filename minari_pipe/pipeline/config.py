@@ -182,6 +182,12 @@ class SB3Policy:
     """A ``Training``; not declared as one, since OmegaConf cannot override a null of such a type
     (`policy.train={...}` on the command line)."""
     deterministic: bool = True
+    """Take the most likely action; false draws from the policy's distribution."""
+    exploration: Optional[float] = None
+    """DQN with ``deterministic: false``: the share of random actions, 0 to 1."""
+    action_noise: Any = None
+    """TD3 and DDPG with ``deterministic: false``: standard deviation of normal noise in units of
+    actions scaled to [-1, 1]; a number, or a list of one for each dimension."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline import closure
 from minari_pipe.pipeline.engines import find_engine
-from minari_pipe.pipeline.uses import Use, policies, sources, targets, trains
+from minari_pipe.pipeline.uses import Use, as_measured, policies, sources, targets, trains
 from minari_pipe.pipeline.workspace import (
     PACKAGE,
     STATE,
@@ -26,7 +26,6 @@ _LONGEST_NAME = 200
 _SCORE_EPISODES = 100
 OUTPUT_FOLDERS = ("dataset", "episodes", "train", "train_expert")
 """What the stages make anew below ``pipelines/NAME``."""
-SB3_PACKAGES = ("stable-baselines3", "torch")
 
 
 def prepare(
@@ -63,7 +62,7 @@ def prepare(
     packages = _packages(params)
     _check_environments(params)
     for use in _policies(params):
-        _check_sb3(use)
+        _check_sb3(use, params)
     return _complete(params, packages)
 
 
@@ -150,11 +149,24 @@ def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
         for target in targets(use):
             module, _ = split_target(target)
             if target.endswith(".SB3Policy"):
-                names += SB3_PACKAGES
+                names += _sb3_packages(use)
             elif module.split(".")[0] != PACKAGE.name:
                 top = module.split(".")[0]
                 names += distributions_of(top)
     return {name: importlib.metadata.version(name) for name in names}
+
+
+def _sb3_packages(use: Use) -> tuple[str, ...]:
+    from minari_pipe.policies.algorithms import find_algorithm, missing_package
+
+    name = use.config["algorithm"]
+    found = find_algorithm(name).distributions
+    for distribution in found:
+        try:
+            importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise missing_package(name, distribution) from exc
+    return found
 
 
 def check_source(where: str, source: dict[str, Any], root: Path) -> None:
@@ -190,7 +202,7 @@ def _check_not_own(
             )
 
 
-def _check_sb3(use: Use) -> None:
+def _check_sb3(use: Use, params: dict[str, Any]) -> None:
     if use.config.get("_target_") != "minari_pipe.policies.SB3Policy":
         return
     checkpoint = any((use.config.get("checkpoint") or {}).values())
@@ -200,9 +212,18 @@ def _check_sb3(use: Use) -> None:
             f"{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
             f"{use.where}.train={{total_timesteps: N}}"
         )
-    from minari_pipe.policies.algorithms import find_algorithm
+    from minari_pipe.policies.exploration import check_exploration
 
-    find_algorithm(use.config["algorithm"])
+    config = use.config if use.where == "policy" else as_measured(use.config, params["ref_scores"])
+    try:
+        check_exploration(
+            config["algorithm"],
+            deterministic=config["deterministic"],
+            exploration=config.get("exploration"),
+            action_noise=config.get("action_noise"),
+        )
+    except ConfigError as exc:
+        raise ConfigError(f"{use.where}: {exc}") from exc
 
 
 def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:

@@ -38,6 +38,16 @@ def measures_expert(params: dict[str, Any]) -> bool:
     return params["ref_scores"]["ref_max_score"] is None
 
 
+def as_measured(expert: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
+    """The config of the expert as ``ref_scores.deterministic`` lets it act."""
+    if "deterministic" not in expert:
+        return expert
+    as_told = {**expert, "deterministic": scores["deterministic"]}
+    if scores["deterministic"]:
+        as_told |= dict.fromkeys({"exploration", "action_noise"} & expert.keys())
+    return as_told
+
+
 def trains(params: dict[str, Any]) -> list[str]:
     """The training stages of a pipeline: ``train`` for the policy, ``train_expert`` for another."""
     policy, expert = params["policy"], params["ref_scores"]["expert"] or {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 from gymnasium import spaces
 
-from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -35,9 +35,20 @@ class Algorithm:
     """Names of the action spaces it supports."""
     policy_defaults: Mapping[str, Any] = field(default_factory=dict)
     """``policy_kwargs`` that the algorithm itself changes from its policy class's defaults."""
+    masked: bool = False
+    """Whether the environment says at every step which actions are allowed."""
+    recurrent: bool = False
+    """Whether the policy carries the state of an LSTM through an episode."""
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """The installed packages that decide what its policies do."""
+        contrib = ("sb3-contrib",) if self.target.startswith("sb3_contrib.") else ()
+        return (*contrib, "stable-baselines3", "torch")
 
 
 _ANY_ACTION = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
+_COUNTED_ACTION = ("Discrete", "MultiDiscrete", "MultiBinary")
 ALGORITHMS: dict[str, Algorithm] = {
     "ppo": Algorithm("stable_baselines3.ppo.ppo:PPO", "distribution", _ANY_ACTION),
     "a2c": Algorithm("stable_baselines3.a2c.a2c:A2C", "distribution", _ANY_ACTION),
@@ -45,7 +56,19 @@ ALGORITHMS: dict[str, Algorithm] = {
     "td3": Algorithm("stable_baselines3.td3.td3:TD3", "action", ("Box",)),
     "ddpg": Algorithm("stable_baselines3.ddpg.ddpg:DDPG", "action", ("Box",), {"n_critics": 1}),
     "dqn": Algorithm("stable_baselines3.dqn.dqn:DQN", "values", ("Discrete",)),
+    "maskable_ppo": Algorithm(
+        "sb3_contrib.ppo_mask.ppo_mask:MaskablePPO", "distribution", _COUNTED_ACTION, masked=True
+    ),
+    "recurrent_ppo": Algorithm(
+        "sb3_contrib.ppo_recurrent.ppo_recurrent:RecurrentPPO",
+        "distribution",
+        _ANY_ACTION,
+        recurrent=True,
+    ),
 }
+
+_NOT_SUPPORTED = ("ars", "crossq", "her", "qrdqn", "tqc", "trpo")
+"""Further algorithms of Stable-Baselines3 and sb3-contrib, refused by name."""
 
 ACTIVATIONS = {
     "tanh": "Tanh",
@@ -83,27 +106,61 @@ def find_algorithm(name: str) -> Algorithm:
     Raises:
         ConfigError: there is none; names the nearest.
     """
-    if name not in ALGORITHMS:
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    known = f"Known: {', '.join(ALGORITHMS)}"
+    given = _bare(name)
+    if given in _NOT_SUPPORTED:
         raise ConfigError(
-            f"unknown algorithm {name!r}.{did_you_mean(name, ALGORITHMS)} "
-            f"Known: {', '.join(ALGORITHMS)}"
+            f"algorithm {name!r} is not supported; a policy of your own that loads it can act as a "
+            f"controller of policy=scripted. {known}"
         )
-    return ALGORITHMS[name]
+    names = {_bare(a.target.partition(":")[2]): key for key, a in ALGORITHMS.items()}
+    hint = f" Did you mean {names[given]!r}?" if given in names else did_you_mean(name, ALGORITHMS)
+    raise ConfigError(f"unknown algorithm {name!r}.{hint} {known}")
+
+
+def _bare(name: object) -> str:
+    """``maskableppo`` out of ``MaskablePPO``, ``maskable-ppo`` or ``maskable_ppo``."""
+    return str(name).lower().replace("_", "").replace("-", "")
 
 
 def load_algorithm(name: str) -> type[BaseAlgorithm]:
-    """The Stable-Baselines3 class of the algorithm called ``name``."""
+    """The Stable-Baselines3 class of the algorithm called ``name``.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+        MissingDependencyError: its package is not installed.
+    """
     module, _, attribute = find_algorithm(name).target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.partition(".")[0] != "sb3_contrib":
+            raise
+        raise missing_package(name, "sb3-contrib") from exc
+
+
+def missing_package(algorithm: str, distribution: str) -> MissingDependencyError:
+    """What to raise where the package of an algorithm is not installed."""
+    wanted = "minari_pipe[contrib]" if distribution == "sb3-contrib" else distribution
+    return MissingDependencyError(
+        f"algorithm {algorithm!r} needs {distribution}; pip install '{wanted}'"
+    )
 
 
 def find_policy_class(algorithm: str, policy_class: str) -> type[BasePolicy]:
     """The class that ``algorithm`` knows as ``policy_class``, such as ``MlpPolicy``.
 
+    RecurrentPPO's ``MlpLstmPolicy`` and its siblings may be called ``MlpPolicy`` here too.
+
     Raises:
         ConfigError: it knows no such class.
+        MissingDependencyError: its package is not installed.
     """
-    aliases = load_algorithm(algorithm).policy_aliases
+    aliases = dict(load_algorithm(algorithm).policy_aliases)
+    if find_algorithm(algorithm).recurrent:
+        aliases |= {name.replace("Lstm", ""): found for name, found in aliases.items()}
     if policy_class not in aliases:
         raise ConfigError(
             f"unknown policy_class {policy_class!r} of algorithm {algorithm!r}"
@@ -164,7 +221,17 @@ def _policy_value(algorithm: str, key: str, value: Any) -> Any:
     require_plain(f"policy_kwargs.{key}", value)
     if key == "net_arch":
         _check_layers(algorithm, value)
+    if key == "lstm_kwargs" and value is not None:
+        _check_lstm(value)
     return value
+
+
+def _check_lstm(value: Any) -> None:
+    # Others would have it take rows for steps, or give out another size than SB3 expects.
+    if not isinstance(value, Mapping) or not value.keys() <= {"bias", "dropout"}:
+        raise ConfigError(
+            f"policy_kwargs.lstm_kwargs is {value!r}; expected a mapping of bias and dropout"
+        )
 
 
 def _check_layers(algorithm: str, net_arch: Any) -> None:
@@ -256,8 +323,10 @@ def check_spaces(
         raise ConfigError(f"action space {action_space}: Stable-Baselines3 needs finite bounds")
     if any(isinstance(s, spaces.Dict) for s in getattr(observation_space, "spaces", {}).values()):
         raise ConfigError(f"observation space {observation_space}: nested Dict is not supported")
-    if isinstance(observation_space, spaces.Dict) != (policy_class == "MultiInputPolicy"):
-        fit = "MultiInputPolicy" if isinstance(observation_space, spaces.Dict) else "MlpPolicy"
+    if isinstance(observation_space, spaces.Dict) != policy_class.startswith("MultiInput"):
+        lstm = "Lstm" if "Lstm" in policy_class else ""
+        kind = "MultiInput" if isinstance(observation_space, spaces.Dict) else "Mlp"
+        fit = f"{kind}{lstm}Policy"
         raise ConfigError(
             f"policy_class {policy_class} does not fit the observation space "
             f"{observation_space}; set policy_class: {fit}"

@@ -10,6 +10,18 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.errors import InvalidEpisodeError
+
+
+class RowError(InvalidEpisodeError):
+    """What went wrong in one row; whoever runs the policy knows its episode and step."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(row, text)
+        self.row, self.text = row, text
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Policy(ABC):
@@ -43,6 +55,9 @@ class Policy(ABC):
 
         ``None`` in place of an action says that the policy has no more actions for this row: the
         episode ends there and is recorded as truncated.
+
+        Raises:
+            RowError: no action can be chosen in one row.
         """
 
     def finish(self, episode: int, buffer: EpisodeBuffer) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ that are thrown away, and a network whose rows still disagree on this machine ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-BATCH_MULTIPLE = 8
 _SMALLEST_LAYER = 16  # outputs; a multiple of the widest vector register's floats
 
 Batch = np.ndarray | dict[str, np.ndarray]
@@ -39,11 +38,6 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def padded(n_rows: int) -> int:
-    """``n_rows`` rounded up to a multiple of ``BATCH_MULTIPLE``."""
-    return -(-n_rows // BATCH_MULTIPLE) * BATCH_MULTIPLE
 
 
 def pad_small_layers(module: nn.Module) -> None:
@@ -79,46 +73,54 @@ def pad_small_layers(module: nn.Module) -> None:
 class BatchedNetwork:
     """A network on a batch of one size, each row of the result a function of that row alone."""
 
-    def __init__(self, forward: Callable[[Any], tuple[torch.Tensor, ...]], example: Batch) -> None:
+    def __init__(
+        self, forward: Callable[..., tuple[torch.Tensor, ...]], example: Sequence[Batch]
+    ) -> None:
         """Prove that rows are independent, or fall back to one row at a time.
 
         Args:
-            forward: from a tensor of shape ``(B, ...)``, or a dict of such, to tensors of shape
+            forward: from tensors of shape ``(B, ...)``, or dicts of such, to tensors of shape
                 ``(B, ...)``.
-            example: a batch of the size that will be used, its rows distinct.
+            example: batches of the size that will be used, one for each argument of ``forward``,
+                their rows distinct.
         """
         self._forward = forward
         self.by_row = not self._rows_are_independent(example)
 
-    def __call__(self, batch: Batch) -> tuple[np.ndarray, ...]:
-        """Apply the network to ``batch``; arrays of shape ``(B, ...)``."""
+    def __call__(self, *batches: Batch) -> tuple[np.ndarray, ...]:
+        """Apply the network to ``batches``; arrays of shape ``(B, ...)``."""
         if self.by_row:
-            rows = [self._run(_take(batch, slice(i, i + 1))) for i in range(_length(batch))]
+            n = _length(batches[0])
+            rows = [self._run(*(_take(b, slice(i, i + 1)) for b in batches)) for i in range(n)]
             return tuple(np.concatenate(parts) for parts in zip(*rows, strict=True))
-        return self._run(batch)
+        return self._run(*batches)
 
-    def _run(self, batch: Batch) -> tuple[np.ndarray, ...]:
+    def _run(self, *batches: Batch) -> tuple[np.ndarray, ...]:
         import torch
 
-        # Copies: a tensor would otherwise share the memory of the caller's batch.
         with one_torch_thread(), torch.inference_mode():
-            if isinstance(batch, dict):
-                tensors: Any = {key: torch.tensor(column) for key, column in batch.items()}
-            else:
-                tensors = torch.tensor(batch)
-            return tuple(out.numpy() for out in self._forward(tensors))
+            return tuple(out.numpy() for out in self._forward(*map(_tensors, batches)))
 
-    def _rows_are_independent(self, example: Batch) -> bool:
-        n = _length(example)
-        expected = self._run(example)
+    def _rows_are_independent(self, example: Sequence[Batch]) -> bool:
+        n = _length(example[0])
+        expected = self._run(*example)
         orders = [np.roll(np.arange(n), shift) for shift in (1, 2, 3, n // 2)]
         orders += [np.zeros(n, int), np.full(n, n - 1)]
         for order in orders:
-            result = self._run(_take(example, order))
+            result = self._run(*(_take(batch, order) for batch in example))
             pairs = zip(result, expected, strict=True)
             if any(new.tobytes() != old[order].tobytes() for new, old in pairs):
                 return False
         return True
+
+
+def _tensors(batch: Batch) -> Any:
+    """Copies: a tensor would otherwise share the memory of the caller's batch."""
+    import torch
+
+    if isinstance(batch, dict):
+        return {key: torch.tensor(column) for key, column in batch.items()}
+    return torch.tensor(batch)
 
 
 def _length(batch: Batch) -> int:

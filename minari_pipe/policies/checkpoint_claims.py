@@ -99,6 +99,8 @@ def told_kwargs(recorded: Mapping[str, Any]) -> str:
     if not isinstance(told, dict):
         return ""
     plain = {k: v for k, v in told.items() if not k.startswith(":")}
+    if recorded.get("use_sde") is True:  # of the algorithm, which hands it on to its policy
+        plain["use_sde"] = True
     if "activation_fn" in plain:
         plain["activation_fn"] = activation(plain["activation_fn"])
     return f"; the file itself says policy_kwargs {_short(str(plain))}"
@@ -137,8 +139,8 @@ def _unseen(policy: BasePolicy) -> set[str]:
     space = policy.observation_space
     if any(map(is_image_space, getattr(space, "spaces", {"": space}).values())):
         unseen.add("normalize_images")
-    if getattr(getattr(policy, "actor", None), "use_sde", False):
-        unseen.add("clip_mean")
+    if getattr(getattr(policy, "actor", policy), "use_sde", False):
+        unseen |= {"clip_mean", "use_expln"}
     return unseen
 
 

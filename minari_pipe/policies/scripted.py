@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from minari_pipe.errors import ConfigError
-from minari_pipe.policies.base import Policy
+from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.policies.base import Policy, RowError
+from minari_pipe.policies.batched_controller import (
+    PARAMETER,
+    BatchedController,
+    as_array,
+    call_signature,
+)
+from minari_pipe.policies.batched_network import one_torch_thread
 
 Controller = Callable[..., Any]
 
 
 class ScriptedPolicy(Policy):
-    """Calls a controller, one of two kinds, with each observation.
+    """Calls a controller of one's own.
+
+    A controller with a parameter called ``observations`` takes those of all environments at once,
+    any other takes one. Taking **one observation**:
 
     - A **function** ``fn(observation, **kwargs)``. If it has a parameter ``rng``, it is given the
       episode's generator, if it has one called ``env``, the environment it acts in.
@@ -25,6 +38,24 @@ class ScriptedPolicy(Policy):
       ``env``; its instances are called with the observation. With a method ``reset()`` or
       ``reset(rng)`` there is one instance for each environment, reset at the start of every
       episode; without, a new instance for every episode, so that nothing is carried over.
+
+    Taking **a batch**, an array of shape ``(B, ...)`` or the dict or tuple of such that the space
+    says, and returning ``B`` actions (an array, a tensor of PyTorch, a list, or for a Dict space a
+    dict of these). ``B`` is the number of environments padded to a multiple of 8, also for one;
+    rows without an episode hold zeros, and their actions are thrown away:
+
+    - A **function** ``fn(observations, **kwargs)``, given ``rngs``, the ``B`` generators of the
+      rows' episodes, and ``envs``, the environments, if it has such parameters.
+    - A **class**, made once for each block as ``cls(**kwargs)`` or ``cls(envs=envs, **kwargs)``;
+      its instance is called as the function is, with ``rngs`` if it takes them. ``reset(row)`` or
+      ``reset(row, rng)`` is called at the start of every episode; a class without it must carry
+      nothing from one call to the next. Modules of PyTorch are such classes, their ``forward``
+      tells the parameters.
+
+    A row's action has to depend on that row alone. What is computed element by element or along a
+    row then has the same bits in every row. A product of matrices may round otherwise in another
+    row (NumPy's did from 16 rows on, in float32), so that with such a controller the low bits of an
+    episode depend on ``n_envs`` and ``block_episodes`` as well, though on nothing else.
 
     An action must lie in the action space once it is cast to its dtype: the controller clips.
     ``None`` instead of an action ends the episode, truncated.
@@ -54,20 +85,36 @@ class ScriptedPolicy(Policy):
                 f"that every environment gets its own"
             )
         self._controller = controller
-        offered = {"env"} if self._is_class else {"env", "rng"}
-        self._supplied = _check_signature(
-            controller, self._name, self._kwargs, offered, self._is_class
-        )
+        self._batched: BatchedController | None = None
+        if _takes_batch(controller):
+            offered = {"envs"} if self._is_class else {"envs", "rngs"}
+            supplied = _check_signature(
+                controller, self._name, self._kwargs, offered, self._is_class, {PARAMETER: None}
+            )
+            self._batched = BatchedController(
+                controller, self._name, self._kwargs, is_class=self._is_class, supplied=supplied
+            )
+        else:
+            offered = {"env"} if self._is_class else {"env", "rng"}
+            self._supplied = _check_signature(
+                controller, self._name, self._kwargs, offered, self._is_class
+            )
         self._envs: Sequence[gym.Env] = ()
         self._rngs: list[np.random.Generator | None] = []
         self._calls: list[Controller | None] = []
 
     def bind(self, envs: Sequence[gym.Env]) -> None:
         self._envs = envs
+        if self._batched is not None:
+            self._batched.bind(envs)
+            return
         self._rngs = [None] * len(envs)
         self._calls = [None if self._is_class else self._controller] * len(envs)
 
     def start(self, row: int, episode: int, rng: np.random.Generator) -> None:
+        if self._batched is not None:
+            self._batched.start(row, rng)
+            return
         self._rngs[row] = rng
         if not self._is_class:
             return
@@ -80,19 +127,32 @@ class ScriptedPolicy(Policy):
             reset(**({"rng": rng} if "rng" in inspect.signature(reset).parameters else {}))
 
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
-        return [
-            self._one(observation, row) for observation, row in zip(observations, rows, strict=True)
-        ]
+        # A controller may run a network, whose low bits depend on the number of threads.
+        with one_torch_thread() if "torch" in sys.modules else nullcontext():
+            if self._batched is not None:
+                actions = self._batched(observations, rows)
+            else:
+                pairs = zip(observations, rows, strict=True)
+                actions = [self._one(observation, row) for observation, row in pairs]
+        return [self._checked(a, row) for a, row in zip(actions, rows, strict=True)]
 
     def _one(self, observation: Any, row: int) -> Any:
         call = self._calls[row]
         assert call is not None, "start() comes before act()"
-        if self._is_class:
-            action = call(observation)
-        else:
-            action = call(observation, **self._kwargs, **self._extras(row))
+        try:
+            if self._is_class:
+                return call(observation)
+            return call(observation, **self._kwargs, **self._extras(row))
+        except MinariPipeError:
+            raise
+        except Exception as exc:
+            text = f"controller {self._name!r} raised {type(exc).__name__}: {exc}"
+            raise RowError(row, text) from exc
+
+    def _checked(self, action: Any, row: int) -> Any:
         if action is None:
             return None
+        action = as_array(action)
         space = self._envs[row].action_space
         try:
             cast = np.asarray(action, space.dtype) if isinstance(space, spaces.Box) else action
@@ -100,9 +160,10 @@ class ScriptedPolicy(Policy):
         except (TypeError, ValueError):  # not numbers at all
             valid = False
         if not valid:
-            raise ConfigError(
+            raise RowError(
+                row,
                 f"controller {self._name!r} returned {_shown(action)}, which is not in the action "
-                f"space {space}; it has to clip its actions"
+                f"space {space}; it has to clip its actions",
             )
         return cast
 
@@ -111,12 +172,24 @@ class ScriptedPolicy(Policy):
         return {name: offered[name] for name in self._supplied}
 
 
+def _takes_batch(controller: Controller) -> bool:
+    try:
+        return PARAMETER in call_signature(controller).parameters
+    except (TypeError, ValueError):  # some builtins do not tell
+        return False
+
+
 def _check_signature(
-    controller: Controller, name: str, kwargs: Mapping[str, Any], offered: set[str], is_class: bool
+    controller: Controller,
+    name: str,
+    kwargs: Mapping[str, Any],
+    offered: set[str],
+    is_class: bool,
+    batch: Mapping[str, None] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """The names among ``offered`` that the controller takes, after a dry run of the call."""
     try:
-        signature = inspect.signature(controller)
+        signature = inspect.signature(controller) if is_class else call_signature(controller)
     except ValueError as error:
         raise ConfigError(
             f"controller {name!r} does not tell its parameters; wrap it in a Python function"
@@ -128,7 +201,8 @@ def _check_signature(
             "kwargs"
         )
     try:
-        signature.bind(*(() if is_class else (None,)), **kwargs, **dict.fromkeys(supplied))
+        given = {**kwargs, **dict.fromkeys(supplied), **({} if is_class else batch)}
+        signature.bind(*(() if is_class or batch else (None,)), **given)
     except TypeError as error:
         raise ConfigError(
             f"controller {name!r} cannot be called with {sorted(kwargs) or 'no parameters'} "

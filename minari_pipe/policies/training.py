@@ -22,9 +22,12 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.policies.action_masks import ActionMasks
 from minari_pipe.policies.algorithms import (
     UNBUILDABLE,
     check_spaces,
+    find_algorithm,
+    find_policy_class,
     load_algorithm,
     network_observation_space,
     one_line,
@@ -121,6 +124,8 @@ def train(
     out_dir = Path(out_dir)
     with _seeded(seed), one_torch_thread(), _environments(make_env, n_envs) as envs:
         check_spaces(algorithm, policy_class, envs[0].observation_space, envs[0].action_space)
+        if find_algorithm(algorithm).masked:
+            ActionMasks(envs, n_envs)  # Stable-Baselines3 would find out in the middle
         env, normalizer = _vector_env(envs, normalize=normalize_observations)
         model = _build(algorithm, policy_class, env, kwargs, settings, seed)
         callback = _learn(model, total_timesteps, f"train {algorithm}")
@@ -264,7 +269,12 @@ def _build(
         settings = {**settings, "action_noise": NormalActionNoise(np.zeros(size), sigma)}
     try:
         model = load_algorithm(algorithm)(
-            policy_class, env, policy_kwargs=policy_kwargs, seed=seed, device="cpu", **settings
+            find_policy_class(algorithm, policy_class),
+            env,
+            policy_kwargs=policy_kwargs,
+            seed=seed,
+            device="cpu",
+            **settings,
         )
     except UNBUILDABLE as exc:
         raise ConfigError(f"{algorithm} refuses these settings: {one_line(exc)}") from exc

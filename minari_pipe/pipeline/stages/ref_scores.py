@@ -21,7 +21,7 @@ from minari_pipe.pipeline.measurement import MeasureBlock
 from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Scheduler, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.uses import expert_training
+from minari_pipe.pipeline.uses import as_measured, expert_training
 from minari_pipe.pipeline.work import Place
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.rollout import require_time_limit
@@ -137,11 +137,9 @@ def _policy(run: StageRun, key: str) -> tuple[dict[str, Any], Path | None]:
     if key == "ref_min":
         return {"_target_": "minari_pipe.policies.RandomPolicy"}, None
     scores = run.params["ref_scores"]
-    config = dict(scores["expert"])
-    if "deterministic" in config:
-        config["deterministic"] = scores["deterministic"]
     trained = expert_training(run.params)
-    return config, run.folder / trained[0] if trained else None
+    folder = run.folder / trained[0] if trained else None
+    return as_measured(scores["expert"], scores), folder
 
 
 def _measured(

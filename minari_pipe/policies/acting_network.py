@@ -1,0 +1,203 @@
+"""The part of a Stable-Baselines3 policy that chooses actions: its network and what follows it.
+
+As ``policy.predict`` does it, without the value networks, and without the distribution objects of
+PyTorch, which take longer to make than a small network takes to run. The layers of SB3's own
+classes are applied one by one; those that a trusted checkpoint brings along are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.policies.action_heads import (
+    ActionHead,
+    BernoulliHead,
+    CategoricalHead,
+    ContinuousHead,
+    GreedyHead,
+    MatrixNoise,
+    Noise,
+    NormalNoise,
+)
+from minari_pipe.policies.action_masks import part_sizes
+from minari_pipe.policies.algorithms import Algorithm
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = tuple["torch.Tensor", ...]
+
+
+def make_forward(algorithm: Algorithm, policy: Any, *, sampled: bool) -> Callable[..., Tensors]:
+    """The network as a function of a batch of observations (and of the states of its LSTM).
+
+    Returns:
+        From observations to what :func:`make_head` takes: means, logits or values, and where noise
+        depends on the state its log deviation or the features of gSDE. Of a recurrent policy: from
+        observations, hidden and cell states, both of shape ``(B, layers, size)``, to the same, and
+        the next two states.
+    """
+    from stable_baselines3.common.torch_layers import MlpExtractor
+
+    if algorithm.head == "squashed":
+        return _squashed(policy.actor, sampled=sampled)
+    if algorithm.head == "action":
+        return _one_output(policy.actor, "mu")
+    if algorithm.head == "values":
+        return _one_output(policy.q_net, "q_net")
+    features, extractor = _features(policy, policy.pi_features_extractor), policy.mlp_extractor
+    is_own = type(extractor) is MlpExtractor
+    hidden_layers = _plain(extractor.policy_net) if is_own else extractor.forward_actor
+    last_layer = _plain(policy.action_net)
+    with_latent = sampled and bool(getattr(policy, "use_sde", False))
+
+    def outputs(features: torch.Tensor) -> Tensors:
+        latent = hidden_layers(features)
+        mean = last_layer(latent)
+        return (mean, latent) if with_latent else (mean,)
+
+    def distribution(observations: Any) -> Tensors:
+        return outputs(features(observations))
+
+    def recurrent(observations: Any, hidden: torch.Tensor, cell: torch.Tensor) -> Tensors:
+        # sb3-contrib steps through a sequence in another way where an episode starts in any row.
+        # Here it is one step for all rows always; a row that starts holds a state of zeros.
+        before = hidden.transpose(0, 1).contiguous(), cell.transpose(0, 1).contiguous()
+        out, after = policy.lstm_actor(features(observations).unsqueeze(0), before)
+        return (*outputs(out.squeeze(0)), *(state.transpose(0, 1) for state in after))
+
+    return recurrent if algorithm.recurrent else distribution
+
+
+def _squashed(actor: Any, *, sampled: bool) -> Callable[..., Tensors]:
+    from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor
+
+    def of_another_class(observations: Any) -> Tensors:
+        mean, log_std, more = actor.get_action_dist_params(observations)
+        return (mean, more.get("latent_sde", log_std)) if sampled else (mean,)
+
+    if type(actor) is not Actor:
+        return of_another_class
+    features = _features(actor, actor.features_extractor)
+    hidden_layers, mean = _plain(actor.latent_pi), _plain(actor.mu)
+    log_std = None if actor.use_sde else _plain(actor.log_std)
+
+    def squashed(observations: Any) -> Tensors:
+        latent = hidden_layers(features(observations))
+        if not sampled:
+            return (mean(latent),)
+        if log_std is None:
+            return mean(latent), latent
+        return mean(latent), log_std(latent).clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+    return squashed
+
+
+def _one_output(network: Any, layers: str) -> Callable[..., Tensors]:
+    from stable_baselines3.dqn.policies import QNetwork
+    from stable_baselines3.td3.policies import Actor
+
+    if type(network) not in (QNetwork, Actor):
+        return lambda observations: (network(observations),)
+    features = _features(network, network.features_extractor)
+    last = _plain(getattr(network, layers))
+    return lambda observations: (last(features(observations)),)
+
+
+def _features(network: Any, extractor: Any) -> Callable[[Any], torch.Tensor]:
+    """What ``network`` makes of observations before its own layers see them."""
+    from stable_baselines3.common.policies import BasePolicy
+    from stable_baselines3.common.preprocessing import is_image_space
+    from stable_baselines3.common.torch_layers import FlattenExtractor
+
+    space = network.observation_space
+    vector = type(space) is spaces.Box and not is_image_space(space)
+    if vector and type(extractor) is FlattenExtractor:
+        return lambda observations: observations.float().flatten(1)
+    return lambda observations: BasePolicy.extract_features(network, observations, extractor)
+
+
+def _plain(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The layers of ``module`` as functions: calling a module takes longer than a small layer."""
+    from torch import nn
+
+    if type(module) is nn.Linear:
+        return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
+    if type(module) is not nn.Sequential:
+        return module.forward
+    layers = [_plain(layer) for layer in module]
+
+    def sequence(features: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            features = layer(features)
+        return features
+
+    return sequence
+
+
+def make_head(
+    algorithm: Algorithm,
+    policy: Any,
+    space: gym.Space,
+    n_rows: int,
+    *,
+    deterministic: bool,
+    exploration: float | None = None,
+    action_noise: float | Sequence[float] | None = None,
+) -> ActionHead:
+    """What makes actions of ``space`` from the outputs of :func:`make_forward`.
+
+    Raises:
+        ConfigError: ``action_noise`` is a list of another length than an action.
+    """
+    if isinstance(space, spaces.Box):
+        squashed = algorithm.head == "squashed" or bool(policy.squash_output)
+        tanh = squashed and algorithm.head != "action"
+        noise: Noise | None = None
+        if algorithm.head == "action" and not deterministic:
+            noise = _action_noise(space, n_rows, action_noise)
+        elif not deterministic:
+            noise = _policy_noise(algorithm, policy, space, n_rows)
+        explored = noise is not None and algorithm.head == "action"
+        return ContinuousHead(space, noise=noise, tanh=tanh, scaled=squashed, clipped=explored)
+    if isinstance(space, spaces.MultiBinary) and not algorithm.masked:
+        return BernoulliHead(space, n_rows, deterministic=deterministic)
+    if algorithm.head == "values":
+        assert isinstance(space, spaces.Discrete)
+        return GreedyHead(space, None if deterministic else exploration)
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+    return CategoricalHead(space, n_rows, part_sizes(space), deterministic=deterministic)
+
+
+def _policy_noise(algorithm: Algorithm, policy: Any, space: spaces.Box, n_rows: int) -> Noise:
+    """The noise that was learned."""
+    acting = policy.actor if algorithm.head == "squashed" else policy
+    if acting.use_sde:
+        std = acting.action_dist.get_std(acting.log_std).detach().numpy()
+        return MatrixNoise(n_rows, std)
+    size = int(np.prod(space.shape))
+    if algorithm.head == "squashed":
+        return NormalNoise(n_rows, size)
+    log_std = policy.log_std.detach().numpy()
+    return NormalNoise(n_rows, size, np.exp(log_std, dtype=np.float64))
+
+
+def _action_noise(
+    space: spaces.Box, n_rows: int, action_noise: float | Sequence[float] | None
+) -> Noise:
+    """The noise that the config gives."""
+    size = int(np.prod(space.shape))
+    std = np.asarray(action_noise, np.float64)
+    if std.shape not in ((), (size,)):
+        raise ConfigError(
+            f"action_noise has {len(std)} numbers, an action of {space} has {size}; give one "
+            f"number, or one for each dimension"
+        )
+    return NormalNoise(n_rows, size, std)

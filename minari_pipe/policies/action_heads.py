@@ -1,0 +1,214 @@
+"""From the outputs of a policy's network to actions: modes, samples and exploration.
+
+What is random comes row by row from the episodes' own generators. Everything after that is done for
+the whole batch, element by element or along one row, so that no row influences another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+Outputs = Sequence[np.ndarray]
+FloatArray = npt.NDArray[np.floating]
+IndexArray = npt.NDArray[np.integer]
+
+
+class ActionHead(ABC):
+    """Chooses the actions of a whole batch; row ``i`` draws from the generator of its episode."""
+
+    def start(self, row: int, rng: np.random.Generator) -> None:  # noqa: B027 - modes need none
+        """An episode begins in ``row``; everything random in it comes from ``rng``."""
+
+    @abstractmethod
+    def __call__(
+        self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Actions, shape ``(B, *space.shape)``.
+
+        Args:
+            outputs: what the network computed, each of shape ``(B, ...)``.
+            rows: those with an episode; the others draw nothing, and their actions mean nothing.
+            masks: which actions are allowed, shape ``(B, logits)``, for those that take masks.
+        """
+
+
+class Noise(Protocol):
+    """What is added to the mean of a continuous action."""
+
+    def start(self, row: int, rng: np.random.Generator) -> None: ...
+
+    def __call__(self, outputs: Outputs, rows: Sequence[int]) -> FloatArray: ...
+
+
+class NormalNoise:
+    """Drawn anew at every step."""
+
+    def __init__(self, n_rows: int, n_actions: int, std: FloatArray | None = None) -> None:
+        """Args: ``std`` by action; ``None`` where the network gives its logarithm."""
+        self._draws, self._std = np.zeros((n_rows, n_actions)), std
+        self._rngs: dict[int, np.random.Generator] = {}
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        self._rngs[row] = rng
+
+    def __call__(self, outputs: Outputs, rows: Sequence[int]) -> FloatArray:
+        for row in rows:
+            self._rngs[row].standard_normal(out=self._draws[row])
+        std = np.exp(outputs[1], dtype=np.float64) if self._std is None else self._std
+        return std * self._draws
+
+
+class MatrixNoise:
+    """gSDE: a matrix drawn at the start of an episode, times the features of each step.
+
+    SB3 draws anew every ``sde_sample_freq`` steps of a training; here an episode keeps its own.
+    """
+
+    def __init__(self, n_rows: int, std: FloatArray) -> None:
+        """Args: ``std``, of the matrix's entries, shape ``(features, actions)``."""
+        self._std = std.astype(np.float64)
+        self._matrices = np.zeros((n_rows, *std.shape))
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        self._matrices[row] = self._std * rng.standard_normal(self._std.shape)
+
+    def __call__(self, outputs: Outputs, rows: Sequence[int]) -> FloatArray:
+        # Not a product of matrices, whose low bits may depend on a row's place in the batch.
+        return np.add.reduce(outputs[1][:, :, None] * self._matrices, axis=1)
+
+
+class ContinuousHead(ActionHead):
+    """Actions of a ``Box``: a mean, noise, and bounds that are clipped or scaled to."""
+
+    def __init__(
+        self,
+        space: spaces.Box,
+        *,
+        noise: Noise | None,
+        tanh: bool = False,
+        scaled: bool = False,
+        clipped: bool = False,
+    ) -> None:
+        """Say how ``model.predict`` treats what the network gives out.
+
+        Args:
+            space: of one action.
+            noise: ``None`` for the mean itself.
+            tanh: squash mean and noise.
+            scaled: the result is in [-1, 1], to be scaled to the bounds of the space.
+            clipped: clip mean and noise to [-1, 1] before that.
+        """
+        self._space, self._noise = space, noise
+        self._tanh, self._scaled, self._clipped = tanh, scaled, clipped
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        if self._noise is not None:
+            self._noise.start(row, rng)
+
+    def __call__(
+        self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
+    ) -> np.ndarray:
+        actions, low, high = outputs[0], self._space.low, self._space.high
+        if self._noise is not None:
+            actions = (actions + self._noise(outputs, rows)).astype(np.float32)
+        if self._tanh:
+            actions = np.tanh(actions)
+        if self._clipped:
+            actions = np.clip(actions, -1.0, 1.0)
+        actions = actions.reshape((-1, *low.shape))
+        if self._scaled:
+            actions = low + (0.5 * (actions + 1.0) * (high - low))
+        return np.clip(actions, low, high)
+
+
+class CategoricalHead(ActionHead):
+    """One or several choices, each among as many as it has logits."""
+
+    def __init__(
+        self,
+        space: spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary,
+        n_rows: int,
+        sizes: Sequence[int],
+        *,
+        deterministic: bool,
+    ) -> None:
+        self._space = space
+        self._bounds = np.cumsum([0, *sizes])
+        self._draws = None if deterministic else np.zeros((n_rows, len(sizes)))
+        self._rngs: dict[int, np.random.Generator] = {}
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        self._rngs[row] = rng
+
+    def __call__(
+        self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
+    ) -> np.ndarray:
+        logits = outputs[0] if masks is None else np.where(masks, outputs[0], -np.inf)
+        if self._draws is not None:
+            for row in rows:
+                self._rngs[row].random(out=self._draws[row])
+        parts = zip(self._bounds[:-1], self._bounds[1:], strict=True)
+        choices = [self._choose(logits[:, a:b], i) for i, (a, b) in enumerate(parts)]
+        indices = np.stack(choices, axis=1).astype(self._space.dtype)
+        return indices.reshape((-1, *(self._space.shape or ())))
+
+    def _choose(self, logits: FloatArray, part: int) -> IndexArray:
+        if self._draws is None:
+            return np.argmax(logits, axis=1)
+        weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+        below = np.cumsum(weights, axis=1)
+        # The first whose share reaches beyond the draw; never one of weight zero.
+        return np.sum(below / below[:, -1:] <= self._draws[:, part, None], axis=1)
+
+
+class BernoulliHead(ActionHead):
+    """Switches that are thrown independently of each other."""
+
+    def __init__(self, space: spaces.MultiBinary, n_rows: int, *, deterministic: bool) -> None:
+        self._space = space
+        self._draws = None if deterministic else np.zeros((n_rows, int(np.prod(space.shape))))
+        self._rngs: dict[int, np.random.Generator] = {}
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        self._rngs[row] = rng
+
+    def __call__(
+        self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
+    ) -> np.ndarray:
+        logits = outputs[0].astype(np.float64)
+        if self._draws is None:
+            on = logits > 0
+        else:
+            for row in rows:
+                self._rngs[row].random(out=self._draws[row])
+            with np.errstate(over="ignore"):  # of a switch that is as good as never on
+                on = self._draws < 1 / (1 + np.exp(-logits))
+        return on.astype(self._space.dtype).reshape((-1, *self._space.shape))
+
+
+class GreedyHead(ActionHead):
+    """The action of the highest value, or any of them where the episode's coin says so."""
+
+    def __init__(self, space: spaces.Discrete, exploration: float | None) -> None:
+        """Args: ``exploration``, the share of random actions; ``None`` throws no coin."""
+        self._space, self._exploration = space, exploration
+        self._rngs: dict[int, np.random.Generator] = {}
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        self._rngs[row] = rng
+
+    def __call__(
+        self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
+    ) -> np.ndarray:
+        actions = np.argmax(outputs[0], axis=1).astype(self._space.dtype)
+        if self._exploration is not None:
+            for row in rows:
+                if self._rngs[row].random() < self._exploration:
+                    actions[row] = self._rngs[row].integers(self._space.n)
+        return actions

@@ -1,0 +1,93 @@
+"""Asks environments which actions are allowed, as sb3-contrib's MaskablePPO does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.policies.base import RowError
+
+METHOD = "action_masks"
+
+
+class ActionMasks:
+    """The masks of a batch: one flag for each choice of each part of an action.
+
+    ``Discrete(n)`` has ``n`` flags, ``MultiDiscrete`` those of all its parts one after the other,
+    ``MultiBinary(n)`` two for each switch: off and on.
+    """
+
+    def __init__(self, envs: Sequence[gym.Env], n_rows: int) -> None:
+        """Find the method of every environment, through its wrappers.
+
+        Args:
+            envs: row ``i`` belongs to ``envs[i]``.
+            n_rows: size of the batch; rows without an environment may do anything.
+
+        Raises:
+            ConfigError: an environment has no method ``action_masks()``.
+        """
+        self._sizes = part_sizes(envs[0].action_space)
+        self._starts = np.cumsum([0, *self._sizes[:-1]])
+        self._masks = np.ones((n_rows, sum(self._sizes)), bool)
+        self._ask = []
+        for env in envs:
+            try:
+                method = env.get_wrapper_attr(METHOD)
+            except AttributeError:
+                method = None
+            if not callable(method):
+                name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+                raise ConfigError(
+                    f"environment {name!r} has no method {METHOD}(), which a MaskablePPO policy "
+                    f"asks at every step for the actions that are allowed"
+                )
+            self._ask.append(method)
+
+    def __call__(self, rows: Sequence[int]) -> np.ndarray:
+        """The flags of this step, shape ``(B, flags)``.
+
+        Raises:
+            RowError: a mask has another size, or allows nothing.
+        """
+        self._masks[...] = True
+        for row in rows:
+            self._masks[row] = self._mask(row)
+        return self._masks
+
+    def _mask(self, row: int) -> np.ndarray:
+        try:
+            found = np.asarray(self._ask[row]())
+        except Exception as exc:
+            raise RowError(row, f"{METHOD}() raised {type(exc).__name__}: {exc}") from exc
+        if found.dtype.kind not in "biuf" or found.size != sum(self._sizes):
+            raise RowError(
+                row,
+                f"{METHOD}() gave {found.dtype} of shape {found.shape}; expected "
+                f"{sum(self._sizes)} flags",
+            )
+        flags = found.reshape(-1).astype(bool)
+        allowed = np.logical_or.reduceat(flags, self._starts)
+        if not allowed.all():
+            part = f" of part {np.argmin(allowed)}" if len(self._sizes) > 1 else ""
+            raise RowError(row, f"{METHOD}() allows no action{part}")
+        return flags
+
+
+def part_sizes(space: gym.Space) -> list[int]:
+    """How many choices each part of a discrete action has.
+
+    Example:
+        >>> part_sizes(spaces.MultiDiscrete([2, 3])), part_sizes(spaces.MultiBinary(3))
+        ([2, 3], [2, 2, 2])
+    """
+    if isinstance(space, spaces.MultiBinary):
+        return [2] * int(np.prod(space.shape))
+    if isinstance(space, spaces.MultiDiscrete):
+        return [int(n) for n in space.nvec.ravel()]
+    assert isinstance(space, spaces.Discrete)
+    return [int(space.n)]

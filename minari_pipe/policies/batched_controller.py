@@ -1,0 +1,122 @@
+"""Calls a controller that takes the observations of all environments at once.
+
+Like a network it sees one batch of one size, the number of environments padded to a multiple of 8,
+so that what it computes cannot depend on how many episodes are still running.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.policies.batches import fill, padded, zeros
+
+PARAMETER = "observations"
+"""The name that says that a controller takes a batch."""
+
+
+class BatchedController:
+    """A function, made once, or an instance of a class, made anew for every block."""
+
+    def __init__(
+        self,
+        controller: Callable[..., Any],
+        name: str,
+        kwargs: Mapping[str, Any],
+        *,
+        is_class: bool,
+        supplied: Sequence[str],
+    ) -> None:
+        """Take what the check of its signature found.
+
+        Args:
+            controller: the function or class.
+            name: what messages call it.
+            kwargs: its own parameters.
+            is_class: whether it is a class.
+            supplied: which of ``rngs`` and ``envs`` the function, or ``envs`` the class, takes.
+        """
+        self._controller, self._name, self._kwargs = controller, name, kwargs
+        self._is_class, self._supplied = is_class, supplied
+
+    def bind(self, envs: Sequence[gym.Env]) -> None:
+        """Take the environments of a block, and make an instance for them."""
+        self._n_rows = padded(len(envs))
+        self._space = envs[0].observation_space
+        self._envs = list(envs)
+        # Whatever is drawn in rows without an episode is thrown away.
+        self._rngs = [np.random.default_rng(0) for _ in range(self._n_rows)]
+        zeros(self._space, self._n_rows)
+        self._reset: Callable[..., Any] | None = None
+        if not self._is_class:
+            self._call, self._call_takes = self._controller, tuple(self._supplied)
+            self._call_kwargs = dict(self._kwargs)
+            return
+        extras = {"envs": self._envs} if "envs" in self._supplied else {}
+        self._call = self._controller(**self._kwargs, **extras)
+        self._call_kwargs = {}
+        takes = call_signature(self._call).parameters
+        self._call_takes = tuple(n for n in ("rngs",) if n in takes)
+        self._reset = getattr(self._call, "reset", None)
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
+        """An episode begins in ``row``."""
+        self._rngs[row] = rng
+        if self._reset is not None:
+            offered = {"row": row, "rng": rng}
+            takes = inspect.signature(self._reset).parameters
+            self._reset(**{name: offered[name] for name in offered if name in takes})
+
+    def __call__(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
+        """The actions of ``rows``.
+
+        Raises:
+            ConfigError: the controller returned something else than one action for each row.
+        """
+        batch = zeros(self._space, self._n_rows)
+        fill(batch, observations, rows)
+        offered = {"rngs": list(self._rngs), "envs": self._envs}
+        extras = {name: offered[name] for name in self._call_takes}
+        actions = self._split(self._call(**{PARAMETER: batch}, **self._call_kwargs, **extras))
+        return [actions[row] for row in rows]
+
+    def _split(self, result: Any) -> list[Any]:
+        """One action for each row of the batch."""
+        if isinstance(result, Mapping):  # of a Dict space, as arrays
+            parts = {key: self._split(part) for key, part in result.items()}
+            return [{key: part[row] for key, part in parts.items()} for row in range(self._n_rows)]
+        result = as_array(result)
+        if not isinstance(result, np.ndarray | list | tuple) or getattr(result, "ndim", 1) == 0:
+            raise ConfigError(
+                f"controller {self._name!r} takes a batch and returned a "
+                f"{type(result).__name__}; expected {self._n_rows} actions"
+            )
+        if len(result) != self._n_rows:
+            raise ConfigError(
+                f"controller {self._name!r} returned {len(result)} actions for a batch of "
+                f"{self._n_rows} rows (environments padded to a multiple of 8; those without an "
+                f"episode hold zeros and need an action too)"
+            )
+        return list(result)
+
+
+def as_array(value: Any) -> Any:
+    """A tensor of PyTorch as an array; anything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
+def call_signature(controller: Any) -> inspect.Signature:
+    """What a controller takes when it is called; ``forward``'s for a module of PyTorch.
+
+    Args:
+        controller: a function, a class (then of its instances), or an instance.
+    """
+    call = getattr(controller, "forward", None)
+    if call is None:
+        call = controller.__call__ if inspect.isclass(controller) else controller
+    return inspect.signature(call)
