@@ -32,7 +32,7 @@ collect: {n_episodes: 40, block_episodes: 4, n_envs: 2, seed: 5}
 ref_scores: {ref_min_score: 10.0, ref_max_score: 500.0}
 """
 N_BLOCKS = 10
-N_SEEDED = 80 if FULL else 7
+N_SEEDED = 80 if FULL else 5
 
 PHASES: dict[str, dict[str, Any]] = {
     "in the middle of an episode": {"target": "minari_pipe.rollout:_step", "call": 60},
@@ -197,8 +197,13 @@ def test_killed_at_a_seeded_moment(seed, engine, wanted, tmp_path):
     shutil.rmtree(place.folder)
 
 
-@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "kill -9 of all but the workers"])
-@pytest.mark.parametrize("name", ["processes", "ray"])
+HOW = ("SIGINT", "SIGTERM", "kill -9 of all but the workers")
+STOPPED = [("processes", HOW[0]), ("processes", HOW[2]), ("ray", HOW[1])]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [(n, h) for n in ("processes", "ray") for h in HOW] if FULL else STOPPED
+)
 def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
     """Here the run starts Ray itself."""
     place = make_place(tmp_path / "place", killed=CONFIG)
