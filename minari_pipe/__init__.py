@@ -83,6 +83,7 @@ _MODULES = {
         "MinariStorage",
         "get_storage_keys",
     ),
+    "minari_pipe.vector_collector": ("VectorDataCollector",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -98,6 +99,7 @@ __all__ = [
     "RandomPolicy",
     "StepData",
     "StepDataCallback",
+    "VectorDataCollector",
     "__version__",
     "combine_datasets",
     "create_dataset_from_buffers",
@@ -174,6 +176,7 @@ if TYPE_CHECKING:
     )
     from minari_pipe.spaces import deserialize_space, is_image_space, serialize_space
     from minari_pipe.storage import METADATA_FILE_NAME, MinariStorage, get_storage_keys
+    from minari_pipe.vector_collector import VectorDataCollector
 
 
 def __getattr__(name: str) -> Any:

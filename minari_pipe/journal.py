@@ -4,7 +4,7 @@
 
     <datasets root>/.minari_pipe/collecting/<name>/   or <temporary directory>/minari_pipe-...
     ├─ journal      one record of what is collected, then one for each finished episode
-    ├─ rows-<n>     rows of episodes that memory had no room for, one file for each leaf
+    ├─ rows-<n>     rows of long episodes; one file for each leaf of each that is open
     └─ lock         locked as long as the process that collects is alive
 
 A record counts only if it is whole, so a process that is killed loses at most the episode that
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,9 @@ from minari_pipe.mapped import map_array
 
 #: files are copied in parts of so many bytes
 _PART = 1 << 20
+
+#: files of rows that are open at a time: a process may open a thousand of all kinds
+_MOST_OPEN = 128
 
 
 class Journal:
@@ -84,10 +88,11 @@ class Journal:
         self._count = self._end = self._head_end = 0
         # whether there may be a part of a record at the end
         self._broken_off = False
-        # files of rows, where their next rows go, and how many of them are being written to
-        self._rows: list[FileIO] = []
+        # of each file of rows, where its next rows go, and whose rows it grows by: two open
+        # episodes never write to one file, as the rows of a place follow each other
         self._rows_end: list[int] = []
-        self._n_growing = 0
+        self._growing: list[int | None] = []
+        self._rows: dict[int, FileIO] = {}  # those that are open; the last one used is the last
 
     def __len__(self) -> int:
         """Number of episodes."""
@@ -138,9 +143,36 @@ class Journal:
             _write(file, chunk)
         # at once, or none of it if Ctrl-C comes: what is there is written over then
         self._end, self._count, self._broken_off = self._end + size, self._count + 1, False
-        self._n_growing = 0
 
-    def add_rows(self, place: Place | None, rows: npt.NDArray[Any]) -> Place:
+    def rows_of(self, episode: int) -> RowsOf:
+        """Where one of several episodes that are open at a time puts its rows.
+
+        Args:
+            episode: its number among them.
+        """
+        return RowsOf(self, episode)
+
+    def release(self, episode: int = 0) -> None:
+        """Say that an open episode has all of its rows, or needs them no more."""
+        if episode in self._growing:
+            self._growing = [None if by == episode else by for by in self._growing]
+
+    def remove_rows(self, episode: int) -> None:
+        """Remove the files of an open episode whose rows somebody else has, if none are needed.
+
+        Arrays that :meth:`rows` has returned stay as they are.
+        """
+        if not self._count and self._pid == os.getpid():
+            for number in [n for n, by in enumerate(self._growing) if by == episode]:
+                assert self.path is not None
+                if number in self._rows:
+                    self._rows.pop(number).close()
+                with suppress(OSError):  # Windows, while there are such arrays
+                    self.path.with_name(ROWS.format(number)).unlink()
+                    self._rows_end[number] = 0
+        self.release(episode)
+
+    def add_rows(self, place: Place | None, rows: npt.NDArray[Any], episode: int = 0) -> Place:
         """Write rows of an episode that is not finished yet.
 
         They are part of an episode if :meth:`append` gets what :meth:`rows` returns of them.
@@ -149,6 +181,7 @@ class Journal:
             place: where the rows before them are, whose bytes are whole words; None for the
                 first ones, which begin a place.
             rows: the rows.
+            episode: number of the open episode whose rows they are, see :meth:`release`.
 
         Returns:
             Where all of them are.
@@ -157,33 +190,43 @@ class Journal:
             OSError: the disk is full; the rows before them are as they were.
         """
         data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
-        place = self._begun(place)
-        file = self._rows[place.file]
+        place = self._begun(place, episode)
+        file = self._rows_file(place.file)
         file.seek(place.offset + place.size)
         _write(file, data.data)
         return self._grown(place, len(data), sum_of_words(data))
 
-    def add_zeros(self, place: Place | None, size: int) -> Place:
+    def add_zeros(self, place: Place | None, size: int, episode: int = 0) -> Place:
         """Make room for rows that are zero, likewise; a file that is not written there is zero."""
-        place = self._begun(place)
+        place = self._begun(place, episode)
         return self._grown(place, size, 0)
 
-    def _begun(self, place: Place | None) -> Place:
+    def _begun(self, place: Place | None, episode: int) -> Place:
         self._own_file()
         if place is not None:
             return place
-        number = self._n_growing
-        if number == len(self._rows):
-            self._add_file(number, 0)
-        self._n_growing += 1
+        if None not in self._growing:
+            self._add_file(0)
+        number = self._growing.index(None)
+        self._growing[number] = episode
         return Place(number, self._rows_end[number], 0, 0)
 
-    def _add_file(self, number: int, end: int) -> FileIO:
+    def _add_file(self, end: int) -> FileIO:
+        file = self._rows_file(len(self._rows_end))
+        # in one line: Ctrl-C leaves both lists as they were
+        self._rows_end, self._growing = [*self._rows_end, end], [*self._growing, None]
+        return file
+
+    def _rows_file(self, number: int) -> FileIO:
+        # Ctrl-C between two of these lines loses no open file
+        if number in self._rows:
+            file = self._rows[number] = self._rows.pop(number)
+            return file
         assert self.path is not None
         path = self.path.with_name(ROWS.format(number))
-        file = open(path, "x+b", buffering=0)  # noqa: SIM115 - closed by _release
-        self._rows.append(file)
-        self._rows_end.append(end)
+        file = self._rows[number] = FileIO(path, "r+" if path.exists() else "x+")
+        if len(self._rows) > _MOST_OPEN:
+            self._rows.pop(next(iter(self._rows))).close()
         return file
 
     def _grown(self, place: Place, size: int, checksum: int) -> Place:
@@ -201,7 +244,7 @@ class Journal:
             shape: of all of them.
         """
         self._own_file()
-        file = self._rows[place.file]
+        file = self._rows_file(place.file)
         if os.fstat(file.fileno()).st_size < place.offset + place.size:  # zeros at the end
             file.truncate(place.offset + place.size)
         rows = map_array(file.fileno(), place.offset, np.dtype(dtype), shape).view(StoredRows)
@@ -254,7 +297,7 @@ class Journal:
     def _release(self) -> Path | None:
         """Close the file; return it if it is this process's own."""
         path = self.path if self._pid == os.getpid() else None
-        for file in (self._file, *self._rows):
+        for file in (self._file, *self._rows.values()):
             if file is not None:
                 file.close()
         if self._lock is not None:
@@ -280,26 +323,63 @@ class Journal:
         self._end = self._head_end = self._file.tell()
 
     def _begin_copy(self) -> None:
-        """Go on in copies of the parent's files, which are open here and stay as they are."""
+        """Go on in copies of the parent's files, which stay as they are."""
         assert self._file is not None
-        files, ends = [self._file, *self._rows], [self._end, *self._rows_end]
-        head, count, growing = self._head_end, self._count, self._n_growing
+        assert self.path is not None
+        path, file, rows = self.path, self._file, self._rows
+        head, end, rows_end = self._head_end, self._end, self._rows_end
+        count, growing = self._count, self._growing
         if self._lock is not None:
             os.close(self._lock)
         self._forget()
         try:
             self._begin()
             assert self._file is not None
-            assert self.path is not None
-            _copy(files[0], head, ends[0], self._file)
-            for number, (file, end) in enumerate(zip(files[1:], ends[1:], strict=True)):
+            _copy(file, head, end, self._file)
+            for number, rows_size in enumerate(rows_end):
+                if not rows_size:
+                    self._add_file(0)
+                    continue
+                if number not in rows:  # not open here: the parent has it, or has removed it
+                    rows[number] = FileIO(path.with_name(ROWS.format(number)))
                 # zeros at the end are not written
-                size = min(end, os.fstat(file.fileno()).st_size)
-                _copy(file, 0, size, self._add_file(number, end))
+                size = min(rows_size, os.fstat(rows[number].fileno()).st_size)
+                _copy(rows[number], 0, size, self._add_file(rows_size))
+                rows.pop(number).close()
         finally:
-            for file in files:
-                file.close()
-        self._count, self._end, self._n_growing = count, self._file.tell(), growing
+            for each in (file, *rows.values()):
+                each.close()
+        self._count, self._end, self._growing = count, self._file.tell(), growing
+
+
+class RowsOf:
+    """The rows of one of several open episodes, for its recorder.
+
+    Example:
+        >>> journal = Journal({})
+        >>> first, second = journal.rows_of(0), journal.rows_of(1)
+        >>> place = first.add_rows(None, np.arange(8))
+        >>> other = second.add_rows(None, np.arange(8) + 100)
+        >>> place = first.add_rows(place, np.arange(8, 12))
+        >>> first.rows(place, np.int64, (12,)).tolist()
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+        >>> journal.clear()
+    """
+
+    def __init__(self, journal: Journal, episode: int) -> None:
+        self._journal, self._episode = journal, episode
+
+    def add_rows(self, place: Place | None, rows: npt.NDArray[Any]) -> Place:
+        """See :meth:`Journal.add_rows`."""
+        return self._journal.add_rows(place, rows, self._episode)
+
+    def add_zeros(self, place: Place | None, size: int) -> Place:
+        """See :meth:`Journal.add_zeros`."""
+        return self._journal.add_zeros(place, size, self._episode)
+
+    def rows(self, place: Place, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """See :meth:`Journal.rows`."""
+        return self._journal.rows(place, dtype, shape)
 
 
 def _copy(source: FileIO, first: int, last: int, target: FileIO) -> None:

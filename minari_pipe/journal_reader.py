@@ -74,7 +74,6 @@ class JournalReader:
         self.damage: str | None = None
         self.cut = False
         self._trusted = trusted
-        self._rows: dict[int, FileIO] = {}
         # the text of a header, and what it says
         self._header: tuple[bytes, Any] = b"", None
         try:
@@ -96,8 +95,7 @@ class JournalReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in (self.file, *self._rows.values()):
-            file.close()
+        self.file.close()
 
     def steps(self) -> Iterator[int]:
         """Yield the number of steps of each episode, without reading the arrays."""
@@ -159,20 +157,18 @@ class JournalReader:
     def _open_rows(
         self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> npt.NDArray[Any]:
-        file = self._rows.get(place.file)
-        if file is None:
-            name = self.path.with_name(ROWS.format(place.file))
-            file = self._rows[place.file] = FileIO(name)
-        if place.offset + place.size > os.fstat(file.fileno()).st_size:
-            raise ValueError(f"{file.name} ends before its rows")
-        if not self._trusted and _checksum_of(file, place) != place.checksum:
-            raise ValueError(f"its rows in {file.name} are damaged")
-        if place.size >= _MAPPED:
-            return map_array(file.fileno(), place.offset, dtype, shape)
-        rows = np.empty(shape, dtype)
-        file.seek(place.offset)
-        file.readinto(rows.reshape(-1).view(np.uint8).data)
-        return rows
+        # opened for each place, which has many rows: there may be more files than can be open
+        with FileIO(self.path.with_name(ROWS.format(place.file))) as file:
+            if place.offset + place.size > os.fstat(file.fileno()).st_size:
+                raise ValueError(f"{file.name} ends before its rows")
+            if not self._trusted and _checksum_of(file, place) != place.checksum:
+                raise ValueError(f"its rows in {file.name} are damaged")
+            if place.size >= _MAPPED:
+                return map_array(file.fileno(), place.offset, dtype, shape)
+            rows = np.empty(shape, dtype)
+            file.seek(place.offset)
+            file.readinto(rows.reshape(-1).view(np.uint8).data)
+            return rows
 
     def _records(self, *kinds: bytes) -> Iterator[tuple[Record, dict[str, Any]]]:
         """Yield prefix and header of each record; the caller reads or skips the body."""

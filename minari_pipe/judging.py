@@ -40,13 +40,20 @@ class JudgingRecorder(EpisodeRecorder):
         *,
         record_infos: bool,
         store: RowStore | None = None,
+        n_recorders: int = 1,
     ) -> None:
         """Make the columns; arguments as :class:`EpisodeRecorder`."""
         self._judged_observations = _Judge("observation", observation_space)
         self._judged_actions = _Judge("action", action_space)
         self._outside_rewards = Outside("reward", REWARD_SPACE, strict=False)
         self._has_judged = False  # anything but a whole episode at a glance
-        super().__init__(observation_space, action_space, record_infos=record_infos, store=store)
+        super().__init__(
+            observation_space,
+            action_space,
+            record_infos=record_infos,
+            store=store,
+            n_recorders=n_recorders,
+        )
 
     def _clear(self) -> None:
         super()._clear()
@@ -173,9 +180,16 @@ class StrictRecorder(EpisodeRecorder):
         *,
         record_infos: bool,
         store: RowStore | None = None,
+        n_recorders: int = 1,
     ) -> None:
         """Make the columns; arguments as :class:`EpisodeRecorder`."""
-        super().__init__(observation_space, action_space, record_infos=record_infos, store=store)
+        super().__init__(
+            observation_space,
+            action_space,
+            record_infos=record_infos,
+            store=store,
+            n_recorders=n_recorders,
+        )
         self._outside_observations = Outside("observation", observation_space, strict=True)
         self._outside_actions = Outside("action", action_space, strict=True)
         self._outside_rewards = Outside("reward", REWARD_SPACE, strict=True)

@@ -49,7 +49,7 @@ _INT64, _INT64_MAX = np.dtype(np.int64), (1 << 63) - 1
 
 
 class RowStore(Protocol):
-    """Where the rows of long episodes go; :class:`minari_pipe.journal.Journal` is one."""
+    """Where the rows of long episodes go, such as :class:`minari_pipe.journal.RowsOf`."""
 
     def add_rows(self, place: Any, rows: npt.NDArray[Any]) -> Any:
         """Add rows to those of a place and return where all of them are; None is a new place.

@@ -59,6 +59,7 @@ class EpisodeRecorder:
         *,
         record_infos: bool,
         store: RowStore | None = None,
+        n_recorders: int = 1,
     ) -> None:
         """Make the columns.
 
@@ -67,8 +68,10 @@ class EpisodeRecorder:
             action_space: space of one action.
             record_infos: record the infos too.
             store: where the rows of long episodes go; without it they stay in memory.
+            n_recorders: how many there are, this one included; of many, each has a quarter of the
+                memory that one has, which holds most episodes.
         """
-        self._store = store
+        self._store, self._n_shares = store, min(n_recorders, 4)
         self._observations = node(observation_space, ("observations",), store=store)
         self._actions = node(action_space, ("actions",), store=store)
         self._put_observation, self._put_action = self._observations.put, self._actions.put
@@ -267,7 +270,7 @@ class EpisodeRecorder:
         row_bytes = self._row_bytes
         if self._record_infos or self._extras:
             row_bytes += sum(tree.row_bytes for tree in (self._infos, *self._extras.values()))
-        self._room = max(BLOCK_BYTES // row_bytes, self._row + 1, 2 * _GROUP)
+        self._room = max(BLOCK_BYTES // self._n_shares // row_bytes, self._row + 1, 2 * _GROUP)
 
     def _make_room(self) -> None:
         """Move rows to the store; at least the last step stays, which may yet be truncated."""

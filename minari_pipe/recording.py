@@ -1,4 +1,4 @@
-"""What a collector has recorded and nobody has taken: the episode in the making, and the others.
+"""What a collector has recorded and nobody has taken: the episodes in the making, and the others.
 
 It lives longer than the collector that feeds it: :meth:`Recording.leave` is what remains to be
 done when a script ends, however it ends.
@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -37,12 +38,16 @@ _RECORD_FIELDS = ("id", *EPISODE_COLUMNS, "seed")
 class Recording:
     """Takes steps, keeps finished episodes in a :class:`~minari_pipe.journal.Journal`.
 
+    Of each environment one episode is open at a time. Finished ones have the order in which they
+    were finished.
+
     Attributes:
-        step: records a step, as :meth:`EpisodeRecorder.step`; a strict recording refuses one
+        recorders: take the steps of one environment each; those of a strict recording refuse one
             with a value outside of its space.
-        put_action: takes the action before that, as :meth:`EpisodeRecorder.put_action`.
         journal: the finished episodes.
         episode_metadata: computes the attributes of a finished episode.
+        on_episode: takes finished episodes, each with ``total_steps``, in place of the journal.
+        total_steps: number of steps so far, as the collector counts them.
         warnings: what is to be told about episodes that are finished, one text for each.
 
     Example:
@@ -51,7 +56,7 @@ class Recording:
         >>> recording = Recording(space, space, lambda episode: {}, Journal({}),
         ...                       record_infos=False, strict=False)
         >>> recording.start(0, {})
-        >>> recording.step(1, 7, 0.5, False, False, {})
+        >>> recording.recorders[0].step(1, 7, 0.5, False, False, {})
         >>> recording.close_episode()
         >>> [episode.observations for episode in recording.journal.episodes()]
         [array([0, 7])]
@@ -69,14 +74,26 @@ class Recording:
         *,
         record_infos: bool,
         strict: bool,
+        n_envs: int = 1,
+        drops_unfinished: bool = False,
+        on_episode: Callable[[EpisodeBuffer, int], object] | None = None,
     ) -> None:
         self.journal = journal
         self.warnings: list[str] = []
         recorder = StrictRecorder if strict else JudgingRecorder
-        self._recorder = recorder(
-            observation_space, action_space, record_infos=record_infos, store=journal
-        )
-        self.step, self.put_action = self._recorder.step, self._recorder.put_action
+        self.recorders: list[JudgingRecorder | StrictRecorder] = [
+            recorder(
+                observation_space,
+                action_space,
+                record_infos=record_infos,
+                store=journal.rows_of(env),
+                n_recorders=n_envs,
+            )
+            for env in range(n_envs)
+        ]
+        self._drops_unfinished = drops_unfinished
+        self.on_episode = on_episode
+        self.total_steps = self._n_given = 0
         self._observation_space, self._action_space = observation_space, action_space
         self.episode_metadata = episode_metadata
         self._known_extras: set[str] = set()
@@ -96,15 +113,18 @@ class Recording:
         seed: int | None = None,
         options: dict | None = None,
         extras: dict[str, Any] | None = None,
+        env: int = 0,
     ) -> None:
-        """Begin an episode; arguments as :meth:`EpisodeRecorder.start`.
+        """Begin an episode of an environment; other arguments as :meth:`EpisodeRecorder.start`.
 
         Raises:
             InvalidEpisodeError: a value has not the structure or the shape of its space, or is
                 outside of it and the recording is strict.
         """
         self._pid = os.getpid()
-        self._recorder.start(observation, info, seed=seed, options=options, extras=extras)
+        self.journal.release(env)
+        recorder = self.recorders[env]
+        recorder.start(observation, info, seed=seed, options=options, extras=extras)
 
     def extras(self, data: StepData) -> dict[str, Any] | None:
         """Return the groups of extra step data of a record, if there are any.
@@ -124,13 +144,31 @@ class Recording:
             self._known_extras.add(name)
         return extras
 
-    def close_episode(self) -> None:
+    def close_episode(self, env: int = 0) -> None:
         """Finish an episode that was broken off, as truncated, if it has any step."""
-        if len(self._recorder):
-            self._recorder.truncate()
-            self.finish_episode()
+        if len(self.recorders[env]):
+            self.recorders[env].truncate()
+            self.finish_episode(env)
 
-    def finish_episode(self) -> None:
+    def break_off(self) -> None:
+        """Finish the episodes that are open, or drop them, as was said at the beginning.
+
+        Raises:
+            InvalidEpisodeError, OSError: see :meth:`finish_episode`; the others are finished.
+        """
+        fault = None
+        for env, recorder in enumerate(self.recorders):
+            if self._drops_unfinished:
+                recorder.forget()
+                continue
+            try:
+                self.close_episode(env)
+            except Exception as error:
+                fault = fault or error
+        if fault is not None:
+            raise fault
+
+    def finish_episode(self, env: int = 0) -> None:
         """Add the episode to the journal; what the callback raises costs no more than its metadata.
 
         Raises:
@@ -138,15 +176,16 @@ class Recording:
                 one.
             OSError: the disk is full; :meth:`keep` tries again.
         """
-        number = len(self.journal) + len(self._unkept)
-        told = self._recorder.told(number)
+        recorder = self.recorders[env]
+        number = self._n_given + len(self.journal) + len(self._unkept)
+        told = recorder.told(number)
         if told is not None:
             self.warnings.append(told)
-        if self._add_regular():
+        if self._add_regular(recorder):
             return
-        form = self._recorder.form if self._is_regular else None
-        episode = self._recorder.finish(number)
-        if episode.infos or episode.extras or not self._recorder.is_plain:
+        form = recorder.form if _is_regular(recorder) else None
+        episode = recorder.finish(number)
+        if episode.infos or episode.extras or not recorder.is_plain:
             # refuse here what the storage would refuse, before it is among the others
             episode_columns(episode, self._observation_space, self._action_space, episode=number)
         fault = None
@@ -159,19 +198,33 @@ class Recording:
                 fault = error
                 episode.metadata.clear()
                 episode.metadata.update(own)
-        self._unkept.append(episode)
-        self.keep()
+        self._hand_over(episode, env)
         if form is not None and type(self.episode_metadata) is EpisodeMetadataCallback:
             self._form, self._header = form, self.journal.header
         if fault is not None:
             raise fault
 
-    def _add_regular(self) -> bool:
+    def _hand_over(self, episode: EpisodeBuffer, env: int) -> None:
+        """Give the episode to whom it may concern; what fails there leaves it to the journal."""
+        if self.on_episode is not None:
+            try:
+                self.on_episode(episode, self.total_steps)
+            except BaseException:
+                self._unkept.append(replace(episode, id=len(self.journal) + len(self._unkept)))
+                self.keep()
+                raise
+            self._n_given += 1
+            if not self._unkept:
+                self.journal.remove_rows(env)
+            return
+        self._unkept.append(episode)
+        self.keep()
+
+    def _add_regular(self, recorder: JudgingRecorder | StrictRecorder) -> bool:
         """Add the episode to the journal if it is made of the same as one before."""
-        recorder = self._recorder
-        if self._unkept or not self._is_regular or recorder.form != self._form:
+        if self._unkept or not _is_regular(recorder) or recorder.form != self._form:
             return False
-        if type(self.episode_metadata) is not EpisodeMetadataCallback:
+        if type(self.episode_metadata) is not EpisodeMetadataCallback or self.on_episode:
             return False
         count = len(self.journal)
         try:
@@ -183,12 +236,6 @@ class Recording:
             if len(self.journal) > count:  # also if Ctrl-C comes
                 recorder.forget()
         return True
-
-    @property
-    def _is_regular(self) -> bool:
-        """Whether the episode's record has the header of all that are regular."""
-        seed = self._recorder.seed
-        return self._recorder.is_regular and (seed is None or is_word(seed))
 
     def keep(self) -> None:
         """Add to the journal what it could not take before.
@@ -236,7 +283,7 @@ class Recording:
         if self._pid == os.getpid():  # an episode that a parent process began is not ours
             before = len(self.journal)
             try:
-                self.close_episode()
+                self.break_off()
                 self.keep()
             except Exception as error:
                 what = "is lost" if len(self.journal) == before else "lacks its metadata"
@@ -250,6 +297,11 @@ class Recording:
                 count,
                 path.parent,
             )
+
+
+def _is_regular(recorder: JudgingRecorder | StrictRecorder) -> bool:
+    """Whether the episode's record has the header of all that are regular."""
+    return recorder.is_regular and (recorder.seed is None or is_word(recorder.seed))
 
 
 def _check_attributes(episode: EpisodeBuffer, number: int) -> None:
@@ -268,7 +320,7 @@ def _check_attributes(episode: EpisodeBuffer, number: int) -> None:
         raise InvalidEpisodeError(f"episode {number}: {error}") from None
 
 
-def callback(given: Any, env: gym.Env, what: str) -> Callable[..., Any]:
+def callback(given: Any, env: Any, what: str) -> Callable[..., Any]:
     """Return the callable of a callback that is given as a class, an instance or a function.
 
     Args:

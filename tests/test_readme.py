@@ -130,6 +130,19 @@ def test_the_library_s_block_runs(doors) -> None:
     assert names["dataset"].normalized_scores()[0] == 1.0
 
 
+@pytest.mark.filterwarnings("ignore:.*is set to None:UserWarning")
+def test_the_vector_environments_of_the_readme_give_every_episode_a_seed():
+    exec(block("python", "# a seed for every episode"), names := {})
+    dataset = names["dataset"]
+    assert len(dataset) > 8
+    assert len(set(dataset.episodes["seed"])) == len(dataset)
+    assert None not in set(dataset.episodes["seed"])
+    env = dataset.recover_environment()
+    for seed, episode in zip(dataset.episodes["seed"], dataset, strict=True):
+        assert (env.reset(seed=int(seed))[0] == episode.observations[0]).all()
+        assert episode.terminations[-1] or episode.truncations[-1]
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_commands_of_the_library_run(doors, own_home) -> None:
     for line in block("console", "$ minari-pipe list").splitlines():
