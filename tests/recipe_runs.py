@@ -21,8 +21,19 @@ from tests.conftest import CHECKOUT, FULL, SHARED
 from tests.repositories import Workspace, dvc_workspace, new_workspace
 from tests.wheels import PATH, installed_wheel
 
+FEW_CHECKPOINTS = ("family.n_checkpoints=2", "family.checkpoint_scores.n_episodes=2")
+
 SMALL = {
-    "cartpole_expert": ("policy.train.total_timesteps=2048", "collect.n_episodes=2"),
+    "cartpole_expert": (
+        "policy.train.total_timesteps=2048",
+        "collect.n_episodes=2",
+        *FEW_CHECKPOINTS,
+    ),
+    "pendulum_medium_replay": (
+        "policy.train.total_timesteps=650",
+        "ref_scores.ref_min_score=-2000",  # so short a training may end below random
+        *FEW_CHECKPOINTS,
+    ),
     "door_expert": ("collect.n_episodes=2",),
     "door_human": ("collect.n_episodes=1",),
     "pointmaze_umaze": ("collect.n_episodes=2",),

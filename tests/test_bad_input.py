@@ -62,7 +62,7 @@ ROWS = {
     "unknown dataset": (["+dataset=tny"], "no dataset 'tny'. Did you mean 'tiny'"),
     "unknown policy": (
         [BASE, "policy=sb4"],
-        "no policy 'sb4'. Did you mean 'sb3'.* Known: demonstrations, random, sb3, scripted$",
+        "no policy 'sb4'. Did you mean 'sb3'.* Known: demonstrations, mixture, random, sb3, sc.*$",
     ),
     "wrong key": (
         [BASE, "collect.n_episode=3"],

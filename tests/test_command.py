@@ -36,9 +36,11 @@ def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     assert_cpu_seconds(0.6, lambda: workspace.run(*command))
     output = workspace.run(*command)
     assert "python -m minari_pipe +dataset=NAME" in output
-    assert (
-        "datasets: cartpole_expert, door_expert, door_human, other, pointmaze_umaze, tiny" in output
-    )
+    assert "datasets: cartpole_expert, cartpole_medium" in output
+    assert ", door_expert, door_human, " in output
+    assert ", other, pendulum_expert, " in output
+    assert ", pointmaze_umaze, tiny\n" in output
+    assert "family: only with a family, cartpole, inverted_pendulum, pendulum" in output
     for word in ("block_episodes", "--trust-module", "minari-pipe release ID", "--cfg job"):
         assert word in output
     assert files(workspace) == before

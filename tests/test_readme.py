@@ -17,6 +17,10 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.__main__ import COMMANDS
 from minari_pipe.cli import app
+from minari_pipe.pipeline.families import check_family
+from minari_pipe.pipeline.graph import stages
+from minari_pipe.pipeline.mixtures import recomposed
+from minari_pipe.pipeline.params import prepare
 from minari_pipe.policies.scripted import ScriptedPolicy
 from minari_pipe.rollout import run_episodes
 from tests.conftest import CHECKOUT
@@ -173,3 +177,20 @@ def test_the_readme_lists_every_case_in_which_minari_is_wrong() -> None:
     rows = [row.strip("|").split("|") for row in table.partition("\n\n")[0].splitlines()]
     assert all(len(row) == 3 and all(map(str.strip, row)) for row in rows)
     assert [row[0].strip() for row in rows] == list(MINARI_IS_WRONG)
+
+
+def test_the_family_of_the_readme_composes_with_its_datasets(tmp_path, monkeypatch):
+    for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL):
+        if place := re.search(r"^# (conf/(?:family|dataset)/\w+\.yaml)$", text, re.MULTILINE):
+            (tmp_path / place[1]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / place[1]).write_text(text)
+    (tmp_path / ".dvc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = {}
+    for name in ("cartpole_medium", "cartpole_medium_expert"):
+        composed = recomposed([f"+dataset={name}"], tmp_path)
+        params = prepare(name, composed.config, None, tmp_path)
+        check_family(name, params, [], tmp_path)
+        made[name] = [stage.name for stage in stages(name, params)]
+    assert made["cartpole_medium"] == ["choose", "collect", "create", "validate", "publish"]
+    assert made["cartpole_medium_expert"] == ["collect", "create", "validate", "publish"]

@@ -12,12 +12,16 @@ from hydra.core.global_hydra import GlobalHydra
 from minari_pipe.evaluation import evaluate
 from minari_pipe.pipeline import compose
 from minari_pipe.pipeline.build import environment_factory, make_policy
+from minari_pipe.pipeline.families import family_params
 from minari_pipe.pipeline.graph import dvc_yaml, stages
+from minari_pipe.pipeline.mixtures import completed
 from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.uses import CHOOSING, KINDS, is_mixture
 from minari_pipe.policies.base import Policy
 from tests.conftest import CHECKOUT, FULL
 
 NAMES = sorted(path.stem for path in (CHECKOUT / "conf" / "dataset").glob("*.yaml"))
+FAMILIES = sorted(path.stem for path in (CHECKOUT / "conf" / "family").glob("*.yaml"))
 POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.yaml"))
 
 
@@ -25,12 +29,25 @@ def params_of(name: str, root: Path) -> dict:
     GlobalHydra.instance().clear()
     composed = compose.recompose([f"+dataset={name}"])
     assert composed.name == name
-    return prepare(name, composed.config, None, root)
+    return prepare(name, completed(composed.config, root), None, root)
 
 
-def test_the_four_recipes_are_there():
-    assert NAMES == ["cartpole_expert", "door_expert", "door_human", "pointmaze_umaze"]
-    assert POLICIES == ["demonstrations", "random", "sb3", "scripted"]
+def test_the_recipes_and_the_families_are_there():
+    of_families = [f"{family}_{kind}" for family in FAMILIES for kind in (*KINDS, "medium_expert")]
+    assert sorted(["door_expert", "door_human", "pointmaze_umaze", *of_families]) == NAMES
+    assert FAMILIES == ["cartpole", "inverted_pendulum", "pendulum"]
+    assert POLICIES == ["demonstrations", "mixture", "random", "sb3", "scripted"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_datasets_of_a_family_want_the_same_of_it_and_the_same_checkpoint(family, tmp_path):
+    datasets = [params_of(f"{family}_{kind}", tmp_path) for kind in KINDS]
+    assert [params["family"]["kind"] for params in datasets] == list(KINDS)
+    shared = [family_params(params) for params in datasets]
+    assert all(params == shared[0] for params in shared)
+    chosen = [p["family"]["fraction"] for p in datasets if p["family"]["kind"] in CHOOSING]
+    assert chosen == [0.3333, 0.3333]
+    assert len({params["dataset"]["id"] for params in datasets}) == len(KINDS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,12 +62,12 @@ def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request
     assert params["dataset"]["requirements"]
     assert not any("+" in requirement for requirement in params["dataset"]["requirements"])
     assert "stages" in dvc_yaml(name, params, tmp_path)
-    made = [stage.name for stage in stages(name, params)]
-    assert made[-5:] == ["collect", "create", "ref_scores", "validate", "publish"]
+    made = [stage.name for stage in stages(name, params) if stage.name != "ref_scores"]
+    assert made[-4:] == ["collect", "create", "validate", "publish"]
     environment_factory(params["env"], tmp_path)().close()
     environment_factory(params["ref_scores"]["eval_env"], tmp_path)().close()
     for where, config in (("policy", params["policy"]), ("expert", params["ref_scores"]["expert"])):
-        if config.get("train"):
+        if config.get("train") or is_mixture({"policy": config}):
             continue
         if name == "door_human" and where == "policy":
             demonstrations = request.getfixturevalue("demonstrations_dir")
@@ -78,5 +95,14 @@ def test_the_experts_are_experts_on_unseen_seeds(
 
 def test_the_help_names_every_key_and_dataset():
     text = compose.help_text()
-    for word in [*NAMES, "block_episodes", "ref_max_score", "record_infos", "eval_env"]:
+    for word in [
+        *NAMES,
+        *FAMILIES,
+        "fraction",
+        "n_checkpoints",
+        "block_episodes",
+        "ref_max_score",
+        "record_infos",
+        "eval_env",
+    ]:
         assert re.search(rf"\b{word}\b", text), word

@@ -5,7 +5,8 @@
 Only this folder imports hydra, omegaconf or dvc. The modules follow the way of a run:
 ``compose`` (command line to config), ``params`` (config to checked parameters), ``graph``
 (parameters to ``dvc.yaml``), ``driver`` (reproduce, then ``install``), and ``stages``, which DVC
-runs as commands of their own.
+runs as commands of their own. ``families`` share a pipeline of their own, ``mixtures`` wait for
+those of their parents; ``episode_sources`` stands in for the rollouts of ``collect`` then.
 """
 
 import os

@@ -9,6 +9,14 @@ from typing import Any
 
 from minari_pipe.files import sha256_file
 from minari_pipe.metadata import dump_metadata
+from minari_pipe.pipeline.uses import (
+    CHOOSING,
+    collected,
+    family_of,
+    is_mixture,
+    kind_of,
+    scores_pipeline,
+)
 from minari_pipe.pipeline.workspace import read_json
 
 NOT_CONTENT = ("engine", "publish", "validate", "overrides", "code")
@@ -22,11 +30,12 @@ def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     equal inputs give equal bytes anywhere.
 
     Args:
-        folder: ``pipelines/NAME`` with what ``create`` and ``ref_scores`` wrote.
+        folder: ``pipelines/NAME`` with what the stages wrote, beside that of its family.
         params: of the pipeline.
     """
     metadata = read_json(folder / "dataset" / "data" / "metadata.json")
-    scores = read_json(folder / "ref_scores.json")
+    measured_in = scores_folder(folder, params)
+    scores = read_json(measured_in / "ref_scores.json")
     made = read_json(folder / "dataset" / "provenance.json")
     measured = [scores[k]["n"] for k in ("ref_min", "ref_max") if "n" in scores[k]]
     metadata["ref_min_score"] = scores["ref_min_score"]
@@ -34,11 +43,11 @@ def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     metadata["num_episodes_average_score"] = max(
         measured, default=params["ref_scores"]["n_episodes"] or 0
     )
-    metadata["eval_env_spec"] = (folder / "eval_env.json").read_text(encoding="utf-8").strip()
+    metadata["eval_env_spec"] = (measured_in / "eval_env.json").read_text(encoding="utf-8").strip()
     metadata["minari_pipe"] = {
         "config_sha256": config_sha256(params),
         "packages": params["packages"],
-        "collect_seed": params["collect"]["seed"],
+        **({"collect_seed": params["collect"]["seed"]} if collected(params) else {}),
         "files": made["files"],
         "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
     }
@@ -46,7 +55,19 @@ def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
         metadata["minari_pipe"]["skipped_blocks"] = [entry["block"] for entry in made["skipped"]]
     if params["collect"]["keep"] == "matching":
         metadata["minari_pipe"]["episodes_collected"] = made["n_collected"]
+    if kind := kind_of(params):
+        chosen = read_json(folder / "chosen.json") if kind in CHOOSING else {}
+        metadata["minari_pipe"]["family"] = {"name": family_of(params), "kind": kind, **chosen}
+    if is_mixture(params):
+        parents = read_json(folder / "parents.json")
+        metadata["minari_pipe"]["parents"] = parents
+        metadata["combined_datasets"] = [parent["id"] for parent in parents]
     return metadata
+
+
+def scores_folder(folder: Path, params: dict[str, Any]) -> Path:
+    """The folder with the reference scores of the pipeline of ``folder``."""
+    return folder.parent / scores_pipeline(folder.name, params)
 
 
 def _without_seeds(score: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def make_policy(
         where: the key of ``config``, for messages.
         root: the workspace, from which relative paths and the user's modules are looked up.
         trained: folder that the training stage filled, where ``config`` has a ``train:`` block.
-        files: ``train/NAME`` to the path of a file that is to be taken instead of the folder's.
+        files: of that folder, by their names, those that are elsewhere.
 
     Raises:
         TrustError: a name that the user does not trust.
@@ -66,7 +66,7 @@ def make_policy(
     if train:
         assert trained is not None
         made = {name: str(trained / name) for name in ("policy.zip", "normalize.npz")}
-        made |= {key.partition("/")[2]: path for key, path in files.items()}
+        made |= files
         arguments["checkpoint"] = Source(path=made["policy.zip"])
         arguments["policy_kwargs"] = trained_policy_kwargs(
             arguments["policy_kwargs"], train["hyperparameters"]
@@ -122,16 +122,22 @@ class PolicyConfig:
                 _source(values, root), what=f"the {key}", override=f"{self.where}.{key}.path=FILE"
             )
         if self.config.get("train") and self.trained is not None:
-            found |= {f"train/{f.name}": f for f in (root / self.trained).iterdir() if f.is_file()}
+            folder = root / self.trained
+            found |= {f"{self.trained}/{f.name}": f for f in folder.iterdir() if f.is_file()}
         return found
 
 
 @functools.lru_cache(maxsize=1)
 def _made(text: str) -> Policy:
     config, where, trained, root, files = json.loads(text)
-    config |= {key: {"path": path} for key, path in files.items() if not key.startswith("train/")}
+    config |= {key: {"path": path} for key, path in files.items() if key in SOURCE_KEYS}
     folder = Path(root) / trained if trained else None
-    return make_policy(config, where=where, root=Path(root), trained=folder, files=files)
+    elsewhere = {
+        key.rpartition("/")[2]: path
+        for key, path in files.items()
+        if key.rpartition("/")[0] == trained
+    }
+    return make_policy(config, where=where, root=Path(root), trained=folder, files=elsewhere)
 
 
 def _source(config: dict[str, Any], root: Path) -> Source:
@@ -152,6 +158,6 @@ def source_hashes(
             sha256_file(source.path) if source.path else str(source.sha256)
         )
     if config.get("train") and trained is not None:
-        for file in sorted(trained.iterdir()):
+        for file in sorted(path for path in trained.iterdir() if path.is_file()):
             hashes[f"train/{file.name}"] = sha256_file(file)
     return hashes

@@ -28,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, TrustError, did_you_mean
 from minari_pipe.pipeline import config as schema
+from minari_pipe.pipeline.uses import MIXTURE
 from minari_pipe.pipeline.workspace import PACKAGE, STATE, find_root
 
 
@@ -46,7 +47,7 @@ def conf_dir() -> Path:
     return own if own.is_dir() else packaged_conf()
 
 
-GROUPS = ("dataset", "engine", "policy")
+GROUPS = ("dataset", "engine", "family", "policy")
 """Folders of ``conf/`` from which a file is chosen."""
 
 _HYDRA = re.compile(r"[+~]*hydra\b")
@@ -120,16 +121,19 @@ other commands, each with --help
   minari-pipe migrate SOURCE ID      rewrite a dataset of an older generation, or D4RL's file
   minari-pipe recover                rescue what a collection that broke off has left
 
-keys and defaults (??? must be given; policy: random, sb3, demonstrations or scripted)
+keys and defaults (??? must be given; policy: random, sb3, demonstrations, scripted or mixture;
+family: only with a family, {families} or one of your own)
 
 {keys}"""
 
 
 def help_text() -> str:
     """What ``--help`` prints; Hydra's own takes twice as long to list its groups."""
-    keys = OmegaConf.to_yaml(OmegaConf.structured(schema.Config))
+    keys = OmegaConf.to_yaml(OmegaConf.structured(schema.Config(family=schema.Family())))
     indented = "".join(f"  {line}\n" for line in keys.splitlines())
-    return HELP.format(datasets=", ".join(datasets()), keys=indented)
+    return HELP.format(
+        datasets=", ".join(datasets()), families=", ".join(families()), keys=indented
+    )
 
 
 def _prepare() -> Path:
@@ -230,6 +234,11 @@ def recompose(overrides: list[str]) -> Composed:
 
 
 def _composed(overrides: list[str], primary: Path) -> Composed:
+    cfg = _hydras(overrides, primary)
+    return plain(cfg, cfg.hydra)
+
+
+def _hydras(overrides: list[str], primary: Path) -> DictConfig:
     """Compose without running anything, and refuse what a file says to Hydra itself."""
     allowed = _hydra_settings([o for o in overrides if _HYDRA.match(o)])
     with initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"):
@@ -242,7 +251,7 @@ def _composed(overrides: list[str], primary: Path) -> Composed:
                 f"that says; only the command line may set it"
             )
     HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
-    return plain(cfg, cfg.hydra)
+    return cfg
 
 
 def _hydra_settings(own: list[str]) -> dict[str, Any]:
@@ -286,6 +295,12 @@ def datasets() -> list[str]:
     return sorted(found)
 
 
+def families() -> list[str]:
+    """Names of the families that a dataset can belong to."""
+    found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "family").glob("*.yaml")}
+    return sorted(found)
+
+
 class Composed(NamedTuple):
     """What one job's command line comes to."""
 
@@ -310,23 +325,56 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
         )
     known = [f.name for f in fields(schema.Config)]
     _refuse_unknown([str(key) for key in cfg if key != "hydra"], known, "")
-    body = OmegaConf.masked_copy(cfg, known)
+    body = _body(cfg, known, hydra_cfg)
+    values = _values(body, f"conf/dataset/{hydra_cfg.runtime.choices['dataset']}.yaml")
+    _check_keys(values)
+    name = str(values.pop("pipeline"))
+    return Composed(name, values, list(hydra_cfg.overrides.task), body)
+
+
+def family(name: str, overrides: list[str]) -> dict[str, Any]:
+    """What ``conf/family/NAME.yaml`` says by itself: the parts that all its datasets share.
+
+    Raises:
+        ConfigError: as :func:`run`.
+    """
+    primary = _prepare()
+    with _translated():
+        cfg = _hydras([f"+family={name}", *overrides], primary)
+        body = _body(cfg, ["env", "family", "policy", "ref_scores"], cfg.hydra)
+        return _values(body, f"conf/family/{name}.yaml")
+
+
+def _body(cfg: DictConfig, keys: list[str], hydra_cfg: Any) -> DictConfig:
+    """The parts ``keys`` of a composed config, completed."""
+    chosen = hydra_cfg.runtime.choices.get("family")
+    if chosen is None:
+        if cfg.family is not None:
+            raise ConfigError(
+                "the key family is given, and no family is chosen; add `- /family: NAME` to the "
+                "defaults list, and write what its datasets share into conf/family/NAME.yaml"
+            )
+        keys = [key for key in keys if key != "family"]
+    body = OmegaConf.masked_copy(cfg, keys)
     body._set_parent(cfg._get_parent())
+    if chosen is not None and body.family is None:  # its file has no such section
+        body.family = schema.Family()
     _complete_training(body)
-    missing = sorted(_missing(OmegaConf.to_container(body, resolve=False)))
+    return body
+
+
+def _values(body: DictConfig, file: str) -> dict[str, Any]:
+    """The plain values of a config that ``file`` gave."""
+    missing = set(_missing(OmegaConf.to_container(body, resolve=False)))
+    if OmegaConf.select(body, "policy._target_", throw_on_missing=False) == MIXTURE:
+        missing.discard("env.id")  # the parents have one
     if missing:
-        where = hydra_cfg.runtime.choices["dataset"]
-        raise ConfigError(
-            f"no value for {', '.join(missing)}; set it in conf/dataset/{where}.yaml "
-            f"or on the command line"
-        )
+        names = ", ".join(sorted(missing))
+        raise ConfigError(f"no value for {names}; set it in {file} or on the command line")
     values = OmegaConf.to_container(body, resolve=True)
     assert isinstance(values, dict)
-    _check_keys(values)
     _check_text(values, "")
-    name = str(values.pop("pipeline"))
-    config = {str(k): v for k, v in values.items()}
-    return Composed(name, config, list(hydra_cfg.overrides.task), body)
+    return {str(k): v for k, v in values.items()}
 
 
 def _complete_training(body: DictConfig) -> None:
@@ -347,6 +395,8 @@ def _check_keys(values: dict[Any, Any]) -> None:
     """Refuse keys that ``+key=value`` added: Hydra lets them past the schema."""
     schemas = {vars(node)["_target_"]: node for node in schema.POLICY_SCHEMAS.values()}
     sections: dict[str, Any] = dict(schema.SECTIONS)
+    if "family" in values:
+        sections |= {"family": schema.Family, "family.checkpoint_scores": schema.CheckpointScores}
     for where in ("policy", "ref_scores.expert"):
         found = OmegaConf.select(OmegaConf.create(values), where)
         target = found.get("_target_") if isinstance(found, DictConfig) else None

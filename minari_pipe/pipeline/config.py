@@ -12,6 +12,8 @@ from typing import Any, Optional  # OmegaConf reads the annotations and wants Op
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from minari_pipe.pipeline.uses import MIXTURE
+
 
 @dataclass
 class Dataset:
@@ -166,6 +168,30 @@ class Training:
 
 
 @dataclass
+class CheckpointScores:
+    """How the mean return of each saved checkpoint is measured."""
+
+    n_episodes: int = 20
+    seed: int = 2000
+    """Another default than those of the reference scores and of the collection."""
+
+
+@dataclass
+class Family:
+    """One training run, that of ``policy.train``, from which several datasets are made."""
+
+    name: str = "${hydra:runtime.choices.family}"
+    """Name of the folder under ``pipelines/`` for what all its datasets share."""
+    kind: str = "expert"
+    """What the dataset holds: expert, medium, random or medium_replay."""
+    fraction: float = 1 / 3
+    """Of medium and medium_replay: the checkpoint is taken whose normalized score is nearest."""
+    n_checkpoints: int = 10
+    """Saved evenly over the steps of the training."""
+    checkpoint_scores: CheckpointScores = field(default_factory=CheckpointScores)
+
+
+@dataclass
 class RandomPolicy:
     _target_: str = "minari_pipe.policies.RandomPolicy"
 
@@ -207,12 +233,20 @@ class ScriptedPolicy:
 
 
 @dataclass
+class Mixture:
+    _target_: str = MIXTURE
+    parents: dict[str, float] = MISSING
+    """Datasets of ``conf/dataset/``, each with its share of the steps."""
+
+
+@dataclass
 class Config:
     pipeline: str = "${hydra:runtime.choices.dataset}"
     """Name of the folder under ``pipelines/``."""
     dataset: Dataset = field(default_factory=Dataset)
     author: Author = field(default_factory=Author)
     env: Environment = field(default_factory=Environment)
+    family: Optional[Family] = None
     policy: Any = MISSING
     collect: Collect = field(default_factory=Collect)
     engine: Engine = field(default_factory=Engine)
@@ -240,6 +274,7 @@ POLICY_SCHEMAS = {
     "sb3_schema": SB3Policy,
     "demonstrations_schema": DemonstrationPolicy,
     "scripted_schema": ScriptedPolicy,
+    "mixture_schema": Mixture,
 }
 
 

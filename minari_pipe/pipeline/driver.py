@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import shutil
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,15 @@ from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
+from minari_pipe.pipeline.families import check_family, is_synced, sync_family
 from minari_pipe.pipeline.install import check_before, install
 from minari_pipe.pipeline.leftovers import mend, remove_broken_run_caches
+from minari_pipe.pipeline.mixtures import completed, parents
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
-from minari_pipe.pipeline.stage import RAN_VARIABLE, SAFE_PATH, stage_lock
+from minari_pipe.pipeline.stage import RAN_VARIABLE, SAFE_PATH, stage_lock, told_overrides
 from minari_pipe.pipeline.stopping import run_stoppable
+from minari_pipe.pipeline.uses import divided, family_of
 from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
     STATE,
@@ -38,8 +43,16 @@ from minari_pipe.pipeline.workspace import (
 from minari_pipe.trust import ADDRESSES_VARIABLE
 
 
-def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> None:
+def run_pipeline(
+    name: str, config: dict[str, Any], overrides: list[str], *, waits: bool = False
+) -> None:
     """Reproduce pipeline ``name`` from ``config`` and install what it published.
+
+    Args:
+        name: of the pipeline.
+        config: as composed.
+        overrides: that it was composed with.
+        waits: for another run of it, instead of refusing to begin.
 
     Raises:
         MinariPipeError: one line that says what is wrong and what to do.
@@ -49,23 +62,33 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
     root = find_root()
     check_state(root)
     check_pipeline_name(name)
+    config = completed(config, root)
     busy = (
         f"pipeline {name!r} is already running in this workspace; wait for it, or give this run "
         f"another name and id with pipeline=NAME dataset.id=ID"
     )
-    with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):
+    patience = math.inf if waits else 0.5
+    waiting = f"waits for another run of {name}" if waits else ""
+    with exclusive(driver_lock(name, root), wait_seconds=patience, busy=busy, waiting=waiting):
         recorded = graph.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
         params = prepare(name, config, previous or None, root)
         dataset_id, replace = params["dataset"]["id"], _told_to_replace(params, overrides)
+        own, shared = divided(overrides) if family_of(params) else (overrides, [])
+        check_family(name, params, shared, root)
         check_owner(name, dataset_id, root)
         check_before(dataset_id, root, replace=replace)
+        for parent in parents(config, root):
+            if extra := told_overrides(parent.overrides):
+                print(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
+            run_pipeline(parent.name, parent.config, parent.overrides, waits=True)
         tell_versions(name, recorded or {}, params, root)
-        graph.sync(name, params, overrides, root)
+        graph.sync(name, params, own, root)
         _trust_told_addresses(params["engine"], overrides)
         try:
-            ran = _reproduce(name, root)
+            with _up_to_date_family(params, shared, root):
+                ran = _reproduce(name, root)
         except MinariPipeError:
             if recorded is None:
                 _forget(name, root)
@@ -74,6 +97,42 @@ def run_pipeline(name: str, config: dict[str, Any], overrides: list[str]) -> Non
         print(f"{name}: {done} -> datasets/{dataset_id}", flush=True)
         note = install(name, dataset_id, root, replace=replace)
         print(f"{name}: {note}", flush=True)
+
+
+@contextmanager
+def _up_to_date_family(params: dict[str, Any], shared: list[str], root: Path) -> Iterator[None]:
+    """Bring up to date what a dataset shares with its family, and hold it as it is.
+
+    Several datasets may use it at once; one that changes it waits for them, and they for it.
+    """
+    family = family_of(params)
+    if family is None:
+        yield
+        return
+    lock = driver_lock(family, root)
+    waiting = f"waits for another run that uses the family {family!r}"
+    while True:
+        with exclusive(lock, waiting=waiting):
+            is_new = graph.read_params(family, root) is None
+            sync_family(params, shared, root)
+            try:
+                ran = _reproduce(family, root)
+            except MinariPipeError:
+                if is_new:
+                    _forget(family, root)
+                raise
+            done = f"ran {', '.join(ran)}" if ran else "up to date"
+            print(f"{family}: {done} -> pipelines/{family}", flush=True)
+        with exclusive(lock, shared=True, waiting=waiting):
+            # Another run may have changed it between the two locks.
+            if is_synced(params, root):
+                yield
+                return
+
+
+def driver_lock(name: str, root: Path) -> Path:
+    """What a run holds while it brings pipeline ``name`` up to date; see :func:`exclusive`."""
+    return root / STATE / "locks" / f"{name}.driver"
 
 
 def _check_dataset_choice(name: str, recorded: dict[str, Any], overrides: list[str]) -> None:
@@ -142,7 +201,7 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
         # Reading the line instead of the YAML keeps a workspace of 100 pipelines fast.
         if path.parent.name != name and marker in path.read_bytes():
             other = graph.read_params(path.parent.name, root)
-            if other and other["dataset"]["id"] == dataset_id:
+            if other and other.get("dataset", {}).get("id") == dataset_id:
                 raise ConfigError(
                     f"dataset id {dataset_id!r} belongs to pipeline {path.parent.name!r}; give "
                     f"this one another with dataset.id=..."

@@ -33,6 +33,8 @@ __pycache__/
 /pipelines/*/episodes/
 /pipelines/*/dataset/
 /pipelines/*/eval_env.json
+/pipelines/*/parents.json
+/pipelines/*/checkpoint_scores.json
 """
 
 DVCIGNORE = """\

@@ -12,7 +12,19 @@ from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline import closure
 from minari_pipe.pipeline.engines import find_engine
-from minari_pipe.pipeline.uses import Use, as_measured, policies, sources, targets, trains
+from minari_pipe.pipeline.uses import (
+    CHOOSING,
+    KINDS,
+    Use,
+    as_measured,
+    family_of,
+    is_mixture,
+    kind_of,
+    policies,
+    sources,
+    targets,
+    trains,
+)
 from minari_pipe.pipeline.workspace import (
     PACKAGE,
     STATE,
@@ -47,9 +59,9 @@ def prepare(
     if not isinstance(config["policy"], dict):
         raise ConfigError(
             f"policy is {config['policy']!r}; choose one with `- /policy: NAME` in the defaults "
-            f"list of the config, or policy=NAME: random, sb3, demonstrations or scripted"
+            f"list of the config, or policy=NAME: random, sb3, demonstrations, scripted or mixture"
         )
-    params = _filled(config)
+    params = filled(config)
     _check_values(params)
     _check_targets(params)
     for use in _policies(params):
@@ -68,10 +80,10 @@ def prepare(
 
 def recorded(config: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
     """What ``config`` comes to under the versions that ``previous`` records; checks nothing."""
-    return _complete(_filled(config), previous.get("packages", {}))
+    return _complete(filled(config), previous.get("packages", {}))
 
 
-def _filled(config: dict[str, Any]) -> dict[str, Any]:
+def filled(config: dict[str, Any]) -> dict[str, Any]:
     """``config`` with what follows from other keys: the evaluation's environment and length."""
     scores = dict(config["ref_scores"])
     scores["eval_env"] = _evaluation_env(config["env"], scores["eval_env"])
@@ -138,6 +150,13 @@ def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
     }
     for stage in trains(params):
         found[stage] = {**made, **numpy, **_policy_packages(params, stage)}
+    if family_of(params):
+        found["train"] = {**found["train"], **files}  # it records its episodes
+        found["checkpoint_scores"] = {
+            **packages_of(eval_env["id"]),
+            **numpy,
+            **_policy_packages(params, "checkpoint_scores"),
+        }
     return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
 
 
@@ -232,6 +251,7 @@ def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
     own, evaluation = params["env"], params["ref_scores"]["eval_env"]
     made = {"train": [own], "train_expert": [own], "collect": [own]}
     made |= {"ref_scores": [evaluation], "validate": [own, evaluation]}
+    made |= {"checkpoint_scores": [evaluation]}
     for env in made.get(stage, []):
         modules += [env["id"].rpartition(":")[0]] if ":" in env["id"] else []
         modules += [split_target(str(w["_target_"]))[0] for w in env["wrappers"]]
@@ -281,7 +301,48 @@ def _environments(params: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _policies(params: dict[str, Any]) -> list[Use]:
-    return [*policies(params, "collect"), *policies(params, "ref_scores")]
+    if is_mixture(params):  # it runs what its parents made
+        return []
+    own = Use("policy", params["policy"])  # a family trains it, whatever the dataset holds
+    return [own, *policies(params, "ref_scores")]
+
+
+def _check_family(params: dict[str, Any]) -> None:
+    """Refuse what a dataset cannot be made of its family with."""
+    name, kind = family_of(params), kind_of(params)
+    if name is None:
+        return
+    family, collect = params["family"], params["collect"]
+    if kind not in KINDS:
+        raise ConfigError(
+            f"family.kind is {kind!r}.{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
+        )
+    if not params["policy"].get("train"):
+        raise ConfigError(
+            f"family {name!r} trains nothing: policy.train is not given; set it in "
+            f"conf/family/{name}.yaml, e.g. policy.train={{total_timesteps: 50_000}}"
+        )
+    if not 0 <= family["fraction"] <= 1:
+        raise ConfigError(
+            f"family.fraction is {family['fraction']}; expected a normalized score from 0 (the "
+            f"random policy) to 1 (the expert)"
+        )
+    scores = family["checkpoint_scores"]
+    for key, value, least in (
+        ("n_checkpoints", family["n_checkpoints"], 1 if kind in CHOOSING else 0),
+        ("checkpoint_scores.n_episodes", scores["n_episodes"], 1),
+        ("checkpoint_scores.seed", scores["seed"], 0),
+    ):
+        if value < least:
+            why = f", of which {kind} takes one" if key == "n_checkpoints" and least else ""
+            raise ConfigError(f"family.{key} is {value}; expected {least} or more{why}")
+    if kind == "medium_replay":
+        for key in ("record_infos", "record_state"):
+            if collect[key]:
+                raise ConfigError(
+                    f"collect.{key}=true: a training records no infos, so medium_replay has none; "
+                    f"set collect.{key}=false"
+                )
 
 
 def _check_values(params: dict[str, Any]) -> None:
@@ -320,10 +381,26 @@ def _check_values(params: dict[str, Any]) -> None:
         value = params["validate"][key]
         if value is not None and not 0 <= value < float("inf"):
             raise ConfigError(f"validate.{key} is {value}; expected 0 or more")
+    _check_family(params)
+    for key in ("n_episodes", "exact"):
+        if is_mixture(params) and collect[key]:
+            raise ConfigError(
+                f"collect.{key} is {collect[key]}; a mixture has whole episodes by share of the "
+                f"steps: set collect.n_steps, or leave both out to take as many as there are"
+            )
     _check_collect(collect)
-    demonstrations = str(params["policy"].get("_target_", "")).endswith(".DemonstrationPolicy")
+    limited = str(params["policy"].get("_target_", "")).endswith(".DemonstrationPolicy")
+    if is_mixture(params) or kind_of(params) == "medium_replay":
+        limited = True
+        chosen = [("until.n_episodes", collect["until"]["n_episodes"])]
+        chosen += [("keep", collect["keep"] != "all"), ("on_error", collect["on_error"] != "fail")]
+        if given := [key for key, value in chosen if value]:
+            raise ConfigError(
+                f"collect.{given[0]} is for episodes that a policy collects, and these are taken "
+                f"over from elsewhere; leave it out"
+            )
     rules = (collect["n_episodes"], collect["n_steps"], collect["until"]["n_episodes"])
-    if rules == (None, None, None) and not demonstrations:
+    if rules == (None, None, None) and not limited:
         raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
     _check_engine(params["engine"])
     if scores["max_stderr"] is not None and not scores["max_stderr"] > 0:

@@ -7,7 +7,9 @@ warning; the others must stop, and the next run must not meet them.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -110,8 +112,22 @@ def end_tree(pid: int) -> None:
 
 
 @contextmanager
-def exclusive(path: Path, *, wait_seconds: float, busy: str) -> Iterator[None]:
+def exclusive(
+    path: Path,
+    *,
+    wait_seconds: float = math.inf,
+    busy: str = "",
+    waiting: str = "",
+    shared: bool = False,
+) -> Iterator[None]:
     """Hold an advisory lock on ``path``; the system frees it when the process dies.
+
+    Args:
+        path: made if missing.
+        wait_seconds: for another process that holds it.
+        busy: says that another one does, if it is waited for in vain.
+        waiting: told on stderr, once, if it is waited for at all.
+        shared: with others that hold it shared.
 
     Raises:
         ConfigError: with the text ``busy``, if another process holds it for ``wait_seconds``.
@@ -122,10 +138,13 @@ def exclusive(path: Path, *, wait_seconds: float, busy: str) -> Iterator[None]:
     with path.open("a+") as file:
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise ConfigError(busy) from None
+                if waiting:
+                    print(waiting, file=sys.stderr, flush=True)
+                    waiting = ""
                 time.sleep(0.1)
         yield

@@ -17,11 +17,13 @@ from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.files import sha256_file
 from minari_pipe.manifest import changed_files, read_manifest
-from minari_pipe.pipeline import compose, graph
+from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.install import settle
+from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.params import recorded
 from minari_pipe.pipeline.processes import exclusive
 from minari_pipe.pipeline.stages.publish import check_released
+from minari_pipe.pipeline.uses import scores_pipeline
 from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
     STATE,
@@ -128,12 +130,16 @@ def _check_current(root: Path, name: str, dataset_id: str) -> None:
             f"{dataset_id!r}, check out the commit that made it"
         )
     again = f"run python -m minari_pipe {_arguments(root, name)} and commit"
-    config = compose.recompose(params["overrides"]).config
+    config = recomposed(params["overrides"], root).config
     previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
     # Which versions are installed now does not matter: the recorded ones made the dataset.
     if recorded(config, previous) != previous:
         raise ConfigError(f"pipelines/{name}/params.yaml is not what conf/ gives; {again}")
-    changed = _dvc_status(root, name)
+    changed = [
+        stage
+        for pipeline in dict.fromkeys([scores_pipeline(name, params), name])
+        for stage in _dvc_status(root, pipeline)
+    ]
     if changed:
         raise ConfigError(f"pipeline {name!r} is not up to date ({', '.join(changed)}); {again}")
 
@@ -179,7 +185,7 @@ def _commit(root: Path, name: str) -> str:
 
 def _by_dvc(path: str, tracked: set[str]) -> bool:
     """Whether ``path`` lies outside, is a stage's output, or is under DVC by a committed file."""
-    if path.startswith(("/", "../", "pipelines/")):
+    if path.startswith(("/", "../", "pipelines/", "datasets/")):
         return True
     parts = path.split("/")
     return any("/".join(parts[: i + 1]) + ".dvc" in tracked for i in range(len(parts)))

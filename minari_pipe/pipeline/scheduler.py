@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -310,7 +310,7 @@ def make_scheduler(
     name: str,
     suffix: str,
     key: str,
-    policy: PolicyConfig,
+    policies: Sequence[PolicyConfig],
     watcher: Watcher,
     *,
     skips: bool = False,
@@ -326,7 +326,7 @@ def make_scheduler(
         name: of the folder.
         suffix: of a block's file.
         key: what decides the bytes of all blocks, see :meth:`StageRun.key`.
-        policy: whose files workers without a common disk are sent.
+        policies: whose files workers without a common disk are sent.
         watcher: is told what happens.
         skips: go on without a block that failed for good.
         skipped_before: blocks that are not tried, and why.
@@ -336,7 +336,7 @@ def make_scheduler(
     if settings["storage"] is not None:
         address = "/".join([settings["storage"].rstrip("/"), run.name, run.stage, name])
         shared = SharedBlocks(address, suffix)
-        offered = policy.files(run.root)
+        offered = {k: f for policy in policies for k, f in policy.files(run.root).items()}
         place = Place(run.root, tuple((k, shared.offer(f)) for k, f in sorted(offered.items())))
     names = ("max_retries", "max_failures", "block_timeout_s")
     folder = run.root / STATE / "work" / run.name / f"{run.stage}.blocks" / name

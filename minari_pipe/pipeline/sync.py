@@ -10,12 +10,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.driver import check_owner, chosen_dataset, tell_versions
+from minari_pipe.pipeline.families import check_family, sync_family
+from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.stage import EXPERIMENT_VARIABLE, told_overrides
+from minari_pipe.pipeline.uses import divided, family_of
 from minari_pipe.pipeline.workspace import NOT_PARAMS, check_state, find_root
 
 
@@ -39,7 +43,7 @@ def main() -> int:
 
 def _sync(name: str, overrides: list[str], root: Path) -> bool:
     """Recompose one pipeline; whether its stages changed."""
-    composed = compose.recompose(overrides)
+    composed = recomposed(overrides, root)
     if composed.name != name:
         raise ConfigError(
             f"pipelines/{name}/params.yaml is of pipeline {composed.name!r}; remove "
@@ -48,17 +52,28 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     recorded = graph.read_params(name, root) or {}
     previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
     params = prepare(name, composed.config, previous or None, root)
+    new_family = _sync_family(name, params, root)
     if previous != params and _set_by_experiment(name, root):
         print(
             f"{name}: keeps pipelines/{name}/params.yaml as dvc exp run set it, not as conf/ says"
         )
-        return False
+        return new_family
     check_owner(name, params["dataset"]["id"], root)
     tell_versions(name, recorded, params, root)
     changed = graph.sync(name, params, overrides, root)
     if extra := told_overrides(composed.overrides):
         print(f"{name}: re-applies the recorded overrides {' '.join(extra)}")
-    return "dvc.yaml" in changed
+    return "dvc.yaml" in changed or new_family
+
+
+def _sync_family(name: str, params: dict[str, Any], root: Path) -> bool:
+    """Recompose what a dataset shares with its family; whether the stages of that changed."""
+    family = family_of(params)
+    shared = divided(((family and graph.read_params(family, root)) or {}).get("overrides", []))[1]
+    check_family(name, params, shared, root)
+    if family is None or _set_by_experiment(family, root):
+        return False
+    return "dvc.yaml" in sync_family(params, shared, root)
 
 
 def _known(root: Path) -> dict[str, list[str]]:
@@ -66,9 +81,10 @@ def _known(root: Path) -> dict[str, list[str]]:
     configs = sorted((root / "conf" / "dataset").glob("*.yaml"))
     found = {path.stem: [f"+dataset={path.stem}"] for path in configs}
     for path in sorted((root / "pipelines").glob("*/params.yaml")):
-        recorded = (graph.read_params(path.parent.name, root) or {}).get("overrides")
-        if recorded:
-            found[path.parent.name] = recorded
+        recorded = graph.read_params(path.parent.name, root) or {}
+        # What a family shares is composed with its datasets.
+        if recorded.get("overrides") and "dataset" in recorded:
+            found[path.parent.name] = recorded["overrides"]
     return found
 
 

@@ -13,6 +13,69 @@ SOURCE_KEYS = ("checkpoint", "normalize", "source")
 """Where a policy's config names a file; a checkpoint and its statistics may be absent."""
 
 
+MIXTURE = "minari_pipe.pipeline.Mixture"
+"""The ``_target_`` of a dataset that is mixed from others; it is no policy, and runs nothing."""
+
+KINDS = ("expert", "medium", "random", "medium_replay")
+"""What a dataset of a family may hold."""
+
+CHOOSING = ("medium", "medium_replay")
+"""Kinds that need one of the training's checkpoints to be chosen."""
+
+_SHARED = ("env", "family", "policy", "ref_scores")
+_OWN = ("family", "family.fraction", "family.kind", "policy.deterministic")
+"""What of a config the datasets of a family share, and what below it is each dataset's own; the
+choice of the family, too."""
+
+_RANDOM = {"_target_": "minari_pipe.policies.RandomPolicy"}
+
+
+def family_of(params: dict[str, Any]) -> str | None:
+    """The family that a dataset belongs to; none if ``params`` are those of the family itself."""
+    return str(params["family"]["name"]) if "dataset" in params and "family" in params else None
+
+
+def kind_of(params: dict[str, Any]) -> str | None:
+    """What a dataset of a family holds; none outside of families."""
+    return str(params["family"]["kind"]) if family_of(params) else None
+
+
+def is_mixture(params: dict[str, Any]) -> bool:
+    """Whether a dataset is mixed from others."""
+    policy = params["policy"]
+    return isinstance(policy, dict) and policy.get("_target_") == MIXTURE
+
+
+def scores_pipeline(name: str, params: dict[str, Any]) -> str:
+    """The pipeline whose ``ref_scores.json`` holds the reference scores of pipeline ``name``."""
+    return str(params["policy"]["scores"]) if is_mixture(params) else family_of(params) or name
+
+
+def collected(params: dict[str, Any]) -> dict[str, Any] | None:
+    """The config of the policy that ``collect`` runs; none where episodes are taken over."""
+    if is_mixture(params) or kind_of(params) == "medium_replay":
+        return None
+    policy = _RANDOM if kind_of(params) == "random" else params["policy"]
+    assert isinstance(policy, dict)
+    return policy
+
+
+def divided(overrides: list[str]) -> tuple[list[str], list[str]]:
+    """The overrides of a dataset of a family: its own, and those of what the family shares.
+
+    Example:
+        >>> divided(["+dataset=a", "family.kind=medium", "policy.train.seed=1"])
+        (['+dataset=a', 'family.kind=medium'], ['policy.train.seed=1'])
+    """
+    own: list[str] = []
+    shared: list[str] = []
+    for override in overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        is_shared = key.partition(".")[0] in _SHARED and key not in _OWN
+        (shared if is_shared else own).append(override)
+    return own, shared
+
+
 @dataclass(frozen=True)
 class Use:
     """One policy that a stage runs, and where the config names it."""
@@ -24,10 +87,13 @@ class Use:
 def policies(params: dict[str, Any], stage: str) -> list[Use]:
     """The policies that ``stage`` runs or trains."""
     expert = params["ref_scores"]["expert"]
+    if stage == "collect":
+        policy = collected(params)
+        return [Use("policy", policy)] if policy is not None else []
     uses = {
         "train": [Use("policy", params["policy"])],
+        "checkpoint_scores": [Use("policy", params["policy"])],
         "train_expert": [Use("ref_scores.expert", expert)] if expert else [],
-        "collect": [Use("policy", params["policy"])],
         "ref_scores": [Use("ref_scores.expert", expert)] if measures_expert(params) else [],
     }
     return uses.get(stage, [])
@@ -51,6 +117,8 @@ def as_measured(expert: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any
 def trains(params: dict[str, Any]) -> list[str]:
     """The training stages of a pipeline: ``train`` for the policy, ``train_expert`` for another."""
     policy, expert = params["policy"], params["ref_scores"]["expert"] or {}
+    if is_mixture(params):
+        return []
     stages = ["train"] if policy.get("train") else []
     if measures_expert(params) and expert.get("train") and not same_training(policy, expert):
         stages.append("train_expert")

@@ -11,7 +11,7 @@ import random
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -77,6 +77,8 @@ class Training:
     mean_return: float | None
     """Mean return of the last (at most 100) training episodes, exploration included; ``None`` if
     none ended."""
+    checkpoints: tuple[int, ...]
+    """Steps of the checkpoints that were saved on the way and at the end."""
 
 
 def train(
@@ -90,6 +92,8 @@ def train(
     seed: int,
     n_envs: int = 1,
     normalize_observations: bool = False,
+    n_checkpoints: int = 0,
+    vector_env: Callable[[list[gym.Env]], VecEnv] | None = None,
     out_dir: Path | str,
 ) -> Training:
     """Train a policy and write ``policy.zip`` (and ``normalize.npz``) into ``out_dir``.
@@ -107,6 +111,12 @@ def train(
         n_envs: environments that step together.
         normalize_observations: by running mean and variance (SB3's ``VecNormalize``), frozen in
             ``normalize.npz``.
+        n_checkpoints: how often to save the policy, evenly over the steps, the last time at the
+            end: in folders ``checkpoints/STEP`` with files of the same names. A checkpoint holds
+            the policy that has learned from all steps up to ``STEP``, so it is saved between two
+            rounds of collecting: there are fewer if the algorithm has fewer rounds.
+        vector_env: makes one environment of many as SB3 takes it, SB3's ``DummyVecEnv`` if left
+            out; it does not close them.
         out_dir: made if missing; a file is put there whole or not at all.
 
     Raises:
@@ -116,7 +126,11 @@ def train(
     kwargs = resolve_policy_kwargs(algorithm, policy_class, policy_kwargs)
     if "use_sde" in kwargs:
         raise ConfigError("policy_kwargs.use_sde: set hyperparameters.use_sde instead")
-    for name, value, low in (("total_timesteps", total_timesteps, 1), ("n_envs", n_envs, 1)):
+    for name, value, low in (
+        ("total_timesteps", total_timesteps, 1),
+        ("n_envs", n_envs, 1),
+        ("n_checkpoints", n_checkpoints, 0),
+    ):
         if type(value) is not int or value < low:
             raise ConfigError(f"train.{name} is {value!r}; expected an integer of at least {low}")
     if type(seed) is not int or not 0 <= seed < 2**32:
@@ -126,21 +140,49 @@ def train(
         check_spaces(algorithm, policy_class, envs[0].observation_space, envs[0].action_space)
         if find_algorithm(algorithm).masked:
             ActionMasks(envs, n_envs)  # Stable-Baselines3 would find out in the middle
-        env, normalizer = _vector_env(envs, normalize=normalize_observations)
+        env, normalizer = _vector_env(vector_env or _dummy, envs, normalize=normalize_observations)
         model = _build(algorithm, policy_class, env, kwargs, settings, seed)
-        callback = _learn(model, total_timesteps, f"train {algorithm}")
-    checkpoint, normalization = out_dir / "policy.zip", out_dir / "normalize.npz"
-    if normalizer is None:
-        normalization.unlink(missing_ok=True)
-    else:
-        write_normalization(normalizer, normalization)
-    write_checkpoint(model, checkpoint)
+        saved: list[int] = []
+
+        def save(folder: Path) -> None:
+            normalization = folder / "normalize.npz"
+            if normalizer is None:
+                normalization.unlink(missing_ok=True)
+            else:
+                write_normalization(normalizer, normalization)
+            write_checkpoint(model, folder / "policy.zip")
+
+        def save_checkpoint(*, last: bool = False) -> None:
+            passed = saved[-1] * n_checkpoints // total_timesteps if saved else 0
+            step = int(model.num_timesteps)
+            if n_checkpoints and (last or step * n_checkpoints >= (passed + 1) * total_timesteps):
+                folder = checkpoint_folder(out_dir, step)
+                folder.mkdir(parents=True, exist_ok=True)
+                save(folder)
+                saved.extend([step] if step not in saved else [])
+
+        callback = _learn(model, total_timesteps, f"train {algorithm}", save_checkpoint)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    save(out_dir)
+    save_checkpoint(last=True)
     return Training(
-        checkpoint=checkpoint,
-        normalization=normalization if normalizer else None,
+        checkpoint=out_dir / "policy.zip",
+        normalization=out_dir / "normalize.npz" if normalizer else None,
         n_episodes=callback.n_episodes,
         mean_return=float(np.mean(callback.returns)) if callback.returns else None,
+        checkpoints=tuple(saved),
     )
+
+
+def checkpoint_folder(trained: Path, step: int) -> Path:
+    """Where a training saved the checkpoint of ``step``."""
+    return trained / "checkpoints" / f"{step:012d}"
+
+
+def checkpoint_steps(trained: Path) -> list[int]:
+    """The steps of the checkpoints that a training saved, ascending."""
+    folder = trained / "checkpoints"
+    return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def check_hyperparameters(
@@ -232,11 +274,19 @@ def _environments(make_env: Callable[[], gym.Env], n: int) -> Iterator[list[gym.
             env.close()
 
 
-def _vector_env(envs: Sequence[gym.Env], *, normalize: bool) -> tuple[VecEnv, VecNormalize | None]:
-    """The environments as SB3 takes them, and the wrapper that normalises, if any."""
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+def _dummy(envs: list[gym.Env]) -> VecEnv:
+    from stable_baselines3.common.vec_env import DummyVecEnv
 
-    env = DummyVecEnv([partial(_same, one) for one in envs])
+    return DummyVecEnv([partial(_same, one) for one in envs])
+
+
+def _vector_env(
+    make: Callable[[list[gym.Env]], VecEnv], envs: list[gym.Env], *, normalize: bool
+) -> tuple[VecEnv, VecNormalize | None]:
+    """The environments as SB3 takes them, and the wrapper that normalises, if any."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    env = make(envs)
     if not normalize:
         return env, None
     if network_observation_space(env.observation_space) != env.observation_space:
@@ -283,8 +333,10 @@ def _build(
     return model
 
 
-def _learn(model: BaseAlgorithm, total_timesteps: int, label: str) -> Any:
-    callback = _progress(total_timesteps, label)
+def _learn(
+    model: BaseAlgorithm, total_timesteps: int, label: str, on_round: Callable[[], None]
+) -> Any:
+    callback = _progress(total_timesteps, label, on_round)
     diverged = "the training diverged: its weights became NaN; try a smaller learning_rate"
     try:
         model.learn(total_timesteps, callback=callback)
@@ -299,7 +351,7 @@ def _learn(model: BaseAlgorithm, total_timesteps: int, label: str) -> Any:
     return callback
 
 
-def _progress(total_timesteps: int, label: str) -> Any:
+def _progress(total_timesteps: int, label: str, on_round: Callable[[], None]) -> Any:
     from stable_baselines3.common.callbacks import BaseCallback
     from tqdm import tqdm
 
@@ -313,6 +365,9 @@ def _progress(total_timesteps: int, label: str) -> Any:
             self.returns: deque[float] = deque(maxlen=_WINDOW)
             self.n_episodes = 0
             self._running: np.ndarray | float = 0.0
+
+        def _on_rollout_start(self) -> None:
+            on_round()  # what was collected so far has been learned from
 
         def _on_step(self) -> bool:
             dones = np.asarray(self.locals["dones"])

@@ -53,30 +53,65 @@ collect: {n_episodes: 1}
 ref_scores: {ref_min_score: 0.0, ref_max_score: 1.0}
 """
 
+FAMILY = """\
+# @package _global_
+defaults: [{/policy: sb3}, _self_]
+env: {id: "golden_env:Golden-v0"}
+policy:
+  algorithm: ppo
+  policy_kwargs: {net_arch: [4]}
+  train:
+    total_timesteps: 64
+    n_envs: 2
+    hyperparameters: {n_steps: 16, batch_size: 8, n_epochs: 1}
+family: {n_checkpoints: 2, checkpoint_scores: {n_episodes: 2}}
+ref_scores: {ref_min_score: 0.0, ref_max_score: 1.0}
+"""
+
+OF_FAMILY = """\
+# @package _global_
+defaults: [{/family: shared}, _self_]
+family: {kind: medium_replay, fraction: 1.0}
+dataset: {id: tests/replay-v0}
+author: {name: Ada}
+"""
+
 EXPERT = "def go(observation):\n    return 2\n"
 
+CONFIGS = {"golden": CONFIG, "trained": TRAINED, "replay": OF_FAMILY}
+"""Datasets; what the last one shares with its family is the pipeline ``shared``."""
+
 STAGES = {
-    "train": ("trained", ("pipelines/trained/train",), ()),
-    "collect": ("golden", ("pipelines/golden/episodes",), ()),
+    "train": (("trained", "shared"), ("pipelines/trained/train", "pipelines/shared/train"), ()),
+    "checkpoint_scores": (
+        ("shared",),
+        tuple(f"pipelines/shared/checkpoint_{f}" for f in ("scores.json", "returns.csv")),
+        ("train",),
+    ),
+    "collect": (("golden",), ("pipelines/golden/episodes",), ()),
     "create": (
-        "golden",
+        ("golden",),
         ("pipelines/golden/dataset", "pipelines/golden/returns.csv"),
         ("collect",),
     ),
     "ref_scores": (
-        "golden",
+        ("golden", "shared"),
         tuple(
             f"pipelines/golden/{f}" for f in ("ref_scores.json", "eval_env.json", "ref_returns.csv")
         ),
         (),
     ),
-    "validate": ("golden", ("pipelines/golden/validation.json",), ("create", "ref_scores")),
-    "publish": ("golden", ("datasets", "catalog"), ("create", "ref_scores", "validate")),
+    "choose": (("replay",), ("pipelines/replay/chosen.json",), ("checkpoint_scores", "ref_scores")),
+    "validate": (("golden",), ("pipelines/golden/validation.json",), ("create", "ref_scores")),
+    "publish": (("golden",), ("datasets", "catalog"), ("create", "ref_scores", "validate")),
 }
-"""Of each stage: the pipeline, what it writes, and the stages whose output it reads."""
+"""Of each stage: the pipelines, what it writes, and the stages whose output it reads."""
 
+_TRAINING = ("gymnasium", "h5py", "numpy", "stable-baselines3", "torch")
 PACKAGES = {
-    "train": ("gymnasium", "numpy", "stable-baselines3", "torch"),
+    "train": _TRAINING,
+    "checkpoint_scores": _TRAINING,
+    "choose": _TRAINING,
     "collect": ("gymnasium", "h5py", "numpy"),
     "create": ("gymnasium", "h5py", "numpy"),
     "ref_scores": ("gymnasium", "numpy"),
@@ -104,12 +139,14 @@ def made_with(stage: str) -> dict[str, str]:
 def outputs(root: Path, stages: list[str]) -> dict[str, str]:
     """Run ``stages`` in the workspace ``root``, which is empty; the sha256 of what each wrote."""
     from minari_pipe.pipeline import compose, graph
+    from minari_pipe.pipeline.families import sync_family
     from minari_pipe.pipeline.params import prepare
     from minari_pipe.pipeline.stage import StageRun
 
     (root / ".dvc").mkdir(parents=True)
-    for name, text in (("golden", CONFIG), ("trained", TRAINED)):
-        config = root / "conf" / "dataset" / f"{name}.yaml"
+    files = {f"dataset/{name}": text for name, text in CONFIGS.items()}
+    for place, text in {**files, "family/shared": FAMILY}.items():
+        config = root / "conf" / f"{place}.yaml"
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text(text)
     (root / "golden_env.py").write_text((HERE / "golden_env.py").read_text())
@@ -118,15 +155,18 @@ def outputs(root: Path, stages: list[str]) -> dict[str, str]:
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != HERE]
     os.environ["MINARI_PIPE_TRUSTED_MODULES"] = "golden_env,golden_expert"
     os.chdir(root)
+    for name in CONFIGS:
+        params = prepare(name, compose.recompose([f"+dataset={name}"]).config, None, root)
+        graph.sync(name, params, [], root)
+    sync_family(params, [], root)
     found = {}
-    for stage in stages:
-        name, written, _ = STAGES[stage]
-        if not (root / "pipelines" / name).is_dir():
-            config = compose.recompose([f"+dataset={name}"]).config
-            graph.sync(name, prepare(name, config, None, root), [], root)
-        params = graph.read_params(name, root)
-        module = importlib.import_module(f"minari_pipe.pipeline.stages.{stage}")
-        module.main(StageRun(stage, name, root, params))
+    for stage in sorted(stages, key=list(STAGES).index):
+        names, written, _ = STAGES[stage]
+        for name in names:
+            params = graph.read_params(name, root)
+            own = "train_family" if (stage, name) == ("train", "shared") else stage
+            module = importlib.import_module(f"minari_pipe.pipeline.stages.{own}")
+            module.main(StageRun(stage, name, root, params))
         found[stage] = _sha256(root, written)
     return found
 

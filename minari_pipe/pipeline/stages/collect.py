@@ -11,12 +11,15 @@ from typing import Any
 from minari_pipe.environments import spec_json
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.build import PolicyConfig, environment_factory, source_hashes
+from minari_pipe.pipeline.chosen import trained_folder
 from minari_pipe.pipeline.collection import CollectBlock, Count, Stop, Until
 from minari_pipe.pipeline.engines import crowded, make_engine
+from minari_pipe.pipeline.episode_sources import episode_source, gather
 from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Scheduler, Skipped, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.swap import copy_file
+from minari_pipe.pipeline.uses import collected
 from minari_pipe.pipeline.work import Place
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.policies.base import Policy
@@ -250,10 +253,12 @@ def skipped_before(path: Path, key: str) -> dict[int, str]:
 def main(run: StageRun) -> None:
     """The command: parameters in, ``episodes/`` out."""
     params = run.params
-    trained = run.folder / "train" if params["policy"].get("train") else None
-    policy = PolicyConfig(
-        params["policy"], "policy", str(trained.relative_to(run.root)) if trained else None
-    )
+    if source := episode_source(run):
+        gather(run, source)
+        return
+    config, trained = collected(params), trained_folder(run)
+    assert config is not None
+    policy = PolicyConfig(config, "policy", str(trained.relative_to(run.root)) if trained else None)
     settings = dict(params["collect"])
     collection = Collection(**{**settings, "until": Until(**settings["until"])})
     skips = collection.on_error == "skip"
@@ -269,7 +274,7 @@ def main(run: StageRun) -> None:
             "blocks",
             SUFFIX,
             key,
-            policy,
+            [policy],
             progress,
             skips=skips,
             skipped_before=skipped_before(list_of_skipped, key) if skips else {},
@@ -280,7 +285,7 @@ def main(run: StageRun) -> None:
             collection=collection,
             scheduler=scheduler,
             out=out,
-            files=source_hashes(params["policy"], run.root, trained),
+            files=source_hashes(config, run.root, trained),
             progress=progress,
         )
     if skips:

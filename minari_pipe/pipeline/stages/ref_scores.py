@@ -156,7 +156,7 @@ def _measured(
     )
     progress = Progress(f"ref_scores ({name})", run.say)
     key = run.key(without=[f"ref_scores.{key}" for key in HOW_MUCH])
-    scheduler = make_scheduler(run, engine, name, ".json", key, policy, progress)
+    scheduler = make_scheduler(run, engine, name, ".json", key, [policy], progress)
     results = measure(
         run.params["ref_scores"]["eval_env"], policy, measurement, scheduler, progress
     )

@@ -8,7 +8,7 @@ from typing import Any
 from minari_pipe.checks import Finding, Options, Subject, run
 from minari_pipe.errors import ConfigError
 from minari_pipe.identity import content_sha256
-from minari_pipe.pipeline.assemble import assemble, assembled_sha256
+from minari_pipe.pipeline.assemble import assemble, assembled_sha256, scores_folder
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, make_importable, read_json, write_atomic
 from minari_pipe.trust import trusted_modules
@@ -34,7 +34,7 @@ def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
             replay_tolerance=options["replay_tolerance"],
         ),
     )
-    found = run(subject, extra=_reported(folder)).to_json()
+    found = run(subject, extra=_reported(folder, params)).to_json()
     found["demonstrations"] = _gaps(folder)
     if subject.storage is not None:
         found["content_sha256"] = content_sha256(subject.storage, metadata)
@@ -57,14 +57,14 @@ def _reports(folder: Path) -> list[dict[str, Any]]:
     return reports
 
 
-def _reported(folder: Path) -> list[Finding]:
+def _reported(folder: Path, params: dict[str, Any]) -> list[Finding]:
     """What the policy and the measurement of the reference scores had to say."""
     found = [
         Finding.from_json(finding, check="demonstrations")
         for report in _reports(folder)
         for finding in report.get("findings", [])
     ]
-    warnings = read_json(folder / "ref_scores.json")["warnings"]
+    warnings = read_json(scores_folder(folder, params) / "ref_scores.json")["warnings"]
     path = "metadata / eval_env_spec"
     found += [Finding("warning", "ref_scores", path, text) for text in warnings]
     return found + [

@@ -1,0 +1,84 @@
+"""Stage ``checkpoint_scores``: measure the mean return of each checkpoint that a training saved."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import Any
+
+from minari_pipe.pipeline.build import PolicyConfig
+from minari_pipe.pipeline.engines import make_engine
+from minari_pipe.pipeline.measurement import MeasureBlock
+from minari_pipe.pipeline.progress import Progress
+from minari_pipe.pipeline.scheduler import make_scheduler
+from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES
+from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.policies.training import checkpoint_folder, checkpoint_steps
+from minari_pipe.scores import ReferenceScore
+
+
+def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[list[float]]:
+    """The returns of the episodes of each policy, which are shared out to workers together."""
+    own, scores = run.params["family"]["checkpoint_scores"], run.params["ref_scores"]
+    n, eval_env = own["n_episodes"], scores["eval_env"]
+    works = [
+        MeasureBlock(
+            eval_env, policy, first, min(first + BLOCK_EPISODES, n), own["seed"], scores["n_envs"]
+        )
+        for policy in policies
+        for first in range(0, n, BLOCK_EPISODES)
+    ]
+    progress = Progress("checkpoint_scores", run.say)
+    with make_engine(run.params["engine"]) as engine, progress:
+        scheduler = make_scheduler(run, engine, "blocks", ".json", run.key(), policies, progress)
+        progress.begin(n * len(policies), "episode")
+        returns: list[list[float]] = [[] for _ in policies]
+        for work, record in zip(works, scheduler.records(works, ahead=len(works)), strict=True):
+            assert isinstance(record, dict)  # nothing is skipped here
+            results = read_json(scheduler.store.folder / str(record["block"]))
+            progress.finished(
+                [{"n_steps": r["n_steps"], "return": r["episode_return"]} for r in results]
+            )
+            returns[policies.index(work.policy)] += [r["episode_return"] for r in results]
+    progress.tell_reused(len(works))
+    return returns
+
+
+def main(run: StageRun) -> None:
+    """The command: ``train/`` in, ``checkpoint_scores.json`` and its CSV file out."""
+    own, scores = run.params["family"]["checkpoint_scores"], run.params["ref_scores"]
+    config = {**run.params["policy"], "deterministic": scores["deterministic"]}
+    trained = run.folder / "train"
+    steps = checkpoint_steps(trained)
+    policies = [
+        PolicyConfig(config, "policy", str(checkpoint_folder(trained, step).relative_to(run.root)))
+        for step in steps
+    ]
+    found: list[dict[str, Any]] = []
+    for step, episode_returns in zip(steps, returns_of_each(run, policies), strict=True):
+        score = ReferenceScore.from_returns(episode_returns)
+        found.append(
+            {
+                "step": step,
+                "mean_return": score.mean,
+                "std": score.std,
+                "stderr": score.stderr,
+                "n": score.n,
+            }
+        )
+    returns = run.folder / "checkpoint_returns.csv"
+    with returns.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", "mean_return", "std", "n"])
+        writer.writerows((f["step"], f["mean_return"], f["std"], f["n"]) for f in found)
+    write_atomic(
+        run.folder / "checkpoint_scores.json",
+        dump_json({"seed": own["seed"], "checkpoints": found}),
+    )
+    told = " ".join(f"{f['mean_return']:.1f}" for f in found)
+    run.say(f"mean returns over {own['n_episodes']} episodes each: {told}")
+
+
+if __name__ == "__main__":
+    run_stage("checkpoint_scores", main)

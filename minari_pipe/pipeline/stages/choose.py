@@ -1,0 +1,36 @@
+"""Stage ``choose``: take the checkpoint of a family's training that is as good as is asked for.
+
+It is a stage of its own so that scores that are measured anew, and lead to the same choice, let
+nothing be collected again.
+"""
+
+from __future__ import annotations
+
+from minari_pipe.pipeline.chosen import family_folder, nearest, read_scores, target_return
+from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+
+
+def main(run: StageRun) -> None:
+    """The command: ``checkpoint_scores.json`` and ``ref_scores.json`` in, ``chosen.json`` out."""
+    scores = read_json(family_folder(run) / "ref_scores.json")
+    low, high = float(scores["ref_min_score"]), float(scores["ref_max_score"])
+    fraction = float(run.params["family"]["fraction"])
+    checkpoints = read_scores(family_folder(run) / "checkpoint_scores.json")
+    found = nearest(checkpoints, fraction, ref_min=low, ref_max=high)
+    target = target_return(fraction, ref_min=low, ref_max=high)
+    run.say(
+        f"the checkpoint at step {found.step}, mean return {found.mean_return:.2f}, of "
+        f"{len(checkpoints)} nearest to {target:.2f}: {fraction:g} of the way from {low:.2f} "
+        f"(random) to {high:.2f} (expert)"
+    )
+    chosen = {
+        "checkpoint_step": found.step,
+        "checkpoint_mean_return": found.mean_return,
+        "fraction": fraction,
+    }
+    write_atomic(run.folder / "chosen.json", dump_json(chosen))
+
+
+if __name__ == "__main__":
+    run_stage("choose", main)

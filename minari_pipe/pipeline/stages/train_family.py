@@ -1,0 +1,42 @@
+"""Stage ``train`` of a family: as :mod:`train`, with checkpoints on the way and every episode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minari_pipe.pipeline.build import environment_factory
+from minari_pipe.pipeline.recorded_training import recorded_training
+from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.policies.training import checkpoint_steps, train
+
+
+def main(run: StageRun) -> None:
+    """The command: parameters in, ``train/`` out.
+
+    It holds ``policy.zip`` (and ``normalize.npz``), the same files below ``checkpoints/STEP/``,
+    and ``episodes/``.
+    """
+    policy, n_checkpoints = run.params["policy"], run.params["family"]["n_checkpoints"]
+
+    def fill(out: Path) -> None:
+        with recorded_training(out / "episodes", seed=policy["train"]["seed"]) as vector_env:
+            train(
+                environment_factory(run.params["env"], run.root),
+                algorithm=policy["algorithm"],
+                policy_class=policy["policy_class"],
+                policy_kwargs=policy["policy_kwargs"],
+                n_checkpoints=n_checkpoints,
+                vector_env=vector_env,
+                out_dir=out,
+                **policy["train"],
+            )
+
+    reused = run.output_once("train", fill)
+    saved = len(checkpoint_steps(run.folder / "train"))
+    fewer = f" of {n_checkpoints}, one for each round of learning" if saved < n_checkpoints else ""
+    steps = f"{policy['algorithm']}, {policy['train']['total_timesteps']} steps"
+    run.say(f"{steps}, {saved} checkpoints{fewer}{', finished before' if reused else ''}")
+
+
+if __name__ == "__main__":
+    run_stage("train", main)

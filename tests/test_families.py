@@ -1,0 +1,333 @@
+"""A family trains once; its datasets are of that training, and mixtures are of its datasets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minari_pipe
+from minari_pipe.pipeline.chosen import nearest, read_scores
+from minari_pipe.policies.training import checkpoint_folder, checkpoint_steps
+from minari_pipe.storage.base import MinariStorage
+from tests.conftest import FULL
+from tests.repositories import Workspace, git_workspace, hashes
+from tests.workspaces import stages_that_ran
+
+pytest.importorskip("torch")
+
+FAMILY = """\
+# @package _global_
+defaults: [{/policy: sb3}, _self_]
+env: {id: CartPole-v1}
+policy:
+  algorithm: ppo
+  policy_kwargs: {net_arch: [8]}
+  train:
+    total_timesteps: 1500
+    n_envs: 2
+    hyperparameters: {n_steps: 64, batch_size: 64, n_epochs: 4, learning_rate: 0.003}
+family: {n_checkpoints: 5, checkpoint_scores: {n_episodes: 3}}
+ref_scores: {n_episodes: 4, expert: "${policy}"}
+"""
+
+DATASET = """\
+# @package _global_
+defaults: [{{/family: pole}}, _self_]
+family: {{kind: {kind}}}
+dataset: {{id: pole/{kind}-v0, description: a tiny dataset for tests}}
+author: {{name: Ada, email: ada@example.org}}
+collect: {{{collect}}}
+"""
+
+MIXED = """\
+# @package _global_
+defaults: [{/policy: mixture}, _self_]
+policy: {parents: {medium: 0.75, random: 0.25}}
+dataset: {id: pole/mixed-v0, description: a tiny mixture for tests}
+author: {name: Ada, email: ada@example.org}
+"""
+
+AMOUNT = "n_episodes: 6, block_episodes: 4"
+
+DATASETS = {
+    "medium": DATASET.format(kind="medium", collect=AMOUNT),
+    "random": DATASET.format(kind="random", collect=AMOUNT),
+    "replay": DATASET.format(kind="medium_replay", collect="block_episodes: 16"),
+    "mixed": MIXED,
+}
+
+
+@pytest.fixture(scope="module")
+def transcripts() -> dict[str, str]:
+    """What each run printed."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, transcripts) -> Workspace:
+    """The datasets of a family; the first two were started at once."""
+    workspace = git_workspace(tmp_path_factory.mktemp("families"), **DATASETS)
+    family = workspace.root / "conf" / "family" / "pole.yaml"
+    family.parent.mkdir()
+    family.write_text(FAMILY)
+    names = ("medium", "random")
+    running = {name: start(workspace, f"+dataset={name}") for name in names}
+    for name, process in running.items():
+        transcripts[name], _ = process.communicate(timeout=600)
+        assert process.returncode == 0, transcripts[name]
+    for name in ("replay", "mixed"):
+        transcripts[name] = run(workspace, f"+dataset={name}")
+    transcripts["repro"] = workspace.dvc("repro")
+    workspace.commit("a family")
+    return workspace
+
+
+def start(workspace: Workspace, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "minari_pipe", *arguments],
+        cwd=workspace.root,
+        env=workspace.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(workspace: Workspace, *arguments: str) -> str:
+    """What a run that must succeed printed."""
+    return workspace.run(sys.executable, "-m", "minari_pipe", *arguments)
+
+
+@pytest.fixture
+def workspace(made: Workspace, tmp_path: Path) -> Iterator[Workspace]:
+    """A copy to change."""
+    return made.copy(tmp_path / "copy")
+
+
+def ran(transcript: str, pipeline: str) -> list[str]:
+    """The stages of a pipeline that ran."""
+    lines = [ln for ln in transcript.splitlines() if ln.startswith(f"{pipeline}: ") and "->" in ln]
+    return stages_that_ran(lines[0].replace("-> pipelines/", "-> datasets/"))
+
+
+def storage(workspace: Workspace, kind: str) -> MinariStorage:
+    return MinariStorage.read(workspace.root / "datasets" / "pole" / f"{kind}-v0" / "data")
+
+
+def provenance(workspace: Workspace, kind: str) -> dict:
+    return workspace.json(f"datasets/pole/{kind}-v0/data/metadata.json")["minari_pipe"]
+
+
+FAMILY_STAGES = ["train", "ref_scores", "checkpoint_scores"]
+
+
+def test_the_family_trains_and_measures_once_for_all_its_datasets(made, transcripts):
+    """Also where two of them begin at once."""
+    by_run = [sorted(ran(transcripts[name], "pole")) for name in ("medium", "random")]
+    assert sorted(by_run) == [[], sorted(FAMILY_STAGES)]
+    assert ran(transcripts["replay"], "pole") == []
+    stages = ["collect", "create", "validate", "publish"]
+    assert ran(transcripts["medium"], "medium") == ["choose", *stages]
+    assert ran(transcripts["random"], "random") == stages
+    assert ran(transcripts["replay"], "replay") == ["choose", *stages]
+    assert ran(transcripts["mixed"], "mixed") == stages
+    for parent in ("medium", "random"):
+        assert ran(transcripts["mixed"], parent) == []
+    scores = {
+        tuple(workspace_metadata(made, kind)[f"ref_{end}_score"] for end in ("min", "max"))
+        for kind in ("medium", "random", "medium_replay", "mixed")
+    }
+    assert len(scores) == 1
+
+
+def workspace_metadata(workspace: Workspace, kind: str) -> dict:
+    return workspace.json(f"datasets/pole/{kind}-v0/data/metadata.json")
+
+
+def test_dvc_finds_nothing_to_do_and_git_everything_committed(made, transcripts):
+    running = [ln for ln in transcripts["repro"].splitlines() if ln.startswith("Running stage")]
+    assert running == ["Running stage 'config':", "Running stage 'catalog':"]
+    assert "up to date" in made.dvc("status")
+    assert made.git("status", "--porcelain") == ""
+
+
+def test_medium_is_the_checkpoint_nearest_to_a_third(made, transcripts):
+    scores = made.json("pipelines/pole/ref_scores.json")
+    low, high = scores["ref_min_score"], scores["ref_max_score"]
+    found = read_scores(made.root / "pipelines" / "pole" / "checkpoint_scores.json")
+    trained = made.root / "pipelines" / "pole" / "train"
+    assert [score.step for score in found] == checkpoint_steps(trained)
+    best = nearest(found, 1 / 3, ref_min=low, ref_max=high)
+    assert provenance(made, "medium")["family"] == {
+        "name": "pole",
+        "kind": "medium",
+        "fraction": 1 / 3,
+        "checkpoint_step": best.step,
+        "checkpoint_mean_return": best.mean_return,
+    }
+    told = [line for line in transcripts["medium"].splitlines() if line.startswith("choose: ")]
+    assert len(told) == 1
+    assert f"step {best.step}, mean return {best.mean_return:.2f}" in told[0]
+
+
+def test_medium_acts_as_its_checkpoint_does(made):
+    from minari_pipe.policies.sb3 import SB3Policy
+
+    step = provenance(made, "medium")["family"]["checkpoint_step"]
+    path = checkpoint_folder(made.root / "pipelines" / "pole" / "train", step) / "policy.zip"
+    assert provenance(made, "medium")["files"] == {
+        "train/policy.zip": hashes(path.parent)["policy.zip"]
+    }
+    import gymnasium as gym
+
+    policy = SB3Policy(algorithm="ppo", policy_kwargs={"net_arch": [8]}, checkpoint=path)
+    policy.bind([gym.make("CartPole-v1")] * 8)
+    (episode,) = storage(made, "medium").read_episodes([0])
+    for observation, action in zip(episode.observations, episode.actions, strict=False):
+        assert policy.act([observation], [0]) == [action]
+
+
+def test_random_samples_the_action_space_evenly(made):
+    family = provenance(made, "random")["family"]
+    assert family == {"name": "pole", "kind": "random"}
+    assert provenance(made, "random")["files"] == {}
+    actions = np.concatenate([e.actions for e in storage(made, "random").read_episodes(range(6))])
+    assert 0.3 < actions.mean() < 0.7
+
+
+def test_medium_replay_is_every_episode_that_had_ended_at_the_checkpoint(made):
+    index = made.json("pipelines/pole/train/episodes/index.json")
+    step = provenance(made, "medium_replay")["family"]["checkpoint_step"]
+    pairs = zip(index["episodes"]["n_steps"], index["episodes"]["ended_at"], strict=True)
+    ended = [n_steps for n_steps, ended_at in pairs if ended_at <= step]
+    replay = storage(made, "medium_replay")
+    lengths = [e["total_steps"] for e in replay.get_episode_metadata(range(replay.total_episodes))]
+    assert lengths == ended
+    assert 0 < len(ended) < len(index["episodes"]["n_steps"])
+    seeds = [e["seed"] for e in replay.get_episode_metadata(range(replay.total_episodes))]
+    assert len(set(seeds)) == len(seeds)
+    validated = made.json("pipelines/replay/validation.json")
+    assert validated["replay"]["replayed"] == len(seeds)
+    assert validated["findings"] == []
+
+
+def test_a_mixture_has_the_first_episodes_of_its_parents_by_share_of_the_steps(made):
+    parents = provenance(made, "mixed")["parents"]
+    assert [p["id"] for p in parents] == ["pole/medium-v0", "pole/random-v0"]
+    assert [p["share"] for p in parents] == [0.75, 0.25]
+    assert workspace_metadata(made, "mixed")["combined_datasets"] == [p["id"] for p in parents]
+    mixed = storage(made, "mixed")
+    buffers = mixed.get_buffers()
+    most = min(storage(made, k).total_steps / s for k, s in (("medium", 0.75), ("random", 0.25)))
+    for parent, kind in zip(parents, ("medium", "random"), strict=True):
+        content = made.json(f"datasets/pole/{kind}-v0/manifest.json")["content_sha256"]
+        assert parent["content_sha256"] == content
+        own = storage(made, kind)
+        steps = 0
+        for expected in own.get_buffers(range(parent["episodes"])):
+            found = next(buffers)
+            assert (found.seed, found.options) == (expected.seed, expected.options)
+            for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+            steps += len(expected)
+            last = len(expected)
+        assert parent["steps"] == steps
+        assert steps >= parent["share"] * most - 1e-9 > steps - last
+    assert next(buffers, None) is None
+
+
+def test_real_minari_loads_them_all(made, monkeypatch):
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made.minari_root))
+    for kind in ("medium", "random", "medium_replay", "mixed"):
+        theirs = minari.load_dataset(f"pole/{kind}-v0")
+        ours = minari_pipe.load_dataset(f"pole/{kind}-v0")
+        assert theirs.total_episodes == ours.total_episodes
+        assert theirs.total_steps == ours.total_steps
+        for a, b in zip(theirs.iterate_episodes(), ours.iterate_episodes(), strict=True):
+            np.testing.assert_array_equal(a.observations, b.observations)
+            np.testing.assert_array_equal(a.actions, b.actions)
+        assert minari.get_normalized_score(theirs, np.zeros(1)).shape == (1,)
+
+
+def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(workspace):
+    """It is recorded with the family, so that `dvc repro` finds its datasets in agreement."""
+    before = workspace.json("pipelines/pole/ref_scores.json")
+    chosen = workspace.json("pipelines/medium/chosen.json")
+    first = run(workspace, "+dataset=random", "ref_scores.seed=77", "collect.n_episodes=2")
+    assert ran(first, "pole") == ["ref_scores"]
+    assert ran(first, "random") == ["collect", "create", "validate", "publish"]
+    lines = {
+        name: (workspace.root / "pipelines" / name / "params.yaml").read_text()
+        for name in ("pole", "random")
+    }
+    assert ("- ref_scores.seed=77" in lines["pole"], "- ref_scores.seed" in lines["random"]) == (
+        True,
+        False,
+    )
+    assert "- collect.n_episodes=2" in lines["random"]
+    assert "- collect.n_episodes=2" not in lines["pole"]
+    workspace.run(sys.executable, "-m", "minari_pipe.pipeline.sync")
+    for name in ("medium", "replay", "mixed"):
+        assert "  seed: 77\n" in (workspace.root / f"pipelines/{name}/params.yaml").read_text()
+    second = run(workspace, "+dataset=medium", "ref_scores.seed=77")
+    assert ran(second, "pole") == []
+    # Other scores that lead to the same checkpoint let nothing be collected again.
+    if workspace.json("pipelines/medium/chosen.json") == chosen:
+        assert ran(second, "medium") == ["choose", "validate", "publish"]
+    # Without the key the family goes back to what its file says, which DVC still has.
+    assert ran(run(workspace, "+dataset=medium"), "pole") == []
+    assert workspace.json("pipelines/pole/ref_scores.json") == before
+
+
+def test_an_experiment_sets_a_key_of_the_family(workspace):
+    key = "pipelines/pole/params.yaml:family.checkpoint_scores.n_episodes=2"
+    # Only what it concerns directly, after `config`, which might set the file's value again.
+    workspace.dvc("exp", "run", "--quiet", "-S", key, "config", "pipelines/pole/dvc.yaml")
+    scores = workspace.json("pipelines/pole/checkpoint_scores.json")
+    assert {checkpoint["n"] for checkpoint in scores["checkpoints"]} == {2}
+
+
+def test_a_released_dataset_of_a_family_is_held_to_it(workspace):
+    for kind in ("medium", "mixed"):
+        workspace.run("minari-pipe", "release", f"pole/{kind}-v0")
+        workspace.commit("a release")
+    assert workspace.json("releases/pole/mixed-v0.json")["pipeline"] == "mixed"
+    workspace.replace("conf/family/pole.yaml", "n_checkpoints: 5", "n_checkpoints: 4")
+    shutil.rmtree(workspace.root / "releases")
+    workspace.commit("another family")
+    done = workspace.call("minari-pipe", "release", "pole/medium-v0")
+    assert done.returncode == 1
+    assert "is not what conf/ gives" in done.stdout
+
+
+@pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL runs the shipped families whole")
+@pytest.mark.parametrize(
+    ("family", "least", "medium"),
+    [
+        ("cartpole", 495, (100, 300)),
+        ("inverted_pendulum", 990, (100, 700)),
+        ("pendulum", -220, (-1000, -600)),
+    ],
+)
+def test_the_shipped_families_have_experts_and_a_medium_in_the_middle(
+    family, least, medium, tmp_path
+):
+    workspace = git_workspace(tmp_path / family)
+    for kind in ("expert", "medium", "random", "medium_replay", "medium_expert"):
+        run(workspace, f"+dataset={family}_{kind}")
+    catalog = {
+        path.stem: json.loads(path.read_text())
+        for path in (workspace.root / "catalog").rglob("*.json")
+    }
+    assert len(catalog) == 5
+    assert all(entry["ref_max_score"] >= least for entry in catalog.values())
+    chosen = workspace.json(f"pipelines/{family}_medium/chosen.json")
+    assert medium[0] < chosen["checkpoint_mean_return"] < medium[1]
