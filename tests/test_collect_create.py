@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -164,6 +165,15 @@ def test_more_episodes_take_the_finished_blocks_of_fewer(tmp_path):
     assert watcher.n_reused == 2
     assert watcher.lines == ["block 2 is made again: it is of another config"]
     assert index == run(tmp_path / "at once", n_episodes=11)[0]
+
+
+def test_blocks_of_several_kinds_of_processors_are_told(tmp_path, monkeypatch):
+    kinds = itertools.cycle(["Epyc", "Xeon"])
+    monkeypatch.setattr("minari_pipe.pipeline.work.processor", lambda: next(kinds))
+    _, watcher = run(tmp_path, n_episodes=8)
+    (line,) = watcher.lines
+    assert line.startswith("warning: blocks were made on processors of several kinds")
+    assert "(Epyc, Xeon)" in line
 
 
 def test_all_demonstrations_are_taken_unless_fewer_are_asked_for(tmp_path):

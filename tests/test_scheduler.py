@@ -127,6 +127,14 @@ def test_what_another_attempt_cannot_mend_ends_the_run_at_once(trouble, message,
     assert told.lines == []
 
 
+def test_a_worker_with_other_packages_makes_no_block(tmp_path):
+    records = scheduler(tmp_path, LocalEngine({}))
+    records.place = Place(tmp_path, packages=(("numpy", "0.1"),))
+    with pytest.raises(MinariPipeError, match="numpy is .* where blocks are made, the stage has 0"):
+        list(records.records([Text("a")]))
+    assert not (tmp_path / "blocks" / "block_00000.txt").exists()
+
+
 def test_too_many_failures_end_the_run(tmp_path):
     works = (Text(f"block {i}", "raises", n_failures=9) for i in itertools.count())
     records = scheduler(tmp_path, LocalEngine({}), skips=True, max_failures=5)

@@ -120,7 +120,11 @@ class Progress:
     def skipped(self, index: int, reason: str) -> None:
         """A block is left out for good."""
         self._n_skipped += 1
-        self._tell(f"warning: block {index} is left out: {reason}")
+        self.warn(f"block {index} is left out: {reason}")
+
+    def warn(self, text: str) -> None:
+        """Something that deserves a look."""
+        self._tell(f"warning: {text}")
 
     def ignored(self, index: int, reason: str) -> None:
         """A block on disk is made again."""

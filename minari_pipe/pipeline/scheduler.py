@@ -12,11 +12,12 @@ import heapq
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from minari_pipe import __version__
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.engines.base import Engine, Outcome
@@ -332,12 +333,14 @@ def make_scheduler(
         skipped_before: blocks that are not tried, and why.
     """
     settings = run.params["engine"]
-    shared, place = None, Place(run.root)
+    packages = {**run.params["packages"].get(run.stage, {}), "minari_pipe": __version__}
+    shared, place = None, Place(run.root, packages=tuple(sorted(packages.items())))
     if settings["storage"] is not None:
         address = "/".join([settings["storage"].rstrip("/"), run.name, run.stage, name])
         shared = SharedBlocks(address, suffix)
         offered = {k: f for policy in policies for k, f in policy.files(run.root).items()}
-        place = Place(run.root, tuple((k, shared.offer(f)) for k, f in sorted(offered.items())))
+        files = tuple((key, shared.offer(file)) for key, file in sorted(offered.items()))
+        place = replace(place, files=files)
     names = ("max_retries", "max_failures", "block_timeout_s")
     folder = run.root / STATE / "work" / run.name / f"{run.stage}.blocks" / name
     return Scheduler(

@@ -6,7 +6,6 @@ DVC runs a stage as ``python -m minari_pipe.pipeline.stages.STAGE NAME`` at the 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with
 from minari_pipe.pipeline.stopping import Stopped, stop_on_signals
 from minari_pipe.pipeline.swap import copy_tree
 from minari_pipe.pipeline.telling import told
+from minari_pipe.pipeline.versions import other_version
 from minari_pipe.pipeline.workspace import (
     STATE,
     check_pipeline_name,
@@ -219,16 +219,12 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
 
 def _check_versions(run: StageRun) -> None:
     """Refuse to make data under other package versions than the parameters record."""
-    for package, version in run.params["packages"].get(run.stage, {}).items():
-        try:
-            installed = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            installed = "not installed"
-        if installed != version:
-            raise ConfigError(
-                f"{package} is {installed}, pipelines/{run.name}/params.yaml records {version}; "
-                f"run python -m minari_pipe +dataset=... to record what is installed"
-            )
+    if other := other_version(run.params["packages"].get(run.stage, {}).items()):
+        package, installed, version = other
+        raise ConfigError(
+            f"{package} is {installed}, pipelines/{run.name}/params.yaml records {version}; "
+            f"run python -m minari_pipe +dataset=... to record what is installed"
+        )
 
 
 def _tell_overrides(run: StageRun) -> None:

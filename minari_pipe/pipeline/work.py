@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import struct
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.engines.base import Outcome
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.telling import told
+from minari_pipe.pipeline.versions import other_version, processor
 
 _MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
 _SECONDS_BETWEEN_TALLIES = 0.2
@@ -100,6 +102,8 @@ class Place:
     files: tuple[tuple[str, str], ...] = ()
     """Files that policies are made from, by the key that names them, in place of what the config
     says: as sha256 on their way to a worker without a common disk, as a path there."""
+    packages: tuple[tuple[str, str], ...] = ()
+    """Versions that decide what is made; a cluster's nodes may have others."""
 
     def with_files_in(self, folder: Path, shared: SharedBlocks) -> Place:
         """The same in a worker that fetches the files into ``folder``.
@@ -108,7 +112,20 @@ class Place:
             RemoteError: one is not there.
         """
         found = tuple((key, str(shared.take(digest, folder))) for key, digest in self.files)
-        return Place(self.root, found)
+        return replace(self, files=found)
+
+    def check(self) -> None:
+        """Refuse to make a block where it would be another one.
+
+        Raises:
+            ConfigError: a package has another version here.
+        """
+        if other := other_version(self.packages):
+            package, here, wanted = other
+            raise ConfigError(
+                f"{package} is {here} on {platform.node()}, where blocks are made, the stage has "
+                f"{wanted}: their bytes would not be the same; install {package}=={wanted} there"
+            )
 
 
 class Work(ABC):
@@ -161,13 +178,17 @@ class BlockCall:
         tally.begin()
         try:
             place = self.place
+            place.check()
             if isinstance(self.store, SharedBlocks):
                 folder = Path(tempfile.gettempdir()) / "minari_pipe-files"
                 place = place.with_files_in(folder, self.store)
             record = self.store.make(
                 self.index,
                 self.key,
-                lambda path: self.work.write(path, tally, place),
+                lambda path: {
+                    **self.work.write(path, tally, place),
+                    "processor": processor(),
+                },
                 attempt=self.attempt,
             )
             counts = (tally.n_episodes, tally.n_steps, tally.return_sum)

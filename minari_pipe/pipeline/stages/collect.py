@@ -106,6 +106,12 @@ def collect(
             copy_file(scheduler.store.folder / name, out / name)
             if collection.stop.is_met(taken.count):
                 break
+    if len(taken.processors) > 1:
+        kinds = ", ".join(sorted(taken.processors))
+        progress.warn(
+            f"blocks were made on processors of several kinds, which may round otherwise ({kinds}):"
+            f" the same bytes are promised on one kind alone"
+        )
     index = {**taken.index(), **described, "files": files}
     (out / "episodes.json").write_text(dump_json(index), encoding="utf-8")
     return index
@@ -118,6 +124,7 @@ class _Taken:
     collection: Collection
     count: Count = field(default_factory=Count)
     skipped: list[dict[str, Any]] = field(default_factory=list)
+    processors: set[str] = field(default_factory=set)
     _blocks: list[dict[str, Any]] = field(default_factory=list)
     _reports: list[dict[str, Any]] = field(default_factory=list)
     _n_collected: int = 0
@@ -137,6 +144,7 @@ class _Taken:
             if self.collection.stop.is_met(self.count):
                 break
         self._n_collected += n
+        self.processors.add(str(record["processor"]))
         self._blocks.append({"name": record["block"], "n_episodes": n_kept})
         return n
 

@@ -80,6 +80,10 @@ def _read(episodes: Path, index: dict[str, Any]) -> Iterator[EpisodeBuffer]:
     """
     left, cut = index["total_episodes"], index["cut_last_episode_to"]
     for block in index["blocks"]:
+        if Path(block["name"]).name != block["name"]:
+            raise CorruptDatasetError(
+                f"{episodes / 'episodes.json'} names the block {block['name']!r}, which is none"
+            )
         n = 0
         for buffer in itertools.islice(_episodes(episodes / block["name"]), block["n_episodes"]):
             n, left = n + 1, left - 1

@@ -1,0 +1,47 @@
+"""Whether data would be made under the package versions that the parameters record."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+
+from minari_pipe import __version__
+
+
+def other_version(packages: Iterable[tuple[str, str]]) -> tuple[str, str, str] | None:
+    """The first package that is another here than is recorded: name, what is here, what should be.
+
+    Example:
+        >>> other_version([("numpy", "0.1")])[2]
+        '0.1'
+    """
+    for package, version in packages:
+        installed = _installed(package)
+        if installed != version:
+            return package, installed, version
+    return None
+
+
+@functools.cache
+def _installed(package: str) -> str:
+    if package == "minari_pipe":  # also where it is not installed, but on the path
+        return __version__
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@functools.cache
+def processor() -> str:
+    """The kind of processor, which decides how floating-point numbers are rounded."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
