@@ -20,6 +20,37 @@ PIECE = 1 << 22
 
 _CAN_RELEASE = hasattr(mmap, "MADV_DONTNEED")
 
+#: a map of fewer bytes may stay in memory as a whole
+_SMALL = 1 << 27
+#: of a larger one this many, about, stay there
+_KEPT = 1 << 26
+
+
+class Watch:
+    """Gives the pages of a map of a file back when many were looked at.
+
+    What was looked at stays valid, also views: it is fetched again when it is looked at again.
+
+    Example:
+        >>> watch = Watch(None)
+        >>> watch.looked_at(100)
+    """
+
+    def __init__(self, pages: mmap.mmap | None) -> None:
+        """Watch a map that is only read; None stands for no map."""
+        is_large = pages is not None and _CAN_RELEASE and len(pages) > _SMALL
+        self._pages = pages if is_large else None
+        self._bytes = 0
+
+    def looked_at(self, size: int) -> None:
+        """Count bytes that were looked at, and those around them that come along."""
+        if self._pages is None:
+            return
+        self._bytes += size + mmap.PAGESIZE
+        if self._bytes > _KEPT:
+            self._bytes = 0
+            self._pages.madvise(mmap.MADV_DONTNEED)
+
 
 def map_array(
     handle: int, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]

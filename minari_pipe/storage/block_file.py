@@ -75,7 +75,7 @@ class BlockWriter(EpisodeWriter):
         ...     block.add([buffer, buffer], space, space)
         2
         >>> [segment.steps for segment in read_block(path)]
-        [array([1, 1])]
+        [array([1]), array([1])]
         >>> folder.cleanup()
     """
 

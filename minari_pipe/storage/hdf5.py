@@ -187,6 +187,7 @@ class HDF5Storage(DirectoryStorage):
                 entry = builder.entries.get(index)
                 if entry is not None:
                     mapped.check_still_whole()
+                    mapped.looked_at(1, len(structure.open()))
                     fields = reader.entry(index, entry, builder.seed(index))
                 yield by_structure(index) if fields is None else fields
 

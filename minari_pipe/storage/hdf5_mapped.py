@@ -24,6 +24,7 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.mapped import Watch
 from minari_pipe.storage.hdf5_format.checked import UnderstoodFile
 from minari_pipe.storage.hdf5_index import Attributes, Runs
 from minari_pipe.storage.hdf5_index_build import Builder
@@ -72,6 +73,7 @@ class MappedFile:
             self.is_settled = self.stamp.is_settled
             self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         _mapped.add(self.map)
+        self._watch = Watch(self.map)
         self._builder: Builder | None = None
         self._plans: list[tuple[gym.Space, gym.Space, Plans]] = []
         self._links: Any = None
@@ -95,6 +97,10 @@ class MappedFile:
         """
         if self.map.size() < len(self.map):
             raise CorruptDatasetError(f"{self.path}: the file was cut while it was read")
+
+    def looked_at(self, episodes: int, total: int) -> None:
+        """Count episodes that were looked at, of all that are in the file."""
+        self._watch.looked_at(episodes * (len(self.map) // max(1, total)))
 
     def structure(self) -> UnderstoodFile:
         """Open its structure, to be closed when it was read.

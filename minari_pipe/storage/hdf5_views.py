@@ -96,6 +96,7 @@ class Reader:
         for episode in indices:
             if not left:
                 self._file.check_still_whole()
+                self._file.looked_at(_CHECK_EVERY, total)
                 left = _CHECK_EVERY
             left -= 1
             if not first <= episode < last:
@@ -136,6 +137,7 @@ class Reader:
         for episode in indices:
             if not left:
                 file.check_still_whole()
+                file.looked_at(_CHECK_EVERY, total)
                 left = _CHECK_EVERY
             left -= 1
             place = episode
@@ -200,6 +202,7 @@ class Reader:
                     yield from chosen.tolist()
                     continue
                 self._file.check_still_whole()
+                self._file.looked_at(len(steps), len(index))
                 first, last = place - run.first, place - run.first + len(steps)
                 arrays = tuple(
                     array[run.ends[first] + leaf.more * first : run.ends[last] + leaf.more * last]

@@ -185,6 +185,7 @@ class Dataset(nodes.Dataset):
             raise _at(self.name, error) from None
         except DAMAGE as error:
             raise _damaged(self.name, error) from error
+        file.source.watch.looked_at(values.nbytes)
         return values if self.shape else values[()]
 
     def place(self) -> int | None:
@@ -393,6 +394,7 @@ class File(Group, nodes.File):
 
     def _node(self, name: str, address: int) -> nodes.Group | nodes.Dataset:
         self.source.check_still_whole()
+        self.source.watch.looked_at(0)
         try:
             messages = self._header(name, address)
             if LAYOUT in messages:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.mapped import Watch
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: the address of what was never allocated
@@ -60,6 +61,7 @@ class Source:
                 self._length = self.size = os.fstat(file.fileno()).st_size
                 if self._length:
                     self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.watch = Watch(self._map)
         if self._map is not None:
             self.data = self._map
             self.root = self._superblock()
@@ -72,6 +74,7 @@ class Source:
     def close(self) -> None:
         """Let go of the file; arrays that were read are copies and stay."""
         self._map = None
+        self.watch = Watch(None)
         self.data = b""
         self._length = -1
 
