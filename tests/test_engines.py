@@ -5,10 +5,8 @@ One pool and one cluster of each kind serve all tests here.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +29,7 @@ from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests.conftest import FULL
 from tests.engine_works import ShuffledEngine, Text
+from tests.ray_clusters import two_nodes
 from tests.test_collect_create import DATASET
 from tests.test_scheduler import Told
 
@@ -43,14 +42,6 @@ SETTINGS: dict[str, Any] = {
 }
 
 KINDS = ("local", "shuffled", "processes", "ray", "ray on two nodes")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _home(tmp_path_factory) -> Iterator[None]:
-    """Ray keeps a token in the home of who starts it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -67,35 +58,6 @@ def engine(request) -> Iterator[Engine]:
     else:
         with make_engine({**SETTINGS, "name": kind}) as made:
             yield made
-
-
-@functools.cache
-def loopback_cluster() -> Any:
-    """The class of Ray's test clusters, whose nodes listen on the loopback interface only."""
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    from ray._private import ray_constants
-    from ray.cluster_utils import Cluster
-
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    return Cluster
-
-
-class two_nodes:  # noqa: N801 - reads as a function
-    """A Ray cluster of two nodes with one processor each."""
-
-    def __enter__(self) -> Any:
-        node = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
-        self.cluster = loopback_cluster()(
-            initialize_head=True, head_node_args={**node, "include_dashboard": False}
-        )
-        self.cluster.add_node(**node)
-        return self.cluster
-
-    def __exit__(self, *_: object) -> None:
-        import ray
-
-        ray.shutdown()
-        self.cluster.shutdown()
 
 
 def outcomes(engine: Engine, n: int, seconds: float = 60.0) -> dict[int, Any]:

@@ -14,7 +14,7 @@ import pytest
 
 import minari_pipe
 from minari_pipe.pipeline.chosen import nearest, read_scores
-from minari_pipe.policies.training import checkpoint_folder, checkpoint_steps
+from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.storage.base import MinariStorage
 from tests.conftest import FULL
 from tests.repositories import Workspace, git_workspace, hashes

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 import shutil
 import signal
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import pytest
 
 from tests.conftest import FULL
 from tests.interruption import Place, Run, end_all, make_place
-from tests.test_engines import two_nodes
+from tests.ray_clusters import two_nodes
 
 CONFIG = """\
 # @package _global_
@@ -62,15 +61,12 @@ def wanted(tmp_path_factory) -> Place:
 
 
 @pytest.fixture(scope="module", params=["processes", "ray"])
-def engine(request, tmp_path_factory) -> Iterator[Engine]:
+def engine(request) -> Iterator[Engine]:
     if request.param == "processes":
         yield Engine("processes", None)
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # a run has a home of its own
-        with two_nodes() as cluster:
-            yield Engine("ray", cluster)
+    with two_nodes() as cluster:
+        yield Engine("ray", cluster)
 
 
 class Engine:

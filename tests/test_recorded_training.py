@@ -21,7 +21,8 @@ from minari_pipe.pipeline.recorded_training import (
     seeded_vec_env,
     training_seed,
 )
-from minari_pipe.policies.training import Training, checkpoint_folder, checkpoint_steps, train
+from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
+from minari_pipe.policies.training import Training, train
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.hdf5_file import EpisodeFile
 from tests.repositories import hashes

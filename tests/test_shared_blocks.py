@@ -22,6 +22,7 @@ from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.work import Place
 from minari_pipe.policies.checkpoint import write_checkpoint
+from tests import ray_clusters  # noqa: F401 - one token for all of Ray here
 from tests.engine_works import ShuffledEngine, Text
 from tests.object_store import s3_server
 from tests.test_scheduler import Told
@@ -124,10 +125,9 @@ def test_blocks_of_workers_that_outlived_their_driver_are_taken(shared, tmp_path
 
 
 @pytest.fixture(scope="module")
-def ray(bucket, tmp_path_factory) -> Iterator[Engine]:
+def ray(bucket) -> Iterator[Engine]:
     """Ray, whose workers have the server in their environment."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "s3://blocks/ray")
         settings = {"name": "ray", "n_workers": 2, "block_timeout_s": None, "address": None}
         with make_engine({**settings, "storage": "s3://blocks/ray"}) as engine:

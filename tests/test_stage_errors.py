@@ -68,7 +68,7 @@ def test_a_full_disk_for_real(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()
     text = CONFIG.format(id="tests/killed-v0").replace(
-        "n_episodes: 12, block_episodes: 3", "n_episodes: 200, block_episodes: 50"
+        "n_episodes: 12, block_episodes: 3", "n_episodes: 800, block_episodes: 200"
     )
     wanted = make_place(tmp_path / "large", killed=text)
     complete(wanted)
@@ -97,7 +97,7 @@ def test_a_full_disk_for_real(tmp_path):
 def test_a_file_that_may_not_grow(tmp_path, monkeypatch):
     """What a quota or a limit of the system does to the writer of a block."""
     text = CONFIG.format(id="tests/killed-v0").replace(
-        "12, block_episodes: 3", "300, block_episodes: 300"
+        "12, block_episodes: 3", "800, block_episodes: 800"
     )
     place = make_place(tmp_path / "place", killed=text)
     real = os.setpgid
@@ -157,7 +157,8 @@ def test_a_fault_of_the_environment_names_episode_and_step(what, told, goes_on, 
     place = make_place(tmp_path / "place", killed=config)
     module = place.work / "boom.py"
     module.write_text(ENVIRONMENT.replace("WHEN", "7").replace("WHAT", what))
-    run = Run(place, "+dataset=killed", "--trust-module", "boom")
+    once = "engine.max_retries=0"  # another attempt would go well
+    run = Run(place, "+dataset=killed", once, "--trust-module", "boom")
     (stage,) = errors(run)
     assert stage.startswith("error: collect: ")
     assert told in stage

@@ -12,7 +12,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.stage import StageRun
 from minari_pipe.pipeline.uses import CHOOSING, family_of, kind_of
 from minari_pipe.pipeline.workspace import read_json
-from minari_pipe.policies.training import checkpoint_folder
+from minari_pipe.policies.checkpoints import checkpoint_folder
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from minari_pipe.files import sha256_file
 from minari_pipe.manifest import read_manifest
 from minari_pipe.pipeline.chosen import chosen_step, family_folder, trained_folder
 from minari_pipe.pipeline.collection import Count, Stop
-from minari_pipe.pipeline.mixtures import exact_shares
+from minari_pipe.pipeline.shares import exact_shares
 from minari_pipe.pipeline.stage import StageRun
 from minari_pipe.pipeline.uses import is_mixture, kind_of
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.params import filled
+from minari_pipe.pipeline.shares import exact_shares
 from minari_pipe.pipeline.uses import divided, is_mixture, scores_pipeline
-
-_TOLERANCE = Fraction(1, 10**6)  # three times 0.333333
 
 
 class Parent(NamedTuple):
@@ -20,35 +18,6 @@ class Parent(NamedTuple):
     composed: compose.Composed
     scores: str
     """The pipeline that has its reference scores."""
-
-
-def exact_shares(parents: dict[str, float]) -> dict[str, Fraction]:
-    """The shares of the steps, exactly: the decimals that were written, scaled to sum to 1.
-
-    Raises:
-        ConfigError: there are no parents, a share is not positive, or they do not sum to 1.
-
-    Example:
-        >>> exact_shares({"medium": 0.9, "expert": 0.1})
-        {'medium': Fraction(9, 10), 'expert': Fraction(1, 10)}
-    """
-    if not parents:
-        raise ConfigError(
-            "policy.parents names no dataset; expected datasets with their shares of the steps, "
-            "e.g. policy.parents={cartpole_medium: 0.5, cartpole_expert: 0.5}"
-        )
-    for name, share in parents.items():
-        if not 0 < share <= 1:  # also for NaN
-            raise ConfigError(
-                f"policy.parents.{name} is {share}; expected a share of the steps, above 0 and at "
-                f"most 1"
-            )
-    exact = {name: Fraction(repr(float(share))) for name, share in parents.items()}
-    total = sum(exact.values(), Fraction(0))
-    if abs(total - 1) > _TOLERANCE:
-        told = " + ".join(f"{name} {share}" for name, share in parents.items())
-        raise ConfigError(f"the shares of policy.parents sum to {float(total)}, not to 1: {told}")
-    return {name: share / total for name, share in exact.items()}
 
 
 def recomposed(overrides: list[str], root: Path, *, seen: tuple[str, ...] = ()) -> compose.Composed:

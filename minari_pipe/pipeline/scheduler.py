@@ -201,7 +201,8 @@ class Scheduler:
             self.place,
             tally=attempt.tally,
             tell=(lambda tally: self.watcher.running([tally])) if self.engine.in_process else None,
-            temporary=None if self.shared else self.temporary,
+            # This process has a place for temporary files already.
+            temporary=None if self.shared or self.engine.in_process else self.temporary,
         )
         self.engine.submit(ticket, call)
 

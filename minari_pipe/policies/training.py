@@ -36,6 +36,7 @@ from minari_pipe.policies.algorithms import (
 )
 from minari_pipe.policies.batched_network import one_torch_thread
 from minari_pipe.policies.checkpoint import write_checkpoint
+from minari_pipe.policies.checkpoints import checkpoint_folder
 from minari_pipe.policies.normalization import write_normalization
 
 if TYPE_CHECKING:
@@ -172,17 +173,6 @@ def train(
         mean_return=float(np.mean(callback.returns)) if callback.returns else None,
         checkpoints=tuple(saved),
     )
-
-
-def checkpoint_folder(trained: Path, step: int) -> Path:
-    """Where a training saved the checkpoint of ``step``."""
-    return trained / "checkpoints" / f"{step:012d}"
-
-
-def checkpoint_steps(trained: Path) -> list[int]:
-    """The steps of the checkpoints that a training saved, ascending."""
-    folder = trained / "checkpoints"
-    return sorted(int(path.name) for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def check_hyperparameters(

@@ -41,9 +41,10 @@ def _stop(spec: dict) -> None:
     folder = Path(spec["folder"])
     if spec.get("do") == "full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    try:  # the first of several workers
-        with (folder / "reached").open("x") as file:
-            file.write(str(os.getpid()))
+    own = folder / f"reached.{os.getpid()}"
+    own.write_text(str(os.getpid()))
+    try:  # the first of several workers, and whole as soon as it is there
+        os.link(own, folder / "reached")
     except FileExistsError:
         return
     if spec.get("do") == "freeze":

@@ -14,7 +14,7 @@ from minari_pipe.pipeline.scheduler import make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
-from minari_pipe.policies.training import checkpoint_folder, checkpoint_steps
+from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.scores import ReferenceScore
 
 

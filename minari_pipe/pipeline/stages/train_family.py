@@ -7,7 +7,8 @@ from pathlib import Path
 from minari_pipe.pipeline.build import environment_factory
 from minari_pipe.pipeline.recorded_training import recorded_training
 from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.policies.training import checkpoint_steps, train
+from minari_pipe.policies.checkpoints import checkpoint_steps
+from minari_pipe.policies.training import train
 
 
 def main(run: StageRun) -> None:
