@@ -18,12 +18,15 @@ FULL = os.environ.get("MINARI_PIPE_FULL") == "1"
 
 
 LONGEST = (
+    "test_faults",
     "test_kill",
-    "test_stages_rerun",
     "test_reproducible",
     "test_door_human",
-    "test_bad_input",
+    "test_stages_rerun",
+    "test_families",
+    "test_engines",
     "test_signals",
+    "test_bad_input",
     "test_dvc",
     "test_stage_errors",
     "test_checks",

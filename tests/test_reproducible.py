@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.conftest import FULL
 from tests.recipe_runs import SMALL, RecipeRun, arguments_of, is_possible, run_recipe
 from tests.repositories import hashes
 from tests.wheels import installed_wheel
@@ -25,7 +26,7 @@ IDS = {
 }
 
 
-@pytest.fixture(params=sorted(SMALL))
+@pytest.fixture(params=sorted(n for n in SMALL if FULL or n != "pendulum_medium_replay"))
 def name(request) -> str:
     return request.param
 
