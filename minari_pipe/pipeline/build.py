@@ -101,6 +101,13 @@ class PolicyConfig:
     trained: str | None = None
     """Folder below the workspace that the training stage filled, if there is one."""
 
+    @classmethod
+    def of(
+        cls, config: dict[str, Any], where: str, root: Path, trained: Path | None
+    ) -> PolicyConfig:
+        """The same with the folder of the training below the workspace ``root``, if any."""
+        return cls(config, where, None if trained is None else str(trained.relative_to(root)))
+
     def make(self, place: Place) -> Policy:
         """The policy; errors as :func:`make_policy`.
 

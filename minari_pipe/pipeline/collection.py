@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +14,8 @@ import numpy as np
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.evaluation import succeeded
-from minari_pipe.pipeline.build import PolicyConfig, environment_factory
-from minari_pipe.pipeline.work import Place, Tally, Work
+from minari_pipe.pipeline.build import environment_factory
+from minari_pipe.pipeline.work import EpisodesWork, Place, Tally
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import make_recorder, run_lockstep
 from minari_pipe.storage.block_file import BlockWriter
@@ -85,28 +86,18 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class CollectBlock(Work):
-    """Collects the episodes from number ``first`` until before ``last`` into a block's file.
+class CollectBlock(EpisodesWork):
+    """Collects a block's episodes into its file.
 
     It ends early where its own episodes are already enough for the whole dataset, so that its bytes
     depend on no other block.
     """
 
-    env: dict[str, Any]
-    """The keys of ``env`` in the config."""
-    policy: PolicyConfig
-    first: int
-    last: int
-    seed: int
-    n_envs: int
     record_infos: bool
     record_state: bool
     until: Until
     keeps_all: bool
     stop: Stop
-
-    def name_of(self, n_finished: int) -> str:
-        return f"episode {self.first + n_finished}"
 
     def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
         """Write the block; the record says of every episode what came of it.
@@ -116,13 +107,13 @@ class CollectBlock(Work):
         """
         make_env = environment_factory(self.env, place.root)
         policy = self.policy.make(place)
-        env = make_env()
-        spaces = env.observation_space, env.action_space
-        env.close()
         episodes: list[dict[str, Any]] = []
-        collected = self._collected(make_env, policy, tally, episodes)
+        spaces: list[tuple[gym.Space, gym.Space]] = []
+        collected = self._collected(make_env, policy, tally, episodes, spaces)
         with BlockWriter.create(path) as block:
-            block.add(Lasting(collected), *spaces)
+            first = next(collected, None)  # with it there is an environment, which has the spaces
+            if first is not None:
+                block.add(Lasting(itertools.chain([first], collected)), *spaces[0])
         return {"episodes": episodes}
 
     def _collected(
@@ -131,11 +122,17 @@ class CollectBlock(Work):
         policy: Policy,
         tally: Tally,
         episodes: list[dict[str, Any]],
+        spaces: list[tuple[gym.Space, gym.Space]],
     ) -> Iterator[EpisodeBuffer]:
-        """Yield the episodes that are kept, and append what there is to say of each to a list."""
+        """Yield the episodes that are kept.
+
+        What there is to say of each episode, and the spaces of each environment, are appended to
+        lists.
+        """
         count = Count()
 
         def make_sink(env: gym.Env) -> _Sink:
+            spaces.append((env.observation_space, env.action_space))
             return _Sink(env, self.record_infos, self.record_state)
 
         numbers = range(self.first, self.last)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.evaluation import evaluate
-from minari_pipe.pipeline.build import PolicyConfig, environment_factory
-from minari_pipe.pipeline.work import Place, Tally, Work
-from minari_pipe.pipeline.workspace import dump_json
+from minari_pipe.evaluation import EpisodeResult, evaluate
+from minari_pipe.pipeline.build import environment_factory
+from minari_pipe.pipeline.progress import Progress
+from minari_pipe.pipeline.scheduler import Scheduler, Skipped
+from minari_pipe.pipeline.work import EpisodesWork, Place, Tally
+from minari_pipe.pipeline.workspace import dump_json, read_json
 
 
-@dataclass(frozen=True)
-class MeasureBlock(Work):
-    """Measures the episodes from number ``first`` until before ``last`` into a file of JSON."""
-
-    env: dict[str, Any]
-    """The keys of ``ref_scores.eval_env`` in the config."""
-    policy: PolicyConfig
-    first: int
-    last: int
-    seed: int
-    n_envs: int
-
-    def name_of(self, n_finished: int) -> str:
-        return f"episode {self.first + n_finished}"
+class MeasureBlock(EpisodesWork):
+    """Measures a block's episodes into a file of JSON."""
 
     def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
         """Write the results, as :meth:`evaluation.EpisodeResult.to_json` has them.
@@ -46,3 +35,14 @@ class MeasureBlock(Work):
             tally.episode(result.episode_return)
         path.write_text(dump_json(found), encoding="utf-8")
         return {}
+
+
+def measured(
+    scheduler: Scheduler, record: dict[str, Any] | Skipped, progress: Progress
+) -> list[EpisodeResult]:
+    """The results of a block that was made, of which ``progress`` is told."""
+    assert isinstance(record, dict)  # nothing is skipped where scores are measured
+    found = read_json(scheduler.store.folder / str(record["block"]))
+    results = [EpisodeResult(**result) for result in found]
+    progress.finished([{"n_steps": r.n_steps, "return": r.episode_return} for r in results])
+    return results

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
 from tqdm import tqdm
 
 from minari_pipe.pipeline.work import Tally
 
 
-class Progress:
+class Progress(AbstractContextManager):
     """Shows episodes, steps, steps per second, mean return, time left, failures and retries.
 
     The bar is there only where stderr is a terminal; lines are told anywhere.
@@ -51,15 +51,7 @@ class Progress:
             smoothing=0.05,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

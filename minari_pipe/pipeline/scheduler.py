@@ -127,17 +127,17 @@ class Scheduler:
         again: list[tuple[int, _Attempt]] = []  # a heap by index
         running: dict[int, _Attempt] = {}
         done: dict[int, dict[str, Any] | Skipped] = {}
-        due, last = 0, None
+        due, is_all = 0, False
         try:
             while True:
                 while len(running) < self.engine.n_workers:
                     attempt = None
                     if again:
                         _, attempt = heapq.heappop(again)
-                    elif last is None and len(running) + len(done) + len(again) < ahead + 1:
+                    elif not is_all and len(running) + len(done) + len(again) < ahead + 1:
                         index, work = next(waiting, (None, None))
                         if index is None or work is None:
-                            last = True
+                            is_all = True
                             break
                         attempt = self._first_attempt(index, work, done)
                         if attempt is None:
@@ -149,7 +149,7 @@ class Scheduler:
                     self._done_early.pop(due, None)
                     yield done.pop(due)
                     due += 1
-                if last and not running and not again and not done:
+                if is_all and not running and not again and not done:
                     return
                 if running:
                     self._wait(running, again, done)
@@ -254,7 +254,7 @@ class Scheduler:
             self.shared.remove(attempt.index, attempt.key)
         except (NotFinishedError, RemoteError) as exc:
             return Outcome(error=str(exc))
-        return Outcome(value=record)
+        return replace(outcome, value=record)
 
     def _failed(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import platform
 import struct
@@ -11,11 +12,11 @@ import tempfile
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minari_pipe.errors import (
     ConfigError,
@@ -28,6 +29,9 @@ from minari_pipe.pipeline.engines.base import Outcome
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.versions import other_version, processor
+
+if TYPE_CHECKING:
+    from minari_pipe.pipeline.build import PolicyConfig
 
 _MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
 _SECONDS_BETWEEN_TALLIES = 0.2
@@ -153,6 +157,42 @@ class Work(ABC):
 
 
 @dataclass(frozen=True)
+class EpisodesWork(Work):
+    """Runs a policy through the episodes from number ``first`` until before ``last``."""
+
+    env: dict[str, Any]
+    """As under ``env`` or ``ref_scores.eval_env`` in the config."""
+    policy: PolicyConfig
+    first: int
+    last: int
+    seed: int
+    n_envs: int
+
+    def name_of(self, n_finished: int) -> str:
+        return f"episode {self.first + n_finished}"
+
+
+def block_ranges(n_episodes: int | None, block_episodes: int) -> Iterator[tuple[int, int]]:
+    """The first episode of each block, and the one after its last.
+
+    Args:
+        n_episodes: of all blocks; ``None`` for endless ones.
+        block_episodes: of a block.
+
+    Example:
+        >>> list(block_ranges(5, 2))
+        [(0, 2), (2, 4), (4, 5)]
+    """
+    for first in itertools.count(0, block_episodes):
+        last = first + block_episodes
+        if n_episodes is not None:
+            last = min(last, n_episodes)
+        if first >= last:
+            return
+        yield first, last
+
+
+@dataclass(frozen=True)
 class BlockCall:
     """One attempt at a block, which an engine runs somewhere."""
 
@@ -196,7 +236,7 @@ class BlockCall:
         except (Exception, SystemExit) as exc:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc(file=sys.stderr)
-            return Outcome(error=told(exc), final=_is_final(exc))
+            return Outcome(error=" ".join(told(exc).split()), final=_is_final(exc))
         finally:
             tally.close()
 

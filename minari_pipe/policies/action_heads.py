@@ -22,8 +22,12 @@ IndexArray = npt.NDArray[np.integer]
 class ActionHead(ABC):
     """Chooses the actions of a whole batch; row ``i`` draws from the generator of its episode."""
 
-    def start(self, row: int, rng: np.random.Generator) -> None:  # noqa: B027 - modes need none
+    def __init__(self) -> None:
+        self._rngs: dict[int, np.random.Generator] = {}
+
+    def start(self, row: int, rng: np.random.Generator) -> None:
         """An episode begins in ``row``; everything random in it comes from ``rng``."""
+        self._rngs[row] = rng
 
     @abstractmethod
     def __call__(
@@ -104,6 +108,7 @@ class ContinuousHead(ActionHead):
             scaled: the result is in [-1, 1], to be scaled to the bounds of the space.
             clipped: clip mean and noise to [-1, 1] before that.
         """
+        super().__init__()
         self._space, self._noise = space, noise
         self._tanh, self._scaled, self._clipped = tanh, scaled, clipped
 
@@ -138,13 +143,10 @@ class CategoricalHead(ActionHead):
         *,
         deterministic: bool,
     ) -> None:
+        super().__init__()
         self._space = space
         self._bounds = np.cumsum([0, *sizes])
         self._draws = None if deterministic else np.zeros((n_rows, len(sizes)))
-        self._rngs: dict[int, np.random.Generator] = {}
-
-    def start(self, row: int, rng: np.random.Generator) -> None:
-        self._rngs[row] = rng
 
     def __call__(
         self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
@@ -171,12 +173,9 @@ class BernoulliHead(ActionHead):
     """Switches that are thrown independently of each other."""
 
     def __init__(self, space: spaces.MultiBinary, n_rows: int, *, deterministic: bool) -> None:
+        super().__init__()
         self._space = space
         self._draws = None if deterministic else np.zeros((n_rows, int(np.prod(space.shape))))
-        self._rngs: dict[int, np.random.Generator] = {}
-
-    def start(self, row: int, rng: np.random.Generator) -> None:
-        self._rngs[row] = rng
 
     def __call__(
         self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
@@ -197,11 +196,8 @@ class GreedyHead(ActionHead):
 
     def __init__(self, space: spaces.Discrete, exploration: float | None) -> None:
         """Args: ``exploration``, the share of random actions; ``None`` throws no coin."""
+        super().__init__()
         self._space, self._exploration = space, exploration
-        self._rngs: dict[int, np.random.Generator] = {}
-
-    def start(self, row: int, rng: np.random.Generator) -> None:
-        self._rngs[row] = rng
 
     def __call__(
         self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None

@@ -51,7 +51,7 @@ class BatchedController:
         self._envs = list(envs)
         # Whatever is drawn in rows without an episode is thrown away.
         self._rngs = [np.random.default_rng(0) for _ in range(self._n_rows)]
-        zeros(self._space, self._n_rows)
+        zeros(self._space, self._n_rows)  # refuses here what cannot be stacked
         self._reset: Callable[..., Any] | None = None
         if not self._is_class:
             self._call, self._call_takes = self._controller, tuple(self._supplied)

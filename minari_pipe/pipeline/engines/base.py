@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ Call = Callable[[], Outcome]
 """What an engine runs: an instance of a class that pickle can send, which raises nothing."""
 
 
-class Engine(ABC):
+class Engine(AbstractContextManager, ABC):
     """Runs calls in places of its own; a context manager, whose end stops what still runs.
 
     An engine neither retries nor judges: that is the scheduler's, for all engines alike.
@@ -68,15 +68,7 @@ class Engine(ABC):
     def close(self) -> None:
         """Stop everything that the engine started."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

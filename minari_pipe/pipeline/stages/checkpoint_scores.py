@@ -8,12 +8,13 @@ from typing import Any
 
 from minari_pipe.pipeline.build import PolicyConfig
 from minari_pipe.pipeline.engines import make_engine
-from minari_pipe.pipeline.measurement import MeasureBlock
+from minari_pipe.pipeline.measurement import MeasureBlock, measured
 from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES
-from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.pipeline.work import block_ranges
+from minari_pipe.pipeline.workspace import dump_json, write_atomic
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.scores import ReferenceScore
 
@@ -23,11 +24,9 @@ def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[lis
     own, scores = run.params["family"]["checkpoint_scores"], run.params["ref_scores"]
     n, eval_env = own["n_episodes"], scores["eval_env"]
     works = [
-        MeasureBlock(
-            eval_env, policy, first, min(first + BLOCK_EPISODES, n), own["seed"], scores["n_envs"]
-        )
+        MeasureBlock(eval_env, policy, first, last, own["seed"], scores["n_envs"])
         for policy in policies
-        for first in range(0, n, BLOCK_EPISODES)
+        for first, last in block_ranges(n, BLOCK_EPISODES)
     ]
     progress = Progress("checkpoint_scores", run.say)
     with make_engine(run.params["engine"]) as engine, progress:
@@ -35,12 +34,8 @@ def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[lis
         progress.begin(n * len(policies), "episode")
         returns: list[list[float]] = [[] for _ in policies]
         for work, record in zip(works, scheduler.records(works, ahead=len(works)), strict=True):
-            assert isinstance(record, dict)  # nothing is skipped here
-            results = read_json(scheduler.store.folder / str(record["block"]))
-            progress.finished(
-                [{"n_steps": r["n_steps"], "return": r["episode_return"]} for r in results]
-            )
-            returns[policies.index(work.policy)] += [r["episode_return"] for r in results]
+            results = measured(scheduler, record, progress)
+            returns[policies.index(work.policy)] += [r.episode_return for r in results]
     progress.tell_reused(len(works))
     return returns
 
@@ -52,7 +47,7 @@ def main(run: StageRun) -> None:
     trained = run.folder / "train"
     steps = checkpoint_steps(trained)
     policies = [
-        PolicyConfig(config, "policy", str(checkpoint_folder(trained, step).relative_to(run.root)))
+        PolicyConfig.of(config, "policy", run.root, checkpoint_folder(trained, step))
         for step in steps
     ]
     found: list[dict[str, Any]] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from minari_pipe.pipeline.scheduler import Scheduler, Skipped, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.swap import copy_file
 from minari_pipe.pipeline.uses import collected
-from minari_pipe.pipeline.work import Place
+from minari_pipe.pipeline.work import Place, block_ranges
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import require_time_limit
@@ -93,7 +92,7 @@ def collect(
     works = _works(env, policy, collection, n_episodes)
     ahead = None if n_episodes is None or collection.stop != Stop() else n_episodes
     taken = _Taken(collection)
-    progress.begin(_total(n_episodes, collection), _unit(n_episodes, collection))
+    progress.begin(_total(n_episodes, collection), _unit(collection))
     with progress:
         for record in scheduler.records(works, ahead=ahead):
             if isinstance(record, Skipped):
@@ -187,12 +186,7 @@ class _Taken:
 def _works(
     env: dict[str, Any], policy: PolicyConfig, collection: Collection, n_episodes: int | None
 ) -> Iterator[CollectBlock]:
-    for first in itertools.count(0, collection.block_episodes):
-        last = first + collection.block_episodes
-        if n_episodes is not None:
-            last = min(last, n_episodes)
-        if first >= last:
-            return
+    for first, last in block_ranges(n_episodes, collection.block_episodes):
         yield CollectBlock(
             env=env,
             policy=policy,
@@ -213,7 +207,7 @@ def _total(n_episodes: int | None, collection: Collection) -> int | None:
     return stop.n_steps or stop.n_matching or n_episodes
 
 
-def _unit(n_episodes: int | None, collection: Collection) -> str:
+def _unit(collection: Collection) -> str:
     if collection.stop.n_steps is not None:
         return "step"
     return "episode" if collection.stop.n_matching is None else "match"
@@ -266,8 +260,8 @@ def main(run: StageRun) -> None:
         return
     config, trained = collected(params), trained_folder(run)
     assert config is not None
-    policy = PolicyConfig(config, "policy", str(trained.relative_to(run.root)) if trained else None)
-    settings = dict(params["collect"])
+    policy = PolicyConfig.of(config, "policy", run.root, trained)
+    settings = params["collect"]
     collection = Collection(**{**settings, "until": Until(**settings["until"])})
     skips = collection.on_error == "skip"
     list_of_skipped = run.folder / "skipped.json"

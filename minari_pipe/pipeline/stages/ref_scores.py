@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from minari_pipe.evaluation import EpisodeResult
 from minari_pipe.pipeline.build import PolicyConfig, environment_factory, source_hashes
 from minari_pipe.pipeline.engines import make_engine
 from minari_pipe.pipeline.engines.base import Engine
-from minari_pipe.pipeline.measurement import MeasureBlock
+from minari_pipe.pipeline.measurement import MeasureBlock, measured
 from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Scheduler, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.uses import as_measured, expert_training
-from minari_pipe.pipeline.work import Place
-from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.pipeline.work import Place, block_ranges
+from minari_pipe.pipeline.workspace import dump_json, write_atomic
 from minari_pipe.rollout import require_time_limit
 from minari_pipe.scores import ReferenceScore
 
@@ -79,12 +78,7 @@ def measure(
     progress.begin(n, "episode")
     with progress:
         for record in scheduler.records(_works(env, policy, measurement), ahead=ahead):
-            assert isinstance(record, dict)  # nothing is skipped here
-            found = read_json(scheduler.store.folder / str(record["block"]))
-            results += [EpisodeResult(**r) for r in found]
-            progress.finished(
-                [{"n_steps": r["n_steps"], "return": r["episode_return"]} for r in found]
-            )
+            results += measured(scheduler, record, progress)
             if measurement.is_met(results):
                 break
     return results
@@ -93,12 +87,7 @@ def measure(
 def _works(
     env: dict[str, Any], policy: PolicyConfig, measurement: Measurement
 ) -> Iterator[MeasureBlock]:
-    for first in itertools.count(0, BLOCK_EPISODES):
-        last = first + BLOCK_EPISODES
-        if measurement.n_episodes is not None:
-            last = min(last, measurement.n_episodes)
-        if first >= last:
-            return
+    for first, last in block_ranges(measurement.n_episodes, BLOCK_EPISODES):
         yield MeasureBlock(env, policy, first, last, measurement.seed, measurement.n_envs)
 
 
@@ -151,9 +140,7 @@ def _measured(
     measurement: Measurement,
 ) -> list[EpisodeResult]:
     """Measure one policy, and say what came of it."""
-    policy = PolicyConfig(
-        config, "ref_scores.expert", str(folder.relative_to(run.root)) if folder else None
-    )
+    policy = PolicyConfig.of(config, "ref_scores.expert", run.root, folder)
     progress = Progress(f"ref_scores ({name})", run.say)
     key = run.key(without=[f"ref_scores.{key}" for key in HOW_MUCH])
     scheduler = make_scheduler(run, engine, name, ".json", key, [policy], progress)
@@ -198,13 +185,13 @@ def main(run: StageRun) -> None:
     env_spec = spec_json(env.spec)
     env.close()
     rows: list[tuple[Any, ...]] = []
-    measured = [key for key in POLICIES if scores[f"{key}_score"] is None]
-    for key in POLICIES.keys() - measured:
+    undeclared = [key for key in POLICIES if scores[f"{key}_score"] is None]
+    for key in POLICIES.keys() - undeclared:
         declared = float(scores[f"{key}_score"])
         found[f"{key}_score"] = declared
         found[key] = {"mean": declared, "declared": True}
-    with make_engine(run.params["engine"]) if measured else nullcontext() as engine:
-        for key in measured:
+    with make_engine(run.params["engine"]) if undeclared else nullcontext() as engine:
+        for key in undeclared:
             name = POLICIES[key]
             config, folder = _policy(run, key)
             assert engine is not None
