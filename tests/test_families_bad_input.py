@@ -6,6 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -215,3 +216,15 @@ def test_overrides_go_to_whom_they_concern():
     own = ["+dataset=a", "family=pole", "family.kind=random", "policy.deterministic=false", "++x=1"]
     shared = ["env.id=A-v0", "+env.kwargs.k=1", "policy.train.seed=1", "~ref_scores.expert"]
     assert divided([*own, *shared]) == (own, shared)
+
+
+def test_what_a_parents_file_says_to_be_asked_for_is_not(workspace, capfd):
+    """Recorded overrides come with the workspace, perhaps from a stranger."""
+    tampered = "engine=ray", "engine.address=10.0.0.1:6379", "publish.replace=true"
+    params = workspace / "pipelines" / "tiny" / "params.yaml"
+    params.parent.mkdir(parents=True)
+    written = {"dataset": {}, "overrides": ["+dataset=tiny", *tampered], "packages": {}}
+    params.write_text(yaml.safe_dump(written))
+    assert run(["+dataset=mixed"]) == 1
+    told = capfd.readouterr().err
+    assert "engine.address is '10.0.0.1:6379' because a file says so" in told

@@ -44,7 +44,7 @@ from minari_pipe.trust import ADDRESSES_VARIABLE
 
 
 def run_pipeline(
-    name: str, config: dict[str, Any], overrides: list[str], *, waits: bool = False
+    name: str, config: dict[str, Any], overrides: list[str], *, is_parent: bool = False
 ) -> None:
     """Reproduce pipeline ``name`` from ``config`` and install what it published.
 
@@ -52,7 +52,8 @@ def run_pipeline(
         name: of the pipeline.
         config: as composed.
         overrides: that it was composed with.
-        waits: for another run of it, instead of refusing to begin.
+        is_parent: of a mixture that is made: it waits for another run, instead of refusing to
+            begin, and its overrides are those of a file, in which nobody allows anything.
 
     Raises:
         MinariPipeError: one line that says what is wrong and what to do.
@@ -67,14 +68,15 @@ def run_pipeline(
         f"pipeline {name!r} is already running in this workspace; wait for it, or give this run "
         f"another name and id with pipeline=NAME dataset.id=ID"
     )
-    patience = math.inf if waits else 0.5
-    waiting = f"waits for another run of {name}" if waits else ""
+    patience = math.inf if is_parent else 0.5
+    waiting = f"waits for another run of {name}" if is_parent else ""
+    told = [] if is_parent else overrides
     with exclusive(driver_lock(name, root), wait_seconds=patience, busy=busy, waiting=waiting):
         recorded = graph.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
         params = prepare(name, config, previous or None, root)
-        dataset_id, replace = params["dataset"]["id"], _told_to_replace(params, overrides)
+        dataset_id, replace = params["dataset"]["id"], _told_to_replace(params, told)
         own, shared = divided(overrides) if family_of(params) else (overrides, [])
         check_family(name, params, shared, root)
         check_owner(name, dataset_id, root)
@@ -82,10 +84,10 @@ def run_pipeline(
         for parent in parents(config, root):
             if extra := told_overrides(parent.overrides):
                 print(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
-            run_pipeline(parent.name, parent.config, parent.overrides, waits=True)
+            run_pipeline(parent.name, parent.config, parent.overrides, is_parent=True)
         tell_versions(name, recorded or {}, params, root)
         graph.sync(name, params, own, root)
-        _trust_told_addresses(params["engine"], overrides)
+        _trust_told_addresses(params["engine"], told)
         try:
             with _up_to_date_family(params, shared, root):
                 ran = _reproduce(name, root)
