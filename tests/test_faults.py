@@ -11,7 +11,7 @@ import random
 import shutil
 import signal
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import psutil
@@ -27,11 +27,12 @@ defaults: [{/policy: random}, _self_]
 dataset: {id: tests/killed-v0, description: Made to be killed.}
 author: {name: Ada}
 env: {id: CartPole-v1}
-collect: {n_episodes: 40, block_episodes: 4, n_envs: 2, seed: 5}
+collect: {n_episodes: 120, block_episodes: 4, n_envs: 2, seed: 5}
 ref_scores: {ref_min_score: 10.0, ref_max_score: 500.0}
 """
-N_BLOCKS = 10
-N_SEEDED = 80 if FULL else 5
+N_EPISODES, N_BLOCKS = 120, 30
+N_CHAINS = 10 if FULL else 1
+"""Of five kills each, of either kind and of each engine."""
 
 PHASES: dict[str, dict[str, Any]] = {
     "in the middle of an episode": {"target": "minari_pipe.rollout:_step", "call": 60},
@@ -84,8 +85,9 @@ class Engine:
         return words
 
     @property
-    def victims(self) -> tuple[str, ...]:
-        return ("driver", "stage", "worker", *(["node"] if self.cluster is not None else []))
+    def workers(self) -> tuple[str, ...]:
+        """What can be killed of it without the end of a run."""
+        return ("worker", "node") if self.cluster is not None else ("worker",)
 
     def run(self, place: Place, barrier: dict[str, Any] | None = None) -> Run:
         variables = {}
@@ -124,36 +126,46 @@ def n_finished(place: Place) -> int:
     )
 
 
-def kill_and_go_on(
-    engine: Engine, place: Place, barrier: dict[str, Any], victim: str, phase: str, wanted: Place
-) -> None:
-    """Kill ``victim`` at the barrier; the run, or else the next, ends with the wanted bytes."""
-    run = engine.run(place, barrier)
-    run.await_barrier(90)
-    worker = int((place.folder / "talk" / "reached").read_text())
-    before = n_finished(place)
-    killed = engine.kill(victim, run, worker)
-    run.release()
-    code, _, err = run.end(180)
-    place.assert_nothing_runs(10)
-    assert "Traceback" not in err, err
-    kept = n_finished(place)
-    hits.append(killed and before < N_BLOCKS)
-    print(f"kill -9 of {victim} of {engine.name} {phase}; {before} of {N_BLOCKS} blocks finished")
-    engine.mend()
-    if victim in ("worker", "node"):
-        assert code == 0, err  # the block is made again by another
-    else:
-        assert code != 0
-        code, _, err = engine.run(place).end(180)
-        assert code == 0, err
-        assert kept >= before
-        if kept:
-            assert f"collect: {kept} of {N_BLOCKS} blocks were finished before" in err, err
+class Kill(NamedTuple):
+    """Of whom, when a worker has come how far."""
+
+    victim: str
+    barrier: dict[str, Any]
+    phase: str
+
+
+def kill_again_and_again(engine: Engine, place: Place, kills: list[Kill], wanted: Place) -> None:
+    """Run the same command until it ends whole, which is with the wanted bytes.
+
+    A run ends with its driver or stage, and the next one goes on; that of a worker or a node it
+    outlives, which makes it the last.
+    """
+    kept, code, err = 0, 1, ""
+    for victim, barrier, phase in kills:
+        assert code != 0, "a run was whole before its turn to be killed"
+        run = engine.run(place, {"role": "worker", **barrier})
+        run.await_barrier(90)
+        worker = int((place.folder / "talk" / "reached").read_text())
+        before = n_finished(place)
+        killed = engine.kill(victim, run, worker)
+        run.release()
+        code, _, err = run.end(180)
+        place.assert_nothing_runs(10)
+        hits.append(killed and before < N_BLOCKS)
+        print(
+            f"kill -9 of {victim} of {engine.name} {phase}; {before} of {N_BLOCKS} blocks finished"
+        )
+        engine.mend()
+        assert "Traceback" not in err, err
+        if code != 0:
+            kept = n_finished(place)
+            assert kept >= before
+    assert code == 0, err  # the block of the worker is made again by another
+    if kept:  # by those that were killed, the last one took it
+        assert f"collect: {kept} of {N_BLOCKS} blocks were finished before" in err, err
     assert place.results() == wanted.results()
     assert place.files() == wanted.files()
     assert_whole(place)
-    place.assert_nothing_runs(10)
 
 
 def assert_whole(place: Place) -> None:
@@ -161,36 +173,41 @@ def assert_whole(place: Place) -> None:
     path = place.work / "datasets" / "tests" / "killed-v0" / "data" / "main_data.hdf5"
     with h5py.File(path) as file:
         seeds = [int(file[f"episode_{i}"].attrs["seed"]) for i in range(len(file))]
-    assert len(seeds) == len(set(seeds)) == 40
+    assert len(seeds) == len(set(seeds)) == N_EPISODES
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_killed_where_it_hurts(phase, engine, wanted, tmp_path):
-    place = make_place(tmp_path / "place", killed=CONFIG)
-    victims = [v for v in engine.victims if FULL or v != "node"]
-    for victim in victims if FULL else [victims[list(PHASES).index(phase) % len(victims)]]:
-        barrier = {"role": "worker", **PHASES[phase]}
-        kill_and_go_on(engine, place, barrier, victim, phase, wanted)
-        shutil.rmtree(place.folder)
-        place = make_place(tmp_path / "place", killed=CONFIG)
+def victims(engine: Engine, turn: int) -> list[str]:
+    """Of five kills: the driver and the stage in turn, and at last what the run outlives."""
+    last = engine.workers[turn % len(engine.workers)]
+    return [("driver", "stage")[(turn + i) % 2] for i in range(4)] + [last]
 
 
-@pytest.mark.parametrize("seed", range(N_SEEDED))
-def test_killed_at_a_seeded_moment(seed, engine, wanted, tmp_path):
-    """The moment is the n-th step or the n-th change of a file by one of the workers."""
+@pytest.mark.parametrize("turn", range(N_CHAINS))
+def test_killed_where_it_hurts(turn, engine, wanted, tmp_path):
+    phases = [*PHASES][turn % 5 :] + [*PHASES][: turn % 5]
+    who = victims(engine, turn)
+    kills = [Kill(v, PHASES[phase], phase) for v, phase in zip(who, phases, strict=True)]
+    kill_again_and_again(engine, make_place(tmp_path / "place", killed=CONFIG), kills, wanted)
+    shutil.rmtree(tmp_path / "place")
+
+
+@pytest.mark.parametrize("seed", range(N_CHAINS))
+def test_killed_at_seeded_moments(seed, engine, wanted, tmp_path):
+    """A moment is the n-th step or the n-th change of a file by one of the workers."""
     rng = random.Random(seed)
-    victim = engine.victims[seed % len(engine.victims)]
-    if seed % 2:
-        call = rng.randint(1, 150)
-        barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": call}
-        phase = f"before step {call} of a worker"
-    else:
-        event = rng.randint(1, 12)
-        barrier = {"role": "worker", "event": event}
-        phase = f"before change {event} of a file by a worker"
-    place = make_place(tmp_path / "place", killed=CONFIG)
-    kill_and_go_on(engine, place, barrier, victim, phase, wanted)
-    shutil.rmtree(place.folder)
+    kills = []
+    for victim in victims(engine, seed + 1):
+        if rng.random() < 0.5:
+            call = rng.randint(1, 60)
+            barrier = {"target": "minari_pipe.rollout:_step", "call": call}
+            phase = f"before step {call} of a worker"
+        else:
+            event = rng.randint(1, 8)
+            barrier = {"event": event}
+            phase = f"before change {event} of a file by a worker"
+        kills.append(Kill(victim, barrier, phase))
+    kill_again_and_again(engine, make_place(tmp_path / "place", killed=CONFIG), kills, wanted)
+    shutil.rmtree(tmp_path / "place")
 
 
 HOW = ("SIGINT", "SIGTERM", "kill -9 of all but the workers")
