@@ -26,7 +26,7 @@ OLDER = {
     "cartpole-random-v0": LEGACY / "0.4.0",
     "nest-random-v0": LEGACY / "0.4.3",
 }
-N_CASES = 420 if FULL else 100
+N_CASES = 420 if FULL else 60
 """Of each dataset: 500 in all, 2,100 for a release."""
 
 

@@ -47,7 +47,7 @@ PHASES = {
     "in the middle of a block": {
         "role": "collect",
         "target": "minari_pipe.rollout:_step",
-        "call": 150,
+        "call": 80,
     },
     "between a block and its record": {
         "role": "collect",
@@ -108,15 +108,14 @@ def start_of(role: str, starts: dict[str, Place]) -> Place:
     return starts[late.get(role, role)]
 
 
-def kill_and_go_on(
+def kill(
     place: Place,
     barrier: dict,
     victims: tuple[str, ...],
     phase: str,
-    wanted: Place,
     half_written: str | None = None,
 ) -> None:
-    """Kill ``victims`` at the barrier, run the same command again, compare with ``wanted``."""
+    """Run the command and kill ``victims`` at the barrier."""
     run = Run(place, barrier=barrier, shell=True)
     run.await_barrier()
     if half_written is not None:
@@ -128,17 +127,20 @@ def kill_and_go_on(
     assert killed
     place.assert_nothing_runs()
     hits.append("publish" not in recorded)
-    n_blocks = place.finished_blocks()
     print(
         f"kill -9 of {' and '.join(killed)} {phase}; recorded: {', '.join(recorded) or 'nothing'}; "
-        f"{n_blocks} blocks finished"
+        f"{place.finished_blocks()} blocks finished"
     )
     if "driver" not in killed:
         assert code == 1, err
         assert "Traceback" not in err
         assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 1, err
-    out, err = complete(place)
-    assert_reused(n_blocks, out, err)
+
+
+def go_on(place: Place, wanted: Place) -> None:
+    """Run the same command again, without disturbance, and compare with ``wanted``."""
+    n_blocks = place.finished_blocks()
+    assert_reused(n_blocks, *complete(place))
     assert_same(place, wanted)
 
 
@@ -155,14 +157,17 @@ def assert_same(place: Place, wanted: Place) -> None:
     place.assert_nothing_runs()
 
 
-@pytest.mark.parametrize("phase", [p for p in PHASES if FULL or p != "while DVC fills its cache"])
-def test_killed_where_it_hurts(phase, starts, tmp_path, tmp_path_factory):
-    barrier = PHASES[phase]
-    victims = PHASE_VICTIMS.get(phase, ("driver",))
+MOST = [phase for phase in PHASES if phase != "while DVC fills its cache"]
+
+
+@pytest.mark.parametrize("phases", [[p] for p in PHASES] if FULL else [MOST])
+def test_killed_where_it_hurts(phases, starts, tmp_path, tmp_path_factory):
+    """In ``make test`` one phase after another in the same place, which is to outlive them all."""
     place = copy_place(starts["collect"], tmp_path / "place")
-    kill_and_go_on(
-        place, barrier, victims, phase, undisturbed(tmp_path_factory), HALF_WRITTEN.get(phase)
-    )
+    for phase in phases:
+        victims = PHASE_VICTIMS.get(phase, ("driver",))
+        kill(place, PHASES[phase], victims, phase, HALF_WRITTEN.get(phase))
+    go_on(place, undisturbed(tmp_path_factory))
 
 
 @pytest.mark.parametrize("seed", range(N_SEEDED))
@@ -179,7 +184,8 @@ def test_killed_at_a_seeded_moment(seed, starts, tmp_path, tmp_path_factory):
         victims = ("driver",)
     place = copy_place(start_of(role, starts), tmp_path / "place")
     phase = f"before change {event} of {n_events} by {role}"
-    kill_and_go_on(place, {"role": role, "event": event}, victims, phase, wanted)
+    kill(place, {"role": role, "event": event}, victims, phase)
+    go_on(place, wanted)
     shutil.rmtree(place.folder)
 
 
@@ -203,9 +209,7 @@ def test_killed_at_a_moment_of_the_clock(seed, tmp_path, tmp_path_factory):
         f"kill -9 of {' and '.join(killed) or 'none'} {delay:.2f} s after the first stage began; "
         f"recorded: {', '.join(recorded) or 'nothing'}"
     )
-    n_blocks = place.finished_blocks()
-    assert_reused(n_blocks, *complete(place))
-    assert_same(place, wanted)
+    go_on(place, wanted)
 
 
 def test_most_kills_hit_unfinished_work():

@@ -48,7 +48,7 @@ def to_driver(signum: int) -> Callable[[Run], None]:
 
 
 SOME = ("composing", "starting a stage", "collecting", "hashing", "scoring")
-FEW = ("importing in a stage", "collecting", "hashing")
+FEW = ("collecting", "hashing")
 WAYS = {
     "Ctrl-C in a terminal": (to_group(signal.SIGINT), 130, tuple(MOMENTS)),
     "SIGTERM to the driver": (to_driver(signal.SIGTERM), 143, SOME),

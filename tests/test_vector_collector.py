@@ -166,7 +166,7 @@ OPTIONS = [None, {"low": -0.5, "state": {"qpos": np.arange(3.0)}}, {"minari_auto
 
 @pytest.mark.parametrize("record_infos", [True, False], ids=["infos", "no infos"])
 @pytest.mark.parametrize("mode", AutoresetMode)
-@examples(5)
+@examples(3)
 @given(any_space(max_leaves=3), any_space(max_leaves=3), st.integers(0, 2**32))
 def test_it_records_what_single_collectors_do(
     mode, record_infos, observation_space, action_space, seed
