@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
@@ -292,13 +293,18 @@ def network_observation_space(space: gym.Space) -> gym.Space:
         )
     if isinstance(space, spaces.Box) and space.shape == ():
         raise ConfigError(f"observation space {space}: Stable-Baselines3 needs a dimension, (1,)")
-    if isinstance(space, spaces.Discrete) and space.start != 0:
-        raise ConfigError(f"observation space {space}: Stable-Baselines3 needs start=0")
+    _check_start(f"observation space {space}", space)
     if not isinstance(space, spaces.Box) or not is_image_space(space):
         return space
     return (
         space if is_image_space_channels_first(space) else VecTransposeImage.transpose_space(space)
     )
+
+
+def _check_start(what: str, space: gym.Space) -> None:
+    """Refuse numbers that begin elsewhere than at 0, where the network's begin."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
+        raise ConfigError(f"{what}: Stable-Baselines3 needs start=0")
 
 
 def check_spaces(
@@ -317,10 +323,15 @@ def check_spaces(
             f"algorithm {algorithm!r} cannot choose actions of {action_space}; it supports "
             f"{', '.join(supported)}"
         )
-    if isinstance(action_space, spaces.Discrete) and action_space.start != 0:
-        raise ConfigError(f"action space {action_space}: Stable-Baselines3 needs start=0")
-    if isinstance(action_space, spaces.Box) and not action_space.is_bounded():
-        raise ConfigError(f"action space {action_space}: Stable-Baselines3 needs finite bounds")
+    _check_start(f"action space {action_space}", action_space)
+    if isinstance(action_space, spaces.Box):
+        if not action_space.is_bounded():
+            raise ConfigError(f"action space {action_space}: Stable-Baselines3 needs finite bounds")
+        if action_space.dtype.kind != "f":
+            raise ConfigError(
+                f"action space {action_space}: Stable-Baselines3 needs a Box of floats, as its "
+                f"policies give fractions; whole numbers are MultiDiscrete"
+            )
     if any(isinstance(s, spaces.Dict) for s in getattr(observation_space, "spaces", {}).values()):
         raise ConfigError(f"observation space {observation_space}: nested Dict is not supported")
     if isinstance(observation_space, spaces.Dict) != policy_class.startswith("MultiInput"):
