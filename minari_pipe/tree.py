@@ -36,6 +36,23 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, tree
 
 
+def has_arrays(alike: Callable[..., bool], tree: Any, other: Any) -> bool:
+    """Whether two arrays at the same place of two trees are ``alike``.
+
+    Example:
+        >>> array = np.zeros(3)
+        >>> has_arrays(np.may_share_memory, {"a": array, "b": 5}, {"a": array[1:], "b": 5})
+        True
+    """
+    others = dict(leaves(other))
+    return any(
+        isinstance(leaf, np.ndarray)
+        and isinstance(others.get(path), np.ndarray)
+        and alike(leaf, others[path])
+        for path, leaf in leaves(tree)
+    )
+
+
 def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any, path: Path = ()) -> Any:
     """Apply ``fn(leaf, *leaves of the others)`` to every leaf and rebuild the containers.
 

@@ -10,7 +10,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorWrapper,
+)
 
 from minari_pipe.collecting import AUTOSEED_BIT_SIZE, Collecting
 from minari_pipe.episode import (
@@ -23,12 +29,14 @@ from minari_pipe.episode import (
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.recording import callback
 from minari_pipe.storage.attributes import check_options
+from minari_pipe.tree import has_arrays
 from minari_pipe.vector_envs import (
     autoreset_mode,
     check_reset,
     envs_for_callbacks,
     is_of_single_envs,
     reset_mask,
+    reuses_arrays,
     seed_of_each,
     single_spec,
 )
@@ -40,7 +48,6 @@ from minari_pipe.vector_rows import (
     each_of,
     final_row,
     info_rows,
-    shares_memory,
     splitter,
 )
 
@@ -173,6 +180,8 @@ class VectorDataCollector(Collecting, VectorWrapper):
         # of each environment, whether an episode is open, or has ended with the step before
         self._open, self._ended = [False] * n_envs, [False] * n_envs
         self._was_reset = self._may_step = False
+        # of environments of other processes, whether they return the same array again
+        self._reusing: dict[int, bool] = {}
         # of step data callbacks: the last data, and the groups that have a row for the reset
         self._data: list[Any] = [None] * n_envs
         self._extras_at_reset: list[set[str]] = [set() for _ in range(n_envs)]
@@ -330,7 +339,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
                 resets_now = is_over and self._mode is AutoresetMode.SAME_STEP
                 self._ended[env] = is_over and not resets_now
                 if resets_now:
-                    observation, info = self._final(infos, env)
+                    observation, info = self._final(infos, env, rows[env])
                 step = (each_action[env], observation, reward, terminated, truncated, info)
                 if self._is_plain:
                     self._recorded.recorders[env].step(*step, has_action=put[env])
@@ -392,20 +401,43 @@ class VectorDataCollector(Collecting, VectorWrapper):
         self._recorded.start(observation, info, extras=extras, env=env, **reset)
         self._open[env], self._ended[env] = True, False
 
-    def _final(self, infos: Any, env: int) -> tuple[Any, dict[str, Any]]:
-        """Return observation and info of the last step, after which the environment was reset."""
-        observation = final_row(infos, "final_obs", env, self.num_envs)
+    def _final(self, infos: Any, env: int, first: Any) -> tuple[Any, dict[str, Any]]:
+        """Return observation and info of the last step, after which the environment was reset.
+
+        Args:
+            infos: of all environments.
+            env: its index.
+            first: its first observation after the reset.
+        """
+        last = final_row(infos, "final_obs", env, self.num_envs)
+        observation = as_batched(self.single_observation_space, last)
         inner = self.env.unwrapped
-        if isinstance(inner, SyncVectorEnv) and shares_memory(observation, inner._env_obs[env]):
+        if isinstance(inner, SyncVectorEnv):
+            is_overwritten = has_arrays(np.may_share_memory, last, inner._env_obs[env])
+        else:
+            is_overwritten = has_arrays(np.array_equal, observation, first) and self._reuses(env)
+        if is_overwritten:
             raise InvalidEpisodeError(
-                f"environment {env} returns the same array again, so the SyncVectorEnv has "
-                "overwritten its last observation with the first one after the reset; let it "
+                f"environment {env} returns the same array again, so the {type(inner).__name__} "
+                "has overwritten its last observation with the first one after the reset; let it "
                 "return copies, or use autoreset NEXT_STEP or DISABLED"
             )
         info = {}
         if self._record_infos or not self._is_plain:
             info = final_row(infos, "final_info", env, self.num_envs)
-        return as_batched(self.single_observation_space, observation), info
+        return observation, info
+
+    def _reuses(self, env: int) -> bool:
+        """Whether an environment of another process overwrites what it has returned.
+
+        Nobody sees its memory from here, so another one like it is made and looked at, once.
+        """
+        inner = self.env.unwrapped
+        if not isinstance(inner, AsyncVectorEnv):
+            return False
+        if env not in self._reusing:
+            self._reusing[env] = reuses_arrays(inner.env_fns[env])
+        return self._reusing[env]
 
     def _info_rows(self, infos: Any) -> list[dict[str, Any]]:
         if self._is_plain and not self._record_infos:

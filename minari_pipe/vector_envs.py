@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -15,6 +15,7 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from minari_pipe.environments import spec_json
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.storage.attributes import whole_seed
+from minari_pipe.tree import has_arrays
 
 #: change nothing that is recorded but infos
 _TRANSPARENT = (DictInfoToList, RecordEpisodeStatistics)
@@ -145,6 +146,22 @@ def check_reset(env: VectorEnv, mode: AutoresetMode, *, is_masked: bool, just_en
             "environment that has just ended: it resets it again at the next step; step once "
             "before the reset, or use shared_memory=True"
         )
+
+
+def reuses_arrays(make_env: Callable[..., gym.Env]) -> bool:
+    """Whether an environment, which is made to see it, resets in the array of its last step.
+
+    Example:
+        >>> reuses_arrays(lambda: gym.make("CartPole-v1"))
+        False
+    """
+    env = make_env()
+    try:
+        env.reset()
+        last = env.step(env.action_space.sample())[0]
+        return has_arrays(np.may_share_memory, last, env.reset()[0])
+    finally:
+        env.close()
 
 
 def single_spec(env: VectorEnv, given: EnvSpec | str | None = None) -> EnvSpec | None:

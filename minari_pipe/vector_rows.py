@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from minari_pipe.errors import InvalidEpisodeError, UnsupportedSpaceError
@@ -36,6 +35,7 @@ def splitter(space: gym.Space, path: Path, n_envs: int) -> Split:
         InvalidEpisodeError: by the function: the batch lacks a part, or has not ``N`` rows.
 
     Example:
+        >>> import numpy as np
         >>> space = gym.spaces.Dict(at=gym.spaces.Box(0, 9, (2,)), name=gym.spaces.Text(5))
         >>> split = splitter(space, ("observations",), 2)
         >>> split({"at": np.array([[0, 1], [2, 3]]), "name": ("a", "b")})
@@ -79,6 +79,7 @@ def each_of(batch: Any, path: Path, n_envs: int) -> list[Any]:
         InvalidEpisodeError: it has not.
 
     Example:
+        >>> import numpy as np
         >>> each_of(np.array([0.5, 1.0]), ("rewards",), 2)
         [np.float64(0.5), np.float64(1.0)]
     """
@@ -184,6 +185,7 @@ def info_rows(infos: Any, n_envs: int, without: Sequence[str] = ()) -> list[dict
         InvalidEpisodeError: they are neither, or a key has not ``N`` rows.
 
     Example:
+        >>> import numpy as np
         >>> infos = {"x": np.array([0.5, 0.0]), "_x": np.array([True, False])}
         >>> info_rows({"deep": infos, "t": np.arange(2)}, 2)
         [{'deep': {'x': np.float64(0.5)}, 't': np.int64(0)}, {'deep': {}, 't': np.int64(1)}]
@@ -242,6 +244,7 @@ def final_row(infos: Any, key: str, env: int, n_envs: int) -> Any:
         InvalidEpisodeError: it is not there.
 
     Example:
+        >>> import numpy as np
         >>> final_row({"final_obs": np.array([None, 7], object)}, "final_obs", 1, 2)
         7
     """
@@ -262,6 +265,7 @@ def as_batched(space: gym.Space, value: Any) -> Any:
     """Return a copy of an observation in the dtypes that it would have in a batch.
 
     Example:
+        >>> import numpy as np
         >>> as_batched(gym.spaces.Box(0, 1, (2,), np.float32), [0.0, 0.5])
         array([0. , 0.5], dtype=float32)
     """
@@ -271,19 +275,3 @@ def as_batched(space: gym.Space, value: Any) -> Any:
 def _batch(space: gym.Space, values: Sequence[Any]) -> Any:
     empty: Any = create_empty_array(space, len(values))
     return concatenate(space, values, empty)
-
-
-def shares_memory(value: Any, other: Any) -> bool:
-    """Whether arrays in two values of one structure lie in the same memory.
-
-    Example:
-        >>> array = np.zeros(3)
-        >>> shares_memory({"a": array}, {"a": array[1:]}), shares_memory("a", "a")
-        (True, False)
-    """
-    if isinstance(value, dict) and isinstance(other, dict):
-        return any(shares_memory(value[key], other[key]) for key in value.keys() & other.keys())
-    if isinstance(value, tuple) and isinstance(other, tuple):
-        return any(map(shares_memory, value, other))
-    both = isinstance(value, np.ndarray) and isinstance(other, np.ndarray)
-    return both and np.may_share_memory(value, other)

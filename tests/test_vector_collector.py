@@ -649,6 +649,26 @@ def test_the_last_observation_that_gymnasium_overwrites_is_not_recorded() -> Non
         collector.close()
 
 
+class Constant(Steps):
+    """Ends as it began, in arrays of its own."""
+
+    def observed(self) -> np.ndarray:
+        return np.zeros(1)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_nor_is_one_that_gymnasium_overwrites_in_another_process(shared_memory) -> None:
+    kwargs = {"autoreset_mode": SAME_STEP, "shared_memory": shared_memory}
+    makers = [Constant, partial(Steps, reuses=True)]
+    collector = VectorDataCollector(AsyncVectorEnv(makers, **kwargs))
+    collector.reset(seed=1)
+    act(collector, 0, 1)
+    with pytest.raises(InvalidEpisodeError, match="1 returns the same array .* AsyncVectorEnv has"):
+        act(collector, 2)
+    assert seen(collector) == [([0, 0, 0, 0], [0, 1, 2]), ([0, 1, 2], [0, 1])]
+    collector.close()
+
+
 def test_a_closed_collector_refuses_and_a_copy_is_refused() -> None:
     with made_of(2) as collector:
         collector.reset(seed=1)
