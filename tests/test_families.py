@@ -17,7 +17,8 @@ from minari_pipe.pipeline.chosen import nearest, read_scores
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.storage.base import MinariStorage
 from tests.conftest import FULL
-from tests.repositories import Workspace, git_workspace, hashes
+from tests.interruption import Place, Run, complete, end_all
+from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes
 from tests.workspaces import stages_that_ran
 
 pytest.importorskip("torch")
@@ -73,10 +74,7 @@ def transcripts() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, transcripts) -> Workspace:
     """The datasets of a family; the first two were started at once."""
-    workspace = git_workspace(tmp_path_factory.mktemp("families"), **DATASETS)
-    family = workspace.root / "conf" / "family" / "pole.yaml"
-    family.parent.mkdir()
-    family.write_text(FAMILY)
+    workspace = new_family(git_workspace(tmp_path_factory.mktemp("families"), **DATASETS))
     names = ("medium", "random")
     running = {name: start(workspace, f"+dataset={name}") for name in names}
     for name, process in running.items():
@@ -86,6 +84,13 @@ def made(tmp_path_factory, transcripts) -> Workspace:
         transcripts[name] = run(workspace, f"+dataset={name}")
     transcripts["repro"] = workspace.dvc("repro")
     workspace.commit("a family")
+    return workspace
+
+
+def new_family(workspace: Workspace) -> Workspace:
+    family = workspace.root / "conf" / "family" / "pole.yaml"
+    family.parent.mkdir()
+    family.write_text(FAMILY)
     return workspace
 
 
@@ -255,6 +260,30 @@ def test_real_minari_loads_them_all(made, monkeypatch):
             np.testing.assert_array_equal(a.observations, b.observations)
             np.testing.assert_array_equal(a.actions, b.actions)
         assert minari.get_normalized_score(theirs, np.zeros(1)).shape == (1,)
+
+
+KILLS = {
+    "in the training": {"target": "minari_pipe.policies.checkpoint:write_checkpoint", "call": 2},
+    "in the recording": {"target": "minari_pipe.storage.hdf5_file:EpisodeFile.append", "call": 9},
+}
+
+
+def test_a_family_that_is_killed_ends_like_an_undisturbed_one(made, tmp_path):
+    workspace = new_family(dvc_workspace(tmp_path / "place", replay=DATASETS["replay"]))
+    place = Place(tmp_path / "place")
+    try:
+        for moment, barrier in KILLS.items():
+            run = Run(place, "+dataset=replay", barrier={"role": "train_family", **barrier})
+            run.await_barrier()
+            assert run.kill("driver", "shell", "stage"), moment
+            run.end()
+            place.assert_nothing_runs()
+        complete(place, "+dataset=replay")
+        place.assert_nothing_runs()
+    finally:
+        end_all()
+    for folder in ("pipelines/pole", "pipelines/replay", "datasets/pole/medium_replay-v0"):
+        assert hashes(workspace.root / folder) == hashes(made.root / folder), folder
 
 
 def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(workspace):
