@@ -158,6 +158,29 @@ def test_parents_of_other_environments_are_named_with_both(workspace, capfd):
     assert "env.id is 'Acrobot-v1', the environment of tiny is 'CartPole-v1'" in told
 
 
+def test_parents_that_declare_other_reference_scores_are_not_made(workspace, capfd):
+    declared = "ref_scores: {ref_min_score: 10.0, ref_max_score: 500.0}\n"
+    text = tiny("tests/other-v0")
+    (line,) = [ln for ln in text.splitlines(keepends=True) if ln.startswith("ref_scores:")]
+    write_config(workspace, "tiny", tiny("tests/tiny-v0").replace(line, declared))
+    write_config(workspace, "other", text.replace(line, declared.replace("500.0", "200.0")))
+    told = refused(capfd, "+dataset=mixed")
+    assert "ref_scores.ref_max_score of tiny is 500.0, of other it is 200.0" in told
+    assert not (workspace / "pipelines").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("policy.algorithm=maskable_ppo", "'CartPole-v1' has no method action_masks()"),
+        ("collect.record_state=true", "offers neither get_env_state() nor MuJoCo data"),
+    ],
+)
+def test_what_the_environment_lacks_is_told_before_the_training(workspace, capfd, asked, message):
+    assert message in refused(capfd, "+dataset=medium", asked)
+    assert not (workspace / "pipelines").exists()
+
+
 @pytest.mark.parametrize(
     ("key", "given"),
     [("n_episodes", ["collect.n_episodes=1"]), ("exact", ["collect.exact=true"])],

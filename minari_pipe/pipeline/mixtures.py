@@ -100,3 +100,10 @@ def _check_alike(first: str, one: Parent, name: str, other: Parent) -> None:
                 f"a mixture needs one environment: env.{key} of {first} is {a['env'][key]!r}, of "
                 f"{name} it is {b['env'][key]!r}"
             )
+    for key in ("ref_min_score", "ref_max_score"):
+        declared = a["ref_scores"][key], b["ref_scores"][key]
+        if None not in declared and declared[0] != declared[1]:
+            raise ConfigError(
+                f"a mixture needs parents with the same {key}: ref_scores.{key} of {first} is "
+                f"{declared[0]}, of {name} it is {declared[1]}"
+            )

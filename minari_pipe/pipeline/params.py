@@ -17,6 +17,7 @@ from minari_pipe.pipeline.uses import (
     KINDS,
     Use,
     as_measured,
+    collected,
     family_of,
     is_mixture,
     kind_of,
@@ -75,6 +76,7 @@ def prepare(
     _check_environments(params)
     for use in _policies(params):
         _check_sb3(use, params)
+    _check_offers(params)
     return _complete(params, packages)
 
 
@@ -129,6 +131,39 @@ def _check_environments(params: dict[str, Any]) -> None:
         made = isinstance(creator(env["id"]), type) and not env["wrappers"]
         if made and time_limit(env["id"], env["kwargs"]) is None:
             raise ConfigError(without_time_limit(env["id"], where))
+
+
+def _check_offers(params: dict[str, Any]) -> None:
+    """Refuse an environment without masks or a state that it is asked for, not after a training."""
+    from minari_pipe.environments import make_environment
+    from minari_pipe.policies.action_masks import ActionMasks
+    from minari_pipe.rollout import simulator_state
+
+    needs_state = params["collect"]["record_state"] and collected(params) is not None
+    stages = {"env": ["train", "train_expert", "collect"], "ref_scores.eval_env": ["ref_scores"]}
+    if family_of(params):
+        stages["ref_scores.eval_env"].append("checkpoint_scores")
+    for where, env in _environments(params):
+        uses = [use for stage in stages[where] for use in policies(params, stage)]
+        needs_masks = any(map(_is_masked, uses))
+        if not needs_masks and not (where == "env" and needs_state):
+            continue
+        made = make_environment(env["id"], env["kwargs"], env["wrappers"])
+        try:
+            if needs_masks:
+                ActionMasks([made], 1)
+            if where == "env" and needs_state:
+                made.reset(seed=0)
+                simulator_state(made)
+        finally:
+            made.close()
+
+
+def _is_masked(use: Use) -> bool:
+    from minari_pipe.policies.algorithms import find_algorithm
+
+    algorithm = use.config.get("algorithm")
+    return algorithm is not None and find_algorithm(algorithm).masked
 
 
 def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
