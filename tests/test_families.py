@@ -263,8 +263,14 @@ def test_real_minari_loads_them_all(made, monkeypatch):
 
 
 KILLS = {
-    "in the training": {"target": "minari_pipe.policies.checkpoint:write_checkpoint", "call": 2},
-    "in the recording": {"target": "minari_pipe.storage.hdf5_file:EpisodeFile.append", "call": 9},
+    ("driver", "shell", "stage"): {  # in the training
+        "target": "minari_pipe.policies.checkpoint:write_checkpoint",
+        "call": 2,
+    },
+    ("stage",): {  # in the recording
+        "target": "minari_pipe.storage.hdf5_file:EpisodeFile.append",
+        "call": 9,
+    },
 }
 
 
@@ -272,11 +278,14 @@ def test_a_family_that_is_killed_ends_like_an_undisturbed_one(made, tmp_path):
     workspace = new_family(dvc_workspace(tmp_path / "place", replay=DATASETS["replay"]))
     place = Place(tmp_path / "place")
     try:
-        for moment, barrier in KILLS.items():
+        for victims, barrier in KILLS.items():
             run = Run(place, "+dataset=replay", barrier={"role": "train_family", **barrier})
             run.await_barrier()
-            assert run.kill("driver", "shell", "stage"), moment
-            run.end()
+            killed = run.kill(*victims)
+            _, _, err = run.end()
+            assert killed, err
+            if "driver" not in killed:
+                assert "error: stage train of pole was ended by SIGKILL" in err
             place.assert_nothing_runs()
         complete(place, "+dataset=replay")
         place.assert_nothing_runs()

@@ -335,10 +335,9 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     if isinstance(cause, StageCmdFailedError):
-        words = str(cause).split("stages.")[-1].split()
-        stage = (
-            words[2].rstrip("'\".") if len(words) > 2 and words[2].startswith("train") else words[0]
-        )
+        found = re.search(r"stages\.([a-z_]+) [^\s,]+(?: (train_expert))?", str(cause))
+        assert found is not None
+        stage = found[2] or found[1].removesuffix("_family")  # as README calls it
         ended = _ended(str(cause))
         text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
         return ToldError(text) if ended == "failed" else MinariPipeError(text)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.policies.base import RowError
 
 METHOD = "action_masks"
+_MASKED = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class ActionMasks:
@@ -36,17 +39,20 @@ class ActionMasks:
         self._masks = np.ones((n_rows, sum(self._sizes)), bool)
         self._ask = []
         for env in envs:
-            try:
-                method = env.get_wrapper_attr(METHOD)
-            except AttributeError:
-                method = None
-            if not callable(method):
+            method = _method(env)
+            if method is None:
                 name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
                 raise ConfigError(
                     f"environment {name!r} has no method {METHOD}(), which a MaskablePPO policy "
                     f"asks at every step for the actions that are allowed"
                 )
             self._ask.append(method)
+
+    @classmethod
+    def of(cls, envs: Sequence[gym.Env], n_rows: int) -> ActionMasks | None:
+        """The masks of environments that have some; ``None`` where all actions are allowed."""
+        has_parts = isinstance(envs[0].action_space, _MASKED)
+        return cls(envs, n_rows) if has_parts and _method(envs[0]) is not None else None
 
     def __call__(self, rows: Sequence[int]) -> np.ndarray:
         """The flags of this step, shape ``(B, flags)``.
@@ -76,6 +82,37 @@ class ActionMasks:
             part = f" of part {np.argmin(allowed)}" if len(self._sizes) > 1 else ""
             raise RowError(row, f"{METHOD}() allows no action{part}")
         return flags
+
+
+def _method(env: gym.Env) -> Callable[[], Any] | None:
+    """What tells the mask of an environment, through its wrappers."""
+    try:
+        method = env.get_wrapper_attr(METHOD)
+    except AttributeError:
+        return None
+    return method if callable(method) else None
+
+
+def sample_allowed(
+    space: gym.Space, flags: npt.NDArray[np.bool_], rng: np.random.Generator
+) -> np.ndarray:
+    """Choose each part of an action among what is allowed, all with the same probability.
+
+    As ``space.sample(mask)`` of Gymnasium does, whose masks look different for each space.
+
+    Args:
+        space: of the action.
+        flags: one for each choice of each part, as :class:`ActionMasks` gives them.
+        rng: drawn from once for each part.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> sample_allowed(spaces.MultiDiscrete([2, 3]), np.array([0, 1, 1, 0, 0], bool), rng)
+        array([1, 0])
+    """
+    parts = np.split(flags, np.cumsum(part_sizes(space))[:-1])
+    chosen = np.array([rng.choice(np.flatnonzero(part)) for part in parts])
+    return (chosen.reshape(space.shape or ()) + getattr(space, "start", 0)).astype(space.dtype)
 
 
 def part_sizes(space: gym.Space) -> list[int]:
