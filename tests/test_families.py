@@ -14,12 +14,16 @@ import pytest
 
 import minari_pipe
 from minari_pipe.pipeline.chosen import nearest, read_scores
+from minari_pipe.pipeline.compose import recompose
+from minari_pipe.pipeline.families import check_family, family_params
+from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.uses import as_measured, divided
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.storage.base import MinariStorage
 from tests.conftest import FULL
 from tests.interruption import Place, Run, complete, end_all
 from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes
-from tests.workspaces import stages_that_ran
+from tests.workspaces import make_workspace, stages_that_ran
 
 pytest.importorskip("torch")
 
@@ -323,6 +327,29 @@ def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(wor
     # Without the key the family goes back to what its file says, which DVC still has.
     assert ran(run(workspace, "+dataset=medium"), "pole") == []
     assert workspace.json("pipelines/pole/ref_scores.json") == before
+
+
+def test_the_noise_that_a_policy_is_sampled_with_is_each_dataset_s_own(tmp_path, monkeypatch):
+    """That of DQN, which has none of its own; its checkpoints are measured without."""
+    dqn = FAMILY.replace("ppo", "dqn").replace("n_steps: 64, batch_size: 64, n_epochs: 4, ", "")
+    noisy = DATASET.format(kind="medium", collect=AMOUNT)
+    noisy += "policy: {deterministic: false, exploration: 0.2}\n"
+    folder = make_workspace(tmp_path, noisy=noisy, random=DATASETS["random"])
+    (folder / "conf" / "family").mkdir()
+    (folder / "conf" / "family" / "pole.yaml").write_text(dqn)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["minari_pipe"])
+    params = {}
+    for name in ("noisy", "random"):
+        params[name] = prepare(name, recompose([f"+dataset={name}"]).config, None, folder)
+        check_family(name, params[name], [], folder)
+    shared = family_params(params["noisy"])
+    assert shared == family_params(params["random"])
+    measured = as_measured(shared["policy"], shared["ref_scores"])
+    assert measured["deterministic"] is True
+    assert measured["exploration"] is None
+    own = ["policy.deterministic=false", "policy.exploration=0.2", "policy.action_noise=[0.1]"]
+    assert divided(own) == (own, [])
 
 
 def test_an_experiment_sets_a_key_of_the_family(workspace):

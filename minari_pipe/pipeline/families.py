@@ -12,7 +12,7 @@ from typing import Any
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.params import filled
-from minari_pipe.pipeline.uses import TRAINING_KEYS, family_of
+from minari_pipe.pipeline.uses import TRAINING_KEYS, as_measured, family_of
 
 _SHARED_STAGES = ("train", "train_expert", "ref_scores", "checkpoint_scores")
 
@@ -21,7 +21,8 @@ def family_params(params: dict[str, Any]) -> dict[str, Any]:
     """What the datasets of a family share, given the parameters of one of them."""
     packages = {s: v for s, v in params.get("packages", {}).items() if s in _SHARED_STAGES}
     family = {k: v for k, v in params["family"].items() if k not in ("kind", "fraction")}
-    policy = _as_trained(params["policy"])
+    # What a dataset decides about the use of its policy is none of it.
+    policy = as_measured(params["policy"], params["ref_scores"])
     expert = params["ref_scores"]["expert"]
     if expert and all(expert.get(key) == policy.get(key) for key in TRAINING_KEYS):
         expert = policy
@@ -32,11 +33,6 @@ def family_params(params: dict[str, Any]) -> dict[str, Any]:
         "policy": policy,
         "ref_scores": {**params["ref_scores"], "expert": expert},
     }
-
-
-def _as_trained(policy: dict[str, Any]) -> dict[str, Any]:
-    """A policy's config without what a dataset decides about its use."""
-    return {**policy, "deterministic": True}
 
 
 def check_family(name: str, params: dict[str, Any], shared: list[str], root: Path) -> None:

@@ -23,7 +23,10 @@ CHOOSING = ("medium", "medium_replay")
 """Kinds that need one of the training's checkpoints to be chosen."""
 
 _SHARED = ("env", "family", "policy", "ref_scores")
-_OWN = ("family", "family.fraction", "family.kind", "policy.deterministic")
+_OWN = (
+    *("family", "family.fraction", "family.kind"),
+    *("policy.action_noise", "policy.deterministic", "policy.exploration"),
+)
 """What of a config the datasets of a family share, and what below it is each dataset's own; the
 choice of the family, too."""
 
@@ -104,13 +107,13 @@ def measures_expert(params: dict[str, Any]) -> bool:
     return params["ref_scores"]["ref_max_score"] is None
 
 
-def as_measured(expert: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
-    """The config of the expert as ``ref_scores.deterministic`` lets it act."""
-    if "deterministic" not in expert:
-        return expert
-    as_told = {**expert, "deterministic": scores["deterministic"]}
+def as_measured(policy: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
+    """The config of a policy as ``ref_scores.deterministic`` lets it act."""
+    if "deterministic" not in policy:
+        return policy
+    as_told = {**policy, "deterministic": scores["deterministic"]}
     if scores["deterministic"]:
-        as_told |= dict.fromkeys({"exploration", "action_noise"} & expert.keys())
+        as_told |= dict.fromkeys({"exploration", "action_noise"} & policy.keys())
     return as_told
 
 

@@ -13,6 +13,7 @@ from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES
+from minari_pipe.pipeline.uses import as_measured
 from minari_pipe.pipeline.work import block_ranges
 from minari_pipe.pipeline.workspace import dump_json, write_atomic
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
@@ -43,7 +44,7 @@ def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[lis
 def main(run: StageRun) -> None:
     """The command: ``train/`` in, ``checkpoint_scores.json`` and its CSV file out."""
     own, scores = run.params["family"]["checkpoint_scores"], run.params["ref_scores"]
-    config = {**run.params["policy"], "deterministic": scores["deterministic"]}
+    config = as_measured(run.params["policy"], scores)
     trained = run.folder / "train"
     steps = checkpoint_steps(trained)
     policies = [
