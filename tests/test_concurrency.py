@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from minari_pipe.pipeline.driver import _explained
 from tests.interruption import (
     CONFIG,
     Place,
@@ -89,3 +91,20 @@ def test_a_plain_dvc_repro_of_the_same_pipeline_keeps_out(tmp_path, tmp_path_fac
     assert done.returncode != 0
     assert "is busy" in done.stderr
     run.kill("driver", "stage")
+
+
+def test_what_another_run_reads_or_writes_is_named_and_no_lock_to_be_removed(tmp_path):
+    """Such as the parent of a mixture that is being mixed."""
+    from dvc.lock import LockError
+    from dvc.rwlock import localfs, rwlock
+
+    path = str(tmp_path / "datasets" / "medium-v0")
+    mixing = rwlock(str(tmp_path), localfs, "minari_pipe +dataset=mixed", [path], [], False)
+    publishing = rwlock(str(tmp_path), localfs, "minari_pipe +dataset=medium", [], [path], False)
+    with mixing, pytest.raises(LockError) as caught, publishing:
+        pass
+    told = str(_explained(caught.value, "medium"))
+    assert told == (
+        f"another run uses {path}: (PID {os.getpid()}): minari_pipe +dataset=mixed; once it is "
+        f"over, the same command goes on"
+    )

@@ -346,6 +346,11 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
         return MinariPipeError(
             f"the disk is full: {text}; nothing is lost: make room, and the same command goes on"
         )
+    # DVC would have its locks removed by hand
+    if busy := re.search(r"'([^']+)' is busy, it is being blocked by: (.+?) If there are", text):
+        return MinariPipeError(
+            f"another run uses {busy[1]}: {busy[2]}; once it is over, the same command goes on"
+        )
     return MinariPipeError(f"DVC: {text}")
 
 
