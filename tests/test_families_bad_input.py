@@ -87,7 +87,7 @@ ROWS = {
     "unknown family": (["family=pool"], "no family 'pool'. Did you mean 'pole'"),
     "infos of a replay": (
         ["family.kind=medium_replay", "collect.record_infos=true"],
-        "collect.record_infos=true: a training records no infos, so medium_replay has none",
+        "and these are taken over from elsewhere; family.record_infos=true records those",
     ),
     "the name of the family": (
         ["pipeline=pole"],
@@ -156,6 +156,12 @@ def test_parents_of_other_environments_are_named_with_both(workspace, capfd):
     write_config(workspace, "other", tiny("tests/other-v0"))
     told = refused(capfd, "+dataset=mixed", "env.id=Acrobot-v1")
     assert "env.id is 'Acrobot-v1', the environment of tiny is 'CartPole-v1'" in told
+
+
+def test_a_mixture_records_nothing_of_its_own(workspace, capfd):
+    told = refused(capfd, "+dataset=mixed", "collect.record_infos=true")
+    assert "collect.record_infos is for episodes that a policy collects" in told
+    assert told.endswith("; leave it out\n")
 
 
 def test_parents_that_declare_other_reference_scores_are_not_made(workspace, capfd):

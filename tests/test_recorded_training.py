@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from minari_pipe.environments import make_environment
 from minari_pipe.episode import EpisodeData
 from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.episode_sources import TrainingEpisodes
 from minari_pipe.pipeline.recorded_training import (
     recorded_training,
     seeded_vec_env,
@@ -247,6 +248,45 @@ class Counting(gym.Env):
 
     def _seen(self) -> dict[str, Any]:
         return {"t": np.array([self.t, self.length], np.float32), "n": self.t}
+
+
+class Telling(Counting):
+    """Says where it is at every third step, and of the end that it is one."""
+
+    def step(self, action: np.ndarray) -> Any:
+        observation, reward, terminated, truncated, _ = super().step(action)
+        info = {"third": self.t} if self.t % 3 == 0 else {}
+        if terminated:
+            info["success"] = True
+        return observation, reward, terminated, truncated, info
+
+
+gym.register("Telling-v0", entry_point=f"{__name__}:Telling", max_episode_steps=50)
+
+
+@pytest.mark.parametrize("record_infos", [True, False])
+def test_infos_are_recorded_if_that_is_asked_for(tmp_path, record_infos):
+    with recorded_training(tmp_path / "episodes", seed=3, record_infos=record_infos) as vector_env:
+        train(
+            lambda: gym.make("Telling-v0", length=7, limit=99),
+            algorithm="ppo",
+            policy_class="MultiInputPolicy",
+            total_timesteps=32,
+            hyperparameters={"n_steps": 16, "batch_size": 16, "n_epochs": 1},
+            seed=3,
+            vector_env=vector_env,
+            out_dir=tmp_path,
+        )
+    episodes = list(TrainingEpisodes(tmp_path / "episodes", 28, {}).episodes())
+    assert len(episodes) == 4
+    for episode in episodes:
+        if not record_infos:
+            assert (episode.infos, episode.metadata) == ({}, {})
+            continue
+        assert episode.infos["third"].tolist() == [0, 0, 0, 3, 0, 0, 6, 0]
+        assert episode.infos["success"].tolist() == [False] * 7 + [True]
+        filled = {"third": [[0, 3], [4, 6], [7, 8]], "success": [[0, 7]]}
+        assert episode.metadata == {"infos_filled": filled}
 
 
 def test_sb3_is_told_what_its_own_vector_environment_tells_it():

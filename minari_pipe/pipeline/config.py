@@ -188,6 +188,8 @@ class Family:
     """Of medium and medium_replay: the checkpoint is taken whose normalized score is nearest."""
     n_checkpoints: int = 10
     """Saved evenly over the steps of the training."""
+    record_infos: bool = False
+    """Record the infos of the training's episodes, which medium_replay then has."""
     checkpoint_scores: CheckpointScores = field(default_factory=CheckpointScores)
 
 

@@ -86,16 +86,18 @@ class TrainingEpisodes:
         for name in self._blocks:
             with EpisodeFile.open(self._folder / name) as file:
                 for index in range(min(left, len(file))):
-                    data = file.read(index, *spaces)
+                    data, told = file.read(index, *spaces), file.episode_metadata(index)
+                    filled = told.get("infos_filled")
                     yield EpisodeBuffer(
-                        seed=file.episode_metadata(index).get("seed"),
-                        options=file.episode_metadata(index).get("options"),
+                        seed=told.get("seed"),
+                        options=told.get("options"),
                         observations=data.observations,
                         actions=data.actions,
                         rewards=data.rewards,
                         terminations=data.terminations,
                         truncations=data.truncations,
                         infos=data.infos,
+                        metadata={"infos_filled": filled} if filled else {},
                     )
                 left -= min(left, len(file))
 

@@ -131,7 +131,8 @@ def stages(name: str, params: dict[str, Any]) -> list[Stage]:
 
 
 def _trainings(folder: str, params: dict[str, Any]) -> list[Stage]:
-    shared = ["family.n_checkpoints"] if "dataset" not in params else []
+    of_family = ["family.n_checkpoints", "family.record_infos"]
+    shared = of_family if "dataset" not in params else []
     return [
         Stage(
             stage,

@@ -347,7 +347,7 @@ def _check_family(params: dict[str, Any]) -> None:
     name, kind = family_of(params), kind_of(params)
     if name is None:
         return
-    family, collect = params["family"], params["collect"]
+    family = params["family"]
     if kind not in KINDS:
         raise ConfigError(
             f"family.kind is {kind!r}.{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
@@ -371,13 +371,6 @@ def _check_family(params: dict[str, Any]) -> None:
         if value < least:
             why = f", of which {kind} takes one" if key == "n_checkpoints" and least else ""
             raise ConfigError(f"family.{key} is {value}; expected {least} or more{why}")
-    if kind == "medium_replay":
-        for key in ("record_infos", "record_state"):
-            if collect[key]:
-                raise ConfigError(
-                    f"collect.{key}=true: a training records no infos, so medium_replay has none; "
-                    f"set collect.{key}=false"
-                )
 
 
 def _check_values(params: dict[str, Any]) -> None:
@@ -429,10 +422,14 @@ def _check_values(params: dict[str, Any]) -> None:
         limited = True
         chosen = [("until.n_episodes", collect["until"]["n_episodes"])]
         chosen += [("keep", collect["keep"] != "all"), ("on_error", collect["on_error"] != "fail")]
+        chosen += [(key, collect[key]) for key in ("record_infos", "record_state")]
         if given := [key for key, value in chosen if value]:
+            instead = "leave it out"
+            if given[0] == "record_infos" and kind_of(params) == "medium_replay":
+                instead = "family.record_infos=true records those of the training"
             raise ConfigError(
                 f"collect.{given[0]} is for episodes that a policy collects, and these are taken "
-                f"over from elsewhere; leave it out"
+                f"over from elsewhere; {instead}"
             )
     rules = (collect["n_episodes"], collect["n_steps"], collect["until"]["n_episodes"])
     if rules == (None, None, None) and not limited:

@@ -56,12 +56,15 @@ def training_seed(seed: int, env: int, episode: int) -> int:
 
 
 @contextmanager
-def recorded_training(out: Path, *, seed: int) -> Iterator[Callable[[list[gym.Env]], VecEnv]]:
+def recorded_training(
+    out: Path, *, seed: int, record_infos: bool = False
+) -> Iterator[Callable[[list[gym.Env]], VecEnv]]:
     """Give what :func:`minari_pipe.policies.training.train` takes as ``vector_env``.
 
     Args:
         out: a folder to make; it is complete when the block ends well.
         seed: of all resets.
+        record_infos: record the infos too.
     """
     out.mkdir(parents=True)
     with ExitStack() as stack:
@@ -85,7 +88,12 @@ def recorded_training(out: Path, *, seed: int) -> Iterator[Callable[[list[gym.En
             together = SyncVectorEnv(
                 [partial(_Kept, env) for env in envs], autoreset_mode=AutoresetMode.DISABLED
             )
-            recorded = VectorDataCollector(together, unfinished="drop", on_episode=blocks.append)
+            recorded = VectorDataCollector(
+                together,
+                record_infos=record_infos,
+                unfinished="drop",
+                on_episode=blocks.append,
+            )
             stack.callback(recorded.close)
             return seeded_vec_env(recorded, seed)
 

@@ -17,10 +17,13 @@ def main(run: StageRun) -> None:
     It holds ``policy.zip`` (and ``normalize.npz``), the same files below ``checkpoints/STEP/``,
     and ``episodes/``.
     """
-    policy, n_checkpoints = run.params["policy"], run.params["family"]["n_checkpoints"]
+    policy, family = run.params["policy"], run.params["family"]
+    n_checkpoints = family["n_checkpoints"]
 
     def fill(out: Path) -> None:
-        with recorded_training(out / "episodes", seed=policy["train"]["seed"]) as vector_env:
+        with recorded_training(
+            out / "episodes", seed=policy["train"]["seed"], record_infos=family["record_infos"]
+        ) as vector_env:
             train(
                 environment_factory(run.params["env"], run.root),
                 algorithm=policy["algorithm"],
