@@ -256,6 +256,14 @@ ROWS = {
         ],
         "collect.n_steps and collect.until.n_episodes are both given",
     ),
+    "declared scores that are upside down": (
+        [BASE, "ref_scores.ref_min_score=600", "ref_scores.ref_max_score=500"],
+        "ref_scores.ref_max_score is 500.0, ref_min_score 600.0; the expert's must be above",
+    ),
+    "a declared score that is no number": (
+        [BASE, "ref_scores.ref_min_score=nan"],
+        "ref_scores.ref_min_score is nan; expected a finite number",
+    ),
     "no standard error": ([BASE, "ref_scores.max_stderr=0"], "max_stderr is 0.0; expected above 0"),
     "negative seed": ([BASE, "collect.seed=-1"], "collect.seed is -1; expected 0 or more"),
     "no expert": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import re
 from pathlib import Path
@@ -437,6 +438,16 @@ def _check_values(params: dict[str, Any]) -> None:
     _check_engine(params["engine"])
     if scores["max_stderr"] is not None and not scores["max_stderr"] > 0:
         raise ConfigError(f"ref_scores.max_stderr is {scores['max_stderr']}; expected above 0")
+    declared = {key: scores[key] for key in ("ref_min_score", "ref_max_score")}
+    for key, value in declared.items():
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"ref_scores.{key} is {value}; expected a finite number")
+    low, high = declared.values()
+    if low is not None and high is not None and low >= high:
+        raise ConfigError(
+            f"ref_scores.ref_max_score is {high}, ref_min_score {low}; the expert's must be above "
+            f"the random policy's"
+        )
     if scores["expert"] is None and scores["ref_max_score"] is None:
         raise ConfigError(
             "no ref_scores.expert and no ref_scores.ref_max_score; choose an expert with "
