@@ -33,6 +33,7 @@ from minari_pipe.tree import has_arrays
 from minari_pipe.vector_envs import (
     autoreset_mode,
     check_reset,
+    check_shared_memory,
     envs_for_callbacks,
     is_of_single_envs,
     reset_mask,
@@ -140,7 +141,8 @@ class VectorDataCollector(Collecting, VectorWrapper):
 
         Raises:
             UnknownFormatError: there is no such format.
-            UnsupportedSpaceError: a space has no form in it, or its batches cannot be taken apart.
+            UnsupportedSpaceError: a space has no form in it, or its batches cannot be taken apart,
+                or lose values on their way from another process.
             ConfigError: it is no vector environment, or does not tell its autoreset; a callback
                 cannot be called; there is no such ``unfinished`` or ``env_spec``.
         """
@@ -154,6 +156,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
         observed, acted = env.single_observation_space, env.single_action_space
         check_batched(observed, env.observation_space, ("observations",), n_envs)
         check_batched(acted, env.action_space, ("actions",), n_envs)
+        check_shared_memory(env)
         self._split_observations = splitter(observed, ("observations",), n_envs)
         self._split_actions = splitter(acted, ("actions",), n_envs)
         self._one_env_spec = single_spec(env, env_spec)

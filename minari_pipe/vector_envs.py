@@ -13,9 +13,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from minari_pipe.environments import spec_json
-from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.errors import ConfigError, InvalidEpisodeError, UnsupportedSpaceError
+from minari_pipe.spaces import ARRAY_SPACES, space_leaves
 from minari_pipe.storage.attributes import whole_seed
-from minari_pipe.tree import has_arrays
+from minari_pipe.tree import has_arrays, join_path
 
 #: change nothing that is recorded but infos
 _TRANSPARENT = (DictInfoToList, RecordEpisodeStatistics)
@@ -146,6 +147,27 @@ def check_reset(env: VectorEnv, mode: AutoresetMode, *, is_masked: bool, just_en
             "environment that has just ended: it resets it again at the next step; step once "
             "before the reset, or use shared_memory=True"
         )
+
+
+def check_shared_memory(env: VectorEnv) -> None:
+    """Check that observations come out of the processes in which the environments are.
+
+    Raises:
+        UnsupportedSpaceError: Gymnasium would return what was there before the first of them.
+
+    Example:
+        >>> check_shared_memory(gym.make_vec("CartPole-v1", 2, "sync"))
+    """
+    inner = env.unwrapped
+    if not (isinstance(inner, AsyncVectorEnv) and inner.shared_memory):
+        return
+    for path, space in space_leaves(inner.single_observation_space, ("observations",)):
+        if not isinstance(space, ARRAY_SPACES):
+            raise UnsupportedSpaceError(
+                f"{join_path(path)}: AsyncVectorEnv reads values of {space!s:.100} from its "
+                "shared memory only once, before there are any; use shared_memory=False, or a "
+                "SyncVectorEnv"
+            )
 
 
 def reuses_arrays(make_env: Callable[..., gym.Env]) -> bool:

@@ -837,6 +837,34 @@ def test_gymnasium_s_processes_forget_a_reset() -> None:
     envs.close()
 
 
+class Talking(Steps):
+    observation_space = spaces.Dict(said=spaces.Text(4))
+
+    def observed(self):
+        return {"said": "abc"[: self.t]}
+
+
+def test_text_that_processes_lose_is_refused() -> None:
+    envs = AsyncVectorEnv([Talking] * 2)
+    with pytest.raises(UnsupportedSpaceError, match=r"observations.said: .* shared_memory=False"):
+        VectorDataCollector(envs)
+    envs.close()
+    assert not list_leftovers()
+    with VectorDataCollector(AsyncVectorEnv([Talking], shared_memory=False)) as collector:
+        collector.reset(seed=1)
+        act(collector, 0, 1)
+        (episode,) = collector.create_dataset("aa/b-v0")
+        assert episode.observations["said"] == ["", "a", "ab"]
+
+
+def test_gymnasium_s_processes_lose_text() -> None:
+    """If this fails, Gymnasium is mended, and the refusal of it should go."""
+    envs = AsyncVectorEnv([Talking])
+    first, second = envs.reset()[0]["said"], envs.step([0])[0]["said"]
+    assert first == second == ("0000",)
+    envs.close()
+
+
 def test_environments_vectorised_by_themselves_have_no_seed_of_a_single_one() -> None:
     collector = VectorDataCollector(
         gym.make_vec("CartPole-v1", 4, "vector_entry_point", max_episode_steps=9)
