@@ -178,12 +178,16 @@ def test_parents_that_declare_other_reference_scores_are_not_made(workspace, cap
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("policy.algorithm=maskable_ppo", "'CartPole-v1' has no method action_masks()"),
-        ("collect.record_state=true", "offers neither get_env_state() nor MuJoCo data"),
+        (["policy.algorithm=maskable_ppo"], "'CartPole-v1' has no method action_masks()"),
+        (
+            ["policy.algorithm=maskable_ppo", "env.id=Pendulum-v1"],
+            "no masks for actions of Box(-2.0, 2.0, (1,)",
+        ),
+        (["collect.record_state=true"], "offers neither get_env_state() nor MuJoCo data"),
     ],
 )
 def test_what_the_environment_lacks_is_told_before_the_training(workspace, capfd, asked, message):
-    assert message in refused(capfd, "+dataset=medium", asked)
+    assert message in refused(capfd, "+dataset=medium", *asked)
     assert not (workspace / "pipelines").exists()
 
 

@@ -32,9 +32,16 @@ class ActionMasks:
             n_rows: size of the batch; rows without an environment may do anything.
 
         Raises:
-            ConfigError: an environment has no method ``action_masks()``.
+            ConfigError: actions that have no choices, or an environment without a method
+                ``action_masks()``.
         """
-        self._sizes = part_sizes(envs[0].action_space)
+        space = envs[0].action_space
+        if not isinstance(space, _MASKED):
+            raise ConfigError(
+                f"there are no masks for actions of {space}; they are for Discrete, MultiDiscrete "
+                f"and MultiBinary"
+            )
+        self._sizes = part_sizes(space)
         self._starts = np.cumsum([0, *self._sizes[:-1]])
         self._masks = np.ones((n_rows, sum(self._sizes)), bool)
         self._ask = []
