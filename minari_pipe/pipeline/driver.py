@@ -334,10 +334,9 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
     cause: BaseException = exc
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    if isinstance(cause, StageCmdFailedError):
-        found = re.search(r"stages\.([a-z_]+) [^\s,]+(?: (train_expert))?", str(cause))
-        assert found is not None
-        stage = found[2] or found[1].removesuffix("_family")  # as README calls it
+    command = re.search(r"stages\.([a-z_]+) [^\s,]+(?: (train_expert))?", str(cause))
+    if command and isinstance(cause, StageCmdFailedError):
+        stage = command[2] or command[1].removesuffix("_family")  # as README calls it
         ended = _ended(str(cause))
         text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
         return ToldError(text) if ended == "failed" else MinariPipeError(text)
