@@ -104,6 +104,26 @@ def test_a_link_out_of_the_workspace_is_not_written_through(place, workspace, el
     assert hashes(elsewhere) == before
 
 
+def test_a_link_below_the_scratch_of_a_pipeline_called_tmp_is_refused_as_well(workspace, elsewhere):
+    before = hashes(elsewhere)
+    scratch = workspace.root / ".minari_pipe" / "work" / "tmp" / "collect.blocks"
+    scratch.mkdir(parents=True)
+    (scratch / "blocks").symlink_to(elsewhere)
+    told = workspace.refused("+dataset=tiny", "pipeline=tmp", "dataset.id=tests/tmp-v0")
+    assert "remove the link" in told
+    assert hashes(elsewhere) == before
+
+
+def test_what_lies_where_workers_tell_how_far_they_are_is_not_written_through(workspace, elsewhere):
+    before = hashes(elsewhere)
+    temporary = workspace.root / ".minari_pipe" / "work" / "tiny" / "collect.new" / "tmp"
+    temporary.mkdir(parents=True)
+    for ticket in range(4):
+        (temporary / f"tally-{ticket}").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    workspace.pipe("+dataset=tiny", "collect.seed=5", "engine=processes", "engine.n_workers=2")
+    assert hashes(elsewhere) == before
+
+
 def test_what_names_the_workspace_cannot_lead_out_of_the_minari_root(workspace, elsewhere):
     target = elsewhere / "deep.tiny.installing"
     target.mkdir()

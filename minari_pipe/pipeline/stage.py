@@ -170,9 +170,11 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         # A stage whose driver was killed lives for a moment; wait until it is gone.
         busy = f"another stage of pipeline {name!r} is still running"
         with exclusive(stage_lock(name, root), wait_seconds=30, busy=busy):
-            # Environments leave files behind, PointMaze one for each that is made.
+            # Environments leave files behind, PointMaze one for each that is made. What is there
+            # already is of a killed run, or a stranger's links, and would be written through.
             tempfile.tempdir = str(run.temporary / "tmp")
-            Path(tempfile.tempdir).mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+            Path(tempfile.tempdir).mkdir(parents=True)
             body(run)
         return 0
     except (Exception, SystemExit) as exc:

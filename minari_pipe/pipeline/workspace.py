@@ -66,7 +66,8 @@ def check_state(root: Path) -> None:
     # Not rglob, which fails where another pipeline removes its scratch folder meanwhile.
     for folder, folders, files in os.walk(state):
         links += [path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()]
-        if "tmp" in folders:  # what environments leave there is theirs, and only removed
+        # What environments leave there is theirs, and only removed.
+        if folder.endswith(".new") and "tmp" in folders:
             folders.remove("tmp")
     for path in links:
         raise TrustError(
