@@ -26,6 +26,19 @@ class MinariPipeError(Exception):
     """Base of everything this package raises on purpose."""
 
 
+class Stopped(BaseException):
+    """The user or the system asked this process to stop: no error, and for nobody to catch."""
+
+    def __init__(self, signum: int) -> None:
+        """Remember the signal.
+
+        Args:
+            signum: its number.
+        """
+        super().__init__(signum)
+        self.exit_code = 128 + signum
+
+
 class DatasetNotFoundError(MinariPipeError, FileNotFoundError, ValueError):
     """No dataset where one was expected (Minari: FileNotFoundError in a root, else ValueError)."""
 

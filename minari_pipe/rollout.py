@@ -17,11 +17,15 @@ import numpy as np
 from gymnasium import spaces
 
 from minari_pipe.episode import EpisodeBuffer, copied
-from minari_pipe.errors import ConfigError, InvalidEpisodeError, MinariPipeError
+from minari_pipe.errors import ConfigError, InvalidEpisodeError, MinariPipeError, Stopped
 from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.recorder import EpisodeRecorder
 from minari_pipe.storage.attributes import check_options
 from minari_pipe.storage.columns import check_space_names
+
+_PASSED = (ConfigError, Stopped, KeyboardInterrupt)
+"""Not named by their episode; everything else is, and not all of it is an ``Exception``: a policy
+or an environment may call ``sys.exit``, and those written in Rust panic."""
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -132,9 +136,9 @@ def _lockstep(
             # A copy of its own: an environment may consume the options that it is given.
             row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
             row.sink.start(row.observation, info, seed=reset_seed, options=options)
-        except ConfigError:
+        except _PASSED:
             raise
-        except Exception as exc:
+        except BaseException as exc:
             raise _named(exc, [row]) from exc
         return True
 
@@ -146,9 +150,9 @@ def _lockstep(
                 raise InvalidEpisodeError(
                     f"it gave {len(actions)} actions for {len(active)} environments"
                 )
-        except ConfigError:
+        except _PASSED:
             raise
-        except Exception as exc:
+        except BaseException as exc:
             at = [exc.row] if isinstance(exc, RowError) else active
             raise _named(exc, [rows[i] for i in at], "the policy failed at ") from exc
         ended = []
@@ -159,9 +163,9 @@ def _lockstep(
                 if _step(row, action):
                     finished[row.episode] = row.sink.finish(row.episode)
                     ended.append(index)
-        except ConfigError:
+        except _PASSED:
             raise
-        except Exception as exc:
+        except BaseException as exc:
             raise _named(exc, [row]) from exc
         on_step(len(active))
         while next_due in finished:
@@ -187,7 +191,7 @@ def _step(row: _Row, action: Any) -> bool:
     return bool(terminated or truncated)
 
 
-def _named(exc: Exception, rows: Sequence[_Row], who: str = "") -> Exception:
+def _named(exc: BaseException, rows: Sequence[_Row], who: str = "") -> Exception:
     """``exc`` with what ran, its episode and its step."""
     where = "; ".join(f"episode {row.episode}, step {row.n_steps}" for row in rows)
     text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"

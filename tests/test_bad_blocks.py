@@ -102,7 +102,9 @@ REASONS = {
     "wrong shape": r"episode 17, step 2: .*\(2,\)",
     "NaN observation": "episode 17, step 2: observations is NaN; the environment returned",
     "NaN reward": "episode 17, step 2: rewards is NaN",
-    "exits": r"the policy or the environment called sys.exit\(2\)",
+    "exits": "episode 17, step 2: SystemExit: 2",
+    "panics": "episode 17, step 2: Panic: index out of bounds",
+    "long": r"episode 17, step 2: RuntimeError: x{900,990}\.\.\.",
     "dies": "its process died",
     "hangs": r"it did not end within 3 s \(engine.block_timeout_s\), episode 17 or one beside it",
 }
@@ -126,7 +128,7 @@ def test_what_fails_in_an_episode_is_named_retried_and_costs_nothing_else(kind, 
     assert created(tmp_path / "skipping").total_episodes == 15
 
 
-@pytest.mark.parametrize("kind", ["raises", "NaN reward", "dies"])
+@pytest.mark.parametrize("kind", ["raises", "panics", "NaN reward", "dies"])
 def test_trouble_that_passes_leaves_no_trace_in_the_dataset(kind, tmp_path):
     kwargs = {"kind": kind, "episode": 7, "seed": 4, "times": 1, "log": str(tmp_path / "log")}
     _, told = run(tmp_path / "bad", kwargs, "processes", seed=4)

@@ -8,11 +8,13 @@ import threading
 
 import pytest
 
-from minari_pipe.pipeline.stopping import INTERRUPTED, Stopped, run_stoppable
+from minari_pipe.errors import Stopped
+from minari_pipe.pipeline.stopping import INTERRUPTED, run_stoppable
 
 START = """
 import os, signal, sys, threading, time, weakref
-from minari_pipe.pipeline.stopping import Stopped, run_stoppable, stop_on_signals, stoppable
+from minari_pipe.errors import Stopped
+from minari_pipe.pipeline.stopping import run_stoppable, stop_on_signals, stoppable
 for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     signal.signal(signum, signal.SIG_DFL)  # whatever the shell that runs the tests ignores
 def tell(signum=signal.SIGTERM):

@@ -13,6 +13,10 @@ import numpy as np
 from minari_pipe.rollout import episode_seed
 
 
+class Panic(BaseException):
+    """What Rust raises in Python: no ``Exception``."""
+
+
 class Trouble(gym.Env):
     """Observes the step index; in episode ``episode`` of ``seed`` there is ``kind`` of trouble.
 
@@ -47,6 +51,10 @@ class Trouble(gym.Env):
         if self.is_bad and self.t == 3:
             if self.kind == "raises":
                 raise RuntimeError("no battery")
+            if self.kind == "long":
+                raise RuntimeError("x" * 1_000_000)
+            if self.kind == "panics":
+                raise Panic("index out of bounds")
             if self.kind == "hangs":
                 time.sleep(600)
             if self.kind == "wrong shape":

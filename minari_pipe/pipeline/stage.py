@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 
 import yaml
 
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.blocks import sync_to_disk
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
-from minari_pipe.pipeline.stopping import Stopped, stop_on_signals
+from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.swap import copy_tree
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.versions import other_version
@@ -177,7 +177,9 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
             Path(tempfile.tempdir).mkdir(parents=True)
             body(run)
         return 0
-    except (Exception, SystemExit) as exc:
+    except Stopped:
+        raise
+    except BaseException as exc:  # what Rust raises is no Exception
         if debug:
             raise
         _tell_error(stage, told(exc))

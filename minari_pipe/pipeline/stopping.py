@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from minari_pipe.errors import Stopped
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = "stopped; finished work is kept, the same command goes on"
 
@@ -28,14 +30,6 @@ _SECONDS_TO_STOP = 10.0
 
 _SECONDS_TO_UNWIND = 4.0
 """After that a repeated signal, or the driver itself, does not wait for Python code to return."""
-
-
-class Stopped(BaseException):
-    """The user or the system asked this process to stop."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.exit_code = 128 + signum
 
 
 def stop_on_signals(last_words: str = "") -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from minari_pipe.errors import (
     ConfigError,
     MissingDependencyError,
+    Stopped,
     TrustError,
     UnsupportedSpaceError,
 )
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
 _SECONDS_BETWEEN_TALLIES = 0.2
+_LONGEST_REASON = 1000
+"""Characters of what is told of a failure, and written to the metadata of a block left out."""
 _TALLY = struct.Struct("<qqd")
 
 
@@ -233,10 +236,15 @@ class BlockCall:
             )
             counts = (tally.n_episodes, tally.n_steps, tally.return_sum)
             return Outcome(value=record, counts=counts)
-        except (Exception, SystemExit) as exc:
+        except Stopped:
+            raise
+        except BaseException as exc:  # what Rust raises is no Exception
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc(file=sys.stderr)
-            return Outcome(error=" ".join(told(exc).split()), final=_is_final(exc))
+            text = " ".join(told(exc).split())
+            if len(text) > _LONGEST_REASON:
+                text = f"{text[:_LONGEST_REASON]}..."
+            return Outcome(error=text, final=_is_final(exc))
         finally:
             tally.close()
 
