@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,6 +242,19 @@ def test_the_number_of_workers_and_their_order_change_no_byte(n_workers, checkpo
     with make_engine({**SETTINGS, "name": "processes", "n_workers": n_workers}) as engine:
         found.add(made_by(engine, tmp_path / "processes", *cell, checkpoints[cell]))
     assert len(found) == 1
+
+
+def test_a_pool_that_is_closed_leaves_no_thread(tmp_path):
+    """Which would still use its pipes while the interpreter ends, and tell of it."""
+    before = set(threading.enumerate())
+    with make_engine({**SETTINGS, "name": "processes"}) as engine:
+        engine.submit(1, call(tmp_path, Text("a"), 0))
+        outcomes(engine, 1)
+        engine.submit(2, call(tmp_path, Text("b", "dies"), 1))
+        outcomes(engine, 1)
+        engine.submit(3, call(tmp_path, Text("c", "hangs"), 2))
+        engine.submit(4, call(tmp_path, Text("d"), 3))  # whose process may not have begun
+    assert set(threading.enumerate()) == before
 
 
 # --- what can be wrong with an engine

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -105,7 +105,10 @@ class _Worker:
         here = (identity(psutil.Process()), os.getcwd(), {**os.environ, **ONE_THREAD})
         self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=here)
         with _for_children():
-            self._pid: Future[int] = self._pool.submit(os.getpid)
+            self._pool.submit(os.getpid)  # starts the process
+        # Known at once, so that one that has not begun yet can be ended as well: its call may
+        # already lie in its queue, and would be run to its end.
+        (self._process,) = self._pool._processes.values()
         self.future: Future[Outcome] = Future()
 
     def run(self, call: Call) -> None:
@@ -114,10 +117,10 @@ class _Worker:
 
     def end(self) -> None:
         """Kill the process and all that it started."""
-        with suppress(concurrent.futures.CancelledError, BrokenProcessPool, TimeoutError):
-            end_tree(self._pid.result(timeout=0))
-        # One that has not said its number yet ends when its pool is gone.
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._process.pid and self._process.is_alive():  # else it may be another's by now
+            end_tree(self._process.pid)
+        # Waits for the pool's thread, which the end of the interpreter would trip over.
+        self._pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
