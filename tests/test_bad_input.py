@@ -270,6 +270,22 @@ ROWS = {
         [BASE, "ref_scores.expert=null", "ref_scores.ref_max_score=null"],
         "no ref_scores.expert and no ref_scores.ref_max_score",
     ),
+    "a cluster of this machine that listens everywhere": (
+        [BASE, "engine=ray", "engine.address=local"],
+        "engine.address is 'local'; expected auto, HOST:PORT or ray://HOST:PORT",
+    ),
+    "no address": (
+        [BASE, "engine=ray", "engine.address=''"],
+        "engine.address is ''; expected auto",
+    ),
+    "a return between nothing": (
+        [BASE, "collect.until={min_return: 9.0, max_return: 1.0, n_episodes: 3}"],
+        "no return is between collect.until.min_return=9.0 and collect.until.max_return=1.0",
+    ),
+    "a return that is no number": (
+        [BASE, "collect.until.min_return=nan", "collect.keep=matching"],
+        "collect.until.min_return is nan; expected a number",
+    ),
     "unknown flag": ([BASE, "--foo"], "unrecognized arguments: --foo; --help"),
     "a flag without its value": ([BASE, "--trust"], "--trust: expected one argument"),
     "other configs": ([BASE, "--config-dir=."], "--config-dir cannot be used here"),

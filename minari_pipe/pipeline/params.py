@@ -486,6 +486,15 @@ def _check_collect(collect: dict[str, Any]) -> None:
             f"collect.until.{conditions[0]} decides nothing alone; set collect.until.n_episodes, "
             f"to collect until so many match, or collect.keep=matching"
         )
+    low, high = until["min_return"], until["max_return"]
+    for key, value in (("min_return", low), ("max_return", high)):
+        if value is not None and math.isnan(value):
+            raise ConfigError(f"collect.until.{key} is nan; expected a number")
+    if low is not None and high is not None and low > high:
+        raise ConfigError(
+            f"no return is between collect.until.min_return={low} and "
+            f"collect.until.max_return={high}; exchange them"
+        )
     if until["n_episodes"] is not None and collect["n_steps"] is not None:
         raise ConfigError(
             "collect.n_steps and collect.until.n_episodes are both given; keep one, e.g. "
@@ -505,3 +514,9 @@ def _check_engine(engine: dict[str, Any]) -> None:
     for key in ("address", "storage"):
         if engine[key] is not None and engine["name"] != "ray":
             raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine['name']}")
+    # By these Ray would start on this machine itself, and listen on every interface.
+    if engine["address"] is not None and engine["address"].strip() in ("", "local"):
+        raise ConfigError(
+            f"engine.address is {engine['address']!r}; expected auto, HOST:PORT or "
+            f"ray://HOST:PORT; leave it out to use this machine alone"
+        )

@@ -6,18 +6,20 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
 from typing import Any
 
-from minari_pipe.errors import ConfigError, MinariPipeError, MissingDependencyError
+from minari_pipe.errors import ConfigError, MinariPipeError, MissingDependencyError, Stopped
 from minari_pipe.fetch import MIRROR_VARIABLE
 from minari_pipe.pipeline.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.engines.processes import DIED, ONE_THREAD
 from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE, check_address
 
 _STORE_BYTES = 100 * 2**20  # Ray's own share of the memory; calls and records need next to nothing
+_SECONDS_TO_CONNECT = 10.0
 _SECONDS_WITHOUT_NODES = 30.0
 _LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -59,8 +61,10 @@ class RayEngine(Engine):
                 self.n_workers = settings["n_workers"] or max(1, self._n_processors())
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)
-        except BaseException:
+        except BaseException as exc:
             self._stop()
+            if isinstance(exc, SystemExit):  # how Ray answers SIGTERM while it starts
+                raise Stopped(signal.SIGTERM) from exc
             raise
         self._run = self._ray.remote(num_cpus=1, max_retries=0, runtime_env=_worker_env())(_run)
         self._refs: dict[Any, int] = {}
@@ -92,6 +96,10 @@ class RayEngine(Engine):
                 self._check_nodes()
         except (ConnectionError, RayError) as exc:
             raise MinariPipeError(f"the Ray cluster is lost: {_one_line(exc)}") from exc
+        except SystemError as exc:  # what Cython makes of an exception that a signal raises
+            if isinstance(exc.__cause__, Stopped):
+                raise exc.__cause__ from None
+            raise
         return found
 
     def _check_nodes(self) -> None:
@@ -202,12 +210,30 @@ def _connect(ray: Any, address: str) -> None:
         if address.startswith("ray://"):
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
         else:
+            os.environ.setdefault(
+                "RAY_gcs_server_port_wait_time_s", "1"
+            )  # one attempt, of a minute
+            _knock(address)
             ray.init(address, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as exc:
         raise ConfigError(
-            f"no Ray cluster at engine.address={address!r}: {_one_line(exc)} Start one with "
-            f"`ray start --head`, or leave engine.address out to use this machine alone"
+            f"no Ray cluster at engine.address={address!r}: {_one_line(exc).rstrip('.')}. Start "
+            f"one with `ray start --head`, or leave engine.address out to use this machine alone"
         ) from exc
+
+
+def _knock(address: str) -> None:
+    """Connect to a cluster and say nothing: Ray itself tries for long where nobody answers.
+
+    Raises:
+        OSError: nobody does.
+    """
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    found = canonicalize_bootstrap_address_or_die(address) if address == "auto" else address
+    host, _, port = found.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_CONNECT).close()
 
 
 def _one_line(exc: BaseException) -> str:
