@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import run_lockstep
 
@@ -65,7 +67,9 @@ class _Counter:
         truncated: Any,
         info: dict,
     ) -> None:
-        self._return += float(reward)
+        if not math.isfinite(reward := float(reward)):
+            raise InvalidEpisodeError(f"the environment returned the reward {reward}")
+        self._return += reward
         self._n_steps += 1
         if info:
             self._success = succeeded(info, self._success)
@@ -80,7 +84,7 @@ class _Counter:
 def evaluate(
     make_env: Callable[[], gym.Env],
     policy: Policy,
-    episodes: Iterable[int],
+    episodes: Collection[int],
     *,
     seed: int,
     n_envs: int = 8,

@@ -8,7 +8,7 @@ it, on what ran before, or on how the episodes are divided into blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -77,7 +77,7 @@ def run_lockstep(
     make_env: Callable[[], gym.Env],
     make_sink: Callable[[gym.Env], EpisodeSink[T]],
     policy: Policy,
-    episodes: Iterable[int],
+    episodes: Collection[int],
     *,
     seed: int,
     n_envs: int,
@@ -106,7 +106,7 @@ def run_lockstep(
             rows.append(_Row(env, env.action_space, make_sink(env)))
             require_time_limit(env)
         policy.bind([row.env for row in rows])
-        yield from _lockstep(rows, policy, list(episodes), seed, on_step)
+        yield from _lockstep(rows, policy, episodes, seed, on_step)
     finally:
         for row in rows:
             row.env.close()
@@ -115,7 +115,7 @@ def run_lockstep(
 def _lockstep(
     rows: list[_Row[T]],
     policy: Policy,
-    episodes: list[int],
+    episodes: Collection[int],
     seed: int,
     on_step: Callable[[int], None],
 ) -> Iterator[T]:
@@ -321,7 +321,7 @@ class _StateRecorder(_Recorder):
 def run_episodes(
     make_env: Callable[[], gym.Env],
     policy: Policy,
-    episodes: Iterable[int],
+    episodes: Collection[int],
     *,
     seed: int,
     n_envs: int = 1,

@@ -102,6 +102,8 @@ REASONS = {
     "wrong shape": r"episode 17, step 2: .*\(2,\)",
     "NaN observation": "episode 17, step 2: observations is NaN; the environment returned",
     "NaN reward": "episode 17, step 2: rewards is NaN",
+    "infinite observation": r"episode 17, step 2: observations is infinite; .* \[inf\]",
+    "infinite reward": "episode 17, step 2: rewards is infinite; the environment returned -inf",
     "exits": "episode 17, step 2: SystemExit: 2",
     "panics": "episode 17, step 2: Panic: index out of bounds",
     "long": r"episode 17, step 2: RuntimeError: x{900,990}\.\.\.",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from minari_pipe.errors import MinariPipeError
 from minari_pipe.evaluation import EpisodeResult
 from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import PolicyConfig
@@ -77,6 +78,20 @@ def test_the_episodes_of_several_processes_are_those_of_one(tmp_path):
     one = ShuffledEngine(1, 0)
     assert found == measured(tmp_path / "one", one, "CartPole-v1", n_episodes=60)
     assert len(found) == 60
+
+
+@pytest.mark.parametrize(("kind", "reward"), [("NaN reward", "nan"), ("infinite reward", "-inf")])
+def test_a_reward_that_is_no_number_is_named_with_its_episode(kind, reward, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "tests")
+    env = {
+        "id": "tests.trouble_env:Trouble-v0",
+        "kwargs": {"kind": kind, "episode": 30, "seed": 3},
+        "wrappers": [],
+    }
+    how = Measurement(n_episodes=60, max_stderr=None, seed=3, n_envs=4)
+    message = f"block 1: episode 30, step 2: the environment returned the reward {reward}"
+    with pytest.raises(MinariPipeError, match=message):
+        measure(env, RANDOM, how, scheduler(tmp_path, ShuffledEngine(1, 0)), Told())
 
 
 CONFIG = """\

@@ -90,6 +90,12 @@ def test_an_episode_without_actions_left_is_truncated_there():
         assert episode.options == {"length": 40}
 
 
+def test_a_block_that_may_have_any_number_of_episodes_costs_no_memory_for_them():
+    """Where steps or matches say when to stop, ``block_episodes`` is but an upper limit."""
+    found = run_episodes(make_env, RandomPolicy(), range(10**12), seed=0, n_envs=2)
+    assert [buffer.id for buffer in itertools.islice(found, 3)] == [0, 1, 2]
+
+
 def test_seeds_of_episodes_differ_and_do_not_depend_on_the_count():
     seeds = [episode_seed(0, e)[0] for e in range(1000)]
     assert len(set(seeds)) == 1000

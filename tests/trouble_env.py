@@ -63,6 +63,10 @@ class Trouble(gym.Env):
                 observation = np.array([np.nan])
             if self.kind == "NaN reward":
                 reward = float("nan")
+            if self.kind == "infinite observation":
+                observation = np.array([np.inf])
+            if self.kind == "infinite reward":
+                reward = -float("inf")
             if self.kind == "exits":
                 raise SystemExit(2)
             if self.kind == "dies":

@@ -130,7 +130,8 @@ def dump_record(record: dict[str, Any]) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     """A whole record without its seal, or ``None``."""
     try:
-        return parse_record(read_json(path))
+        # Of a pipe there would be no end.
+        return parse_record(read_json(path)) if path.is_file() else None
     except (OSError, ValueError):
         return None
 

@@ -202,7 +202,7 @@ class _Sink:
 
 
 def _check_values(number: int, buffer: EpisodeBuffer) -> None:
-    """Refuse NaN: no environment means it, and everything learned from it would be NaN.
+    """Refuse NaN and infinity: what is learned from them is NaN, and ``validate`` takes neither.
 
     Raises:
         InvalidEpisodeError: names the first step.
@@ -211,13 +211,15 @@ def _check_values(number: int, buffer: EpisodeBuffer) -> None:
     for path, leaf in leaves(found):
         if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "fc":
             continue
-        # A sum is NaN where a value is, and costs no array of flags.
-        if np.isnan(leaf.sum()) and (bad := np.isnan(leaf)).any():
-            row = int(np.argwhere(bad)[0][0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = leaf.sum()  # costs no array of flags; of finite numbers it may be infinite
+        if not np.isfinite(total) and (bad := ~np.isfinite(leaf)).any():
+            row, *within = np.argwhere(bad)[0]
             step = row - 1 if path[0] == "observations" else row
             where = "reset" if step < 0 else f"step {step}"
             name = ".".join(map(str, path))
+            what = "NaN" if np.isnan(leaf[(row, *within)]) else "infinite"
             raise InvalidEpisodeError(
-                f"episode {number}, {where}: {name} is NaN; the environment returned "
+                f"episode {number}, {where}: {name} is {what}; the environment returned "
                 f"{np.array2string(leaf[row], threshold=10)}"
             )
