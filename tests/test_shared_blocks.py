@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from minari_pipe.pipeline.engines.base import Engine
 from minari_pipe.pipeline.engines.local import LocalEngine
 from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
-from minari_pipe.pipeline.work import Place
+from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests import ray_clusters  # noqa: F401 - one token for all of Ray here
 from tests.engine_works import ShuffledEngine, Text
@@ -201,3 +203,26 @@ def test_a_worker_that_cannot_reach_the_storage_names_it(tmp_path):
     )
     with pytest.raises(MinariPipeError, match="engine.storage='file:///proc/nowhere'"):
         list(scheduler.records([Text("a")]))
+
+
+@pytest.mark.parametrize("plant", ["a link", "a folder of another user"])
+def test_a_worker_takes_no_files_from_a_folder_of_somebody_else(plant, tmp_path, monkeypatch):
+    """All users of a machine write to its folder for temporary files."""
+    shared = SharedBlocks(f"file://{tmp_path}/shared", ".txt")
+    (tmp_path / "weights").write_text("weights")
+    files = (("checkpoint", shared.offer(tmp_path / "weights")),)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "elsewhere").mkdir()
+    folder = tmp_path / "tmp" / f"minari_pipe-files-{os.getuid()}"
+    folder.parent.mkdir()
+    if plant == "a link":
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif os.getuid() == 0:
+        folder.mkdir()
+        os.chown(folder, 12345, -1)
+    else:
+        pytest.skip("only root makes folders of others")
+    outcome = BlockCall(shared, 0, "key", Text("a"), "0", Place(tmp_path, files))()
+    assert outcome.final
+    assert "is not a folder of this user; remove it" in str(outcome.error)
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -139,7 +139,8 @@ class Engine:
     max_failures: int = 100
     """Failed attempts at all blocks together, after which the run fails."""
     block_timeout_s: Optional[float] = None
-    """Seconds that an attempt at a block may take."""
+    """Seconds that an attempt at a block may take; with ``storage``, from when the cluster has it,
+    which may let it wait."""
     address: Optional[str] = None
     """``ray``: the cluster, HOST:PORT or ray://HOST:PORT; one of this machine alone if not given.
     Heeded only on the command line, since a config may come from a stranger."""

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import platform
+import stat
 import struct
 import sys
 import tempfile
@@ -223,8 +224,7 @@ class BlockCall:
             place = self.place
             place.check()
             if isinstance(self.store, SharedBlocks):
-                folder = Path(tempfile.gettempdir()) / "minari_pipe-files"
-                place = place.with_files_in(folder, self.store)
+                place = place.with_files_in(_own_folder(), self.store)
             record = self.store.make(
                 self.index,
                 self.key,
@@ -247,6 +247,20 @@ class BlockCall:
             return Outcome(error=text, final=_is_final(exc))
         finally:
             tally.close()
+
+
+def _own_folder() -> Path:
+    """Where a worker keeps the files that it fetched: no other user of its machine writes there.
+
+    Raises:
+        TrustError: another one does.
+    """
+    folder = Path(tempfile.gettempdir()) / f"minari_pipe-files-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
+        raise TrustError(f"{folder} on {platform.node()} is not a folder of this user; remove it")
+    return folder
 
 
 def _is_final(exc: BaseException) -> bool:
