@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -255,6 +258,22 @@ def test_a_pool_that_is_closed_leaves_no_thread(tmp_path):
         engine.submit(3, call(tmp_path, Text("c", "hangs"), 2))
         engine.submit(4, call(tmp_path, Text("d"), 3))  # whose process may not have begun
     assert set(threading.enumerate()) == before
+
+
+def test_ray_on_this_machine_writes_nothing_to_the_home(tmp_path):
+    """To which a job of a cluster may not write at all."""
+    start = f"from minari_pipe.pipeline.engines import make_engine; make_engine({SETTINGS}).close()"
+    variables = {k: v for k, v in os.environ.items() if k != "RAY_AUTH_TOKEN"}
+    done = subprocess.run(
+        [sys.executable, "-c", start.replace("'local'", "'ray'")],
+        env={**variables, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- what can be wrong with an engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import secrets
 import signal
 import socket
 import tempfile
@@ -171,6 +172,8 @@ def _start(ray: Any, n_workers: int, folder: str) -> None:
     """
     from ray._private import ray_constants
 
+    # Of this run alone; else Ray keeps one in the user's home, which a job may not write to.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     before = os.environ.get(_LOCAL_ONLY)
     os.environ[_LOCAL_ONLY] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
