@@ -229,6 +229,37 @@ def test_too_few_matches_are_refused_with_both_numbers(tmp_path):
         run(tmp_path / "none", {}, until=Until(min_return=99.0), keep="matching", seed=4)
 
 
+def test_a_condition_that_no_episode_meets_is_told_while_there_is_no_other_end(
+    tmp_path, monkeypatch
+):
+    told = Told()
+    monkeypatch.setattr("tests.test_bad_blocks.Told", lambda: told)
+    endless = {"n_episodes": None, "until": Until(n_episodes=1, min_return=6.0)}
+    kwargs = {"kind": "raises", "episode": 2100, "seed": 0}
+    with pytest.raises(MinariPipeError, match="episode 2100"):
+        run(tmp_path, kwargs, block_episodes=500, **endless)
+    assert told.lines[:-1] == [
+        "warning: none of the first 1000 episodes matches collect.until; collect.n_episodes sets "
+        "how many are tried at most"
+    ]
+
+
+DAMAGED = [
+    "{}",
+    '{"skipped": 3}',
+    '{"skipped": [3]}',
+    '{"skipped": [{"block": "x", "reason": ""}]}',
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_list_of_blocks_left_out_is_one_clear_line(text, tmp_path):
+    listed = tmp_path / "skipped.json"
+    listed.write_text(json.dumps({"key": "key", **json.loads(text)}))
+    with pytest.raises(ConfigError, match=r"skipped.json is damaged: .*; restore it from git, or"):
+        skipped_before(listed, "key")
+
+
 def test_a_success_that_no_environment_tells_of_is_refused(tmp_path):
     out = tmp_path / "out"
     out.mkdir()

@@ -26,6 +26,8 @@ from minari_pipe.rollout import require_time_limit
 from minari_pipe.spaces import serialize_space
 
 SUFFIX = ".npz"
+_WITHOUT_MATCH = 1000
+"""After so many episodes it is told that none matches, where nothing else ends the collection."""
 HOW_MUCH = ("n_episodes", "n_steps", "exact", "until", "keep", "on_error")
 """Keys of ``collect`` on which a block's bytes do not depend, but through its own parameters."""
 
@@ -101,6 +103,12 @@ def collect(
                 continue
             n = taken.take(record)
             progress.finished(record["episodes"][:n], taken.count)
+            is_due = taken.n_collected - n < _WITHOUT_MATCH <= taken.n_collected
+            if is_due and n_episodes is None and collection.until and not taken.count.n_matching:
+                progress.warn(
+                    f"none of the first {_WITHOUT_MATCH} episodes matches collect.until; "
+                    f"collect.n_episodes sets how many are tried at most"
+                )
             name = str(record["block"])
             copy_file(scheduler.store.folder / name, out / name)
             if collection.stop.is_met(taken.count):
@@ -124,9 +132,9 @@ class _Taken:
     count: Count = field(default_factory=Count)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     processors: set[str] = field(default_factory=set)
+    n_collected: int = 0
     _blocks: list[dict[str, Any]] = field(default_factory=list)
     _reports: list[dict[str, Any]] = field(default_factory=list)
-    _n_collected: int = 0
     _last: int = 0
 
     def take(self, record: dict[str, Any]) -> int:
@@ -142,7 +150,7 @@ class _Taken:
                     self._reports.append(episode["report"])
             if self.collection.stop.is_met(self.count):
                 break
-        self._n_collected += n
+        self.n_collected += n
         self.processors.add(str(record["processor"]))
         self._blocks.append({"name": record["block"], "n_episodes": n_kept})
         return n
@@ -154,7 +162,7 @@ class _Taken:
             ConfigError: it is less than was asked for.
         """
         collection, count = self.collection, self.count
-        found = f"the policy's {self._n_collected} episodes"
+        found = f"the policy's {self.n_collected} episodes"
         if collection.n_steps is not None and count.n_steps < collection.n_steps:
             raise ConfigError(
                 f"collect.n_steps is {collection.n_steps}, {found} have {count.n_steps} steps"
@@ -177,7 +185,7 @@ class _Taken:
             "cut_last_episode_to": cut_to,
             "total_episodes": count.n_kept,
             "total_steps": count.n_steps - (cut if cut_to is not None else 0),
-            "n_collected": self._n_collected,
+            "n_collected": self.n_collected,
             "skipped": self.skipped,
             "reports": self._reports,
         }
@@ -243,13 +251,22 @@ def skipped_before(path: Path, key: str) -> dict[int, str]:
     Args:
         path: the file that :func:`main` wrote, committed with the pipeline.
         key: of the collection; a list of another one says nothing of this.
+
+    Raises:
+        ConfigError: the file is damaged.
     """
     if not path.is_file():
         return {}
     found = read_json(path)
     if not isinstance(found, dict) or found.get("key") != key:
         return {}
-    return {int(entry["block"]): str(entry["reason"]) for entry in found["skipped"]}
+    try:
+        return {int(entry["block"]): str(entry["reason"]) for entry in found["skipped"]}
+    except (LookupError, TypeError, ValueError) as exc:
+        raise ConfigError(
+            f"{path} is damaged: expected a list 'skipped' of blocks with their reasons; "
+            f"restore it from git, or remove it"
+        ) from exc
 
 
 def main(run: StageRun) -> None:
