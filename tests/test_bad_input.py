@@ -211,6 +211,13 @@ ROWS = {
     "nothing to collect": ([BASE, "collect.n_episodes=null"], "set collect.n_episodes or .n_steps"),
     "both limits": ([BASE, "collect.n_steps=9"], "are both given"),
     "exact without steps": ([BASE, "collect.exact=true"], "needs collect.n_steps"),
+    "exact and matching": (
+        [
+            *(BASE, "collect.exact=true", "collect.n_steps=9", "collect.n_episodes=null"),
+            *("collect.keep=matching", "collect.until.min_return=1"),
+        ],
+        "collect.exact=true cuts the last episode, which may match no more",
+    ),
     "no episodes": ([BASE, "collect.n_episodes=0"], "collect.n_episodes is 0; expected at least 1"),
     "unknown engine": (
         [BASE, "engine=proceses"],

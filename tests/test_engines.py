@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import multiprocessing.forkserver
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +28,7 @@ from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import PolicyConfig
 from minari_pipe.pipeline.engines import ENGINES, make_engine
 from minari_pipe.pipeline.engines.base import Engine
+from minari_pipe.pipeline.engines.processes import DIED
 from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
@@ -106,6 +109,19 @@ def test_a_process_that_dies_takes_no_other_call_with_it(engine, tmp_path):
     assert "died" in found[1].error
     engine.submit(3, call(tmp_path, Text("a", "dies"), 0))
     assert outcomes(engine, 1)[3].value["text"] == "a"
+
+
+def test_a_kill_of_the_process_that_workers_are_forked_from_costs_their_calls_only(tmp_path):
+    with make_engine({**SETTINGS, "name": "processes"}) as engine:
+        engine.submit(0, call(tmp_path, Text("a"), 0))
+        assert outcomes(engine, 1)[0].error is None
+        server = multiprocessing.forkserver._forkserver
+        if server._forkserver_pid is None:
+            pytest.skip("workers are not forked here")
+        for ticket in range(1, 6):
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+            engine.submit(ticket, call(tmp_path, Text("a"), ticket))
+            assert outcomes(engine, 1)[ticket].error in (None, DIED)
 
 
 def test_a_call_that_hangs_can_be_cancelled_and_its_process_ends(engine, tmp_path):

@@ -52,11 +52,11 @@ class BlockStore:
         record = _read(record_path)
         if record is None:
             raise NotFinishedError("its record is damaged or not there")
-        if record["block"] != path.name or record["key"] != key:
+        if record.get("block") != path.name or record.get("key") != key:
             raise NotFinishedError("it is of another config")
         if not path.is_file():
             raise NotFinishedError("its file is gone")
-        if sha256_file(path) != record["sha256"]:
+        if sha256_file(path) != record.get("sha256"):
             raise NotFinishedError("its file is damaged")
         return record
 
@@ -92,7 +92,7 @@ class BlockStore:
         Raises:
             NotFinishedError: they are not what the record says.
         """
-        if sha256_file(file) != record["sha256"]:
+        if sha256_file(file) != record.get("sha256"):
             raise NotFinishedError("its file is damaged")
         sync_to_disk(file)
         os.replace(file, self.path(index))

@@ -464,6 +464,11 @@ def _check_collect(collect: dict[str, Any]) -> None:
         )
     if collect["exact"] and collect["n_steps"] is None:
         raise ConfigError("collect.exact=true needs collect.n_steps")
+    if collect["exact"] and collect["keep"] == "matching":
+        raise ConfigError(
+            "collect.exact=true cuts the last episode, which may match no more; leave it out with "
+            "collect.keep=matching"
+        )
     for key, choices in (("keep", ("all", "matching")), ("on_error", ("fail", "skip"))):
         if collect[key] not in choices:
             raise ConfigError(

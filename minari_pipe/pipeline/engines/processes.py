@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -37,6 +38,8 @@ ONE_THREAD = {
 _FORKS = sys.platform == "linux"
 _PRELOADED = ["minari_pipe.pipeline.work"]
 _PR_SET_PDEATHSIG = 1
+_SECONDS_TO_DIE = 0.5
+"""After that the system tells that a process which was killed has ended."""
 
 
 class ProcessesEngine(Engine):
@@ -57,14 +60,21 @@ class ProcessesEngine(Engine):
         self._busy: dict[int, _Worker] = {}
 
     def submit(self, ticket: int, call: Call) -> None:
-        worker = self._idle.pop() if self._idle else _Worker(self._context)
+        worker = self._idle.pop() if self._idle else self._start()
         self._busy[ticket] = worker
         try:
             worker.run(call)
         except BrokenProcessPool:  # it died while it had nothing to do
             worker.end()
-            self._busy[ticket] = worker = _Worker(self._context)
+            self._busy[ticket] = worker = self._start()
             worker.run(call)
+
+    def _start(self) -> _Worker:
+        try:
+            return _Worker(self._context)
+        except ConnectionError:  # what workers are forked from was killed; it is started again
+            time.sleep(_SECONDS_TO_DIE)
+            return _Worker(self._context)
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
         futures = {worker.future: ticket for ticket, worker in self._busy.items()}
