@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.pipeline.blocks import BlockStore
+from minari_pipe.pipeline.engines.base import Engine
 from minari_pipe.pipeline.engines.local import LocalEngine
+from minari_pipe.pipeline.progress import Progress
+from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.work import Place, Tally, Work
 
 
@@ -56,6 +60,30 @@ def _fail(trouble: str, root: Path) -> None:
         (root / "hanging").write_text(str(os.getpid()))
         time.sleep(600)
     raise AssertionError(trouble)
+
+
+class Told(Progress):
+    """Keeps the lines instead of printing them."""
+
+    def __init__(self, what: str = "test") -> None:
+        self.lines: list[str] = []
+        super().__init__(what, self.lines.append)
+
+
+def scheduler(folder: Path, engine: Engine, suffix: str = ".npz", **changes: Any) -> Scheduler:
+    """One whose blocks lie in ``folder/blocks``; nothing is tried again unless ``changes`` say."""
+    limits = {"max_retries": 0, "max_failures": 0, "block_timeout_s": None}
+    limits |= {name: changes.pop(name) for name in limits if name in changes}
+    return Scheduler(
+        engine,
+        BlockStore(folder / "blocks", suffix),
+        changes.pop("key", "key"),
+        Limits(**limits),
+        changes.pop("watcher", None) or Told(),
+        changes.pop("place", None) or Place(folder),
+        folder / "temporary",
+        **changes,
+    )
 
 
 class ShuffledEngine(LocalEngine):

@@ -27,9 +27,8 @@ from minari_pipe.pipeline.stages.collect import Collection, collect, skipped_bef
 from minari_pipe.pipeline.stages.create import create
 from minari_pipe.pipeline.work import Place
 from tests.conftest import FULL
-from tests.engine_works import ShuffledEngine
+from tests.engine_works import ShuffledEngine, Told, scheduler
 from tests.test_collect_create import DATASET
-from tests.test_scheduler import Told
 
 RANDOM = PolicyConfig({"_target_": "minari_pipe.policies.RandomPolicy"}, "policy")
 
@@ -61,14 +60,13 @@ def run(
             env={"id": "tests.trouble_env:Trouble-v0", "kwargs": kwargs, "wrappers": []},
             policy=RANDOM,
             collection=Collection(**{**options, **changes}),
-            scheduler=Scheduler(
+            scheduler=scheduler(
+                folder,
                 engine,
-                BlockStore(folder / "blocks", ".npz"),
-                "key",
-                Limits(max_retries=1, max_failures=9, block_timeout_s=timeout),
-                told,
-                Place(folder),
-                folder / "temporary",
+                max_retries=1,
+                max_failures=9,
+                block_timeout_s=timeout,
+                watcher=told,
                 skips=skips,
                 skipped_before=skipped,
             ),

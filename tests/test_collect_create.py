@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import PolicyConfig
 from minari_pipe.pipeline.engines.local import LocalEngine
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
-from minari_pipe.pipeline.work import Place
 from minari_pipe.policies.random import RandomPolicy
 from tests.conftest import FULL
+from tests.engine_works import Told, scheduler
 
 DATASET = {
     "id": "tests/steps-v0",
@@ -53,27 +50,19 @@ class Lengths(RandomPolicy):
         return {"steps": len(buffer), "findings": []}
 
 
-class Watcher(Progress):
-    """Keeps the lines instead of printing them."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        super().__init__("collect", self.lines.append)
-
-
 @pytest.fixture(autouse=True)
 def _trusted(monkeypatch):
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "tests")
 
 
-def run(folder: Path, n: int | None = None, **changes) -> tuple[dict, Watcher]:
+def run(folder: Path, n: int | None = None, **changes) -> tuple[dict, Told]:
     """Collect with :class:`Lengths` into ``folder/out``; its index, and what was told."""
     options = {"seed": 7, "block_episodes": 3, "n_envs": 2, "record_infos": True}
     out = folder / "out"
     out.mkdir(parents=True, exist_ok=True)
     for old in out.iterdir():
         old.unlink()
-    watcher = Watcher()
+    watcher = Told("collect")
     with LocalEngine({}) as engine:
         index = collect(
             env={"id": "StepIndex-v0", "kwargs": {}, "wrappers": []},
@@ -81,15 +70,7 @@ def run(folder: Path, n: int | None = None, **changes) -> tuple[dict, Watcher]:
                 {"_target_": "tests.test_collect_create.Lengths", "n": n}, "policy"
             ),
             collection=Collection(**{**options, **changes}),
-            scheduler=Scheduler(
-                engine,
-                BlockStore(folder / "blocks", ".npz"),
-                "key",
-                Limits(max_retries=0, max_failures=0, block_timeout_s=None),
-                watcher,
-                Place(folder),
-                folder / "temporary",
-            ),
+            scheduler=scheduler(folder, engine, watcher=watcher),
             out=out,
             files={},
             progress=watcher,

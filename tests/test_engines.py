@@ -29,16 +29,14 @@ from minari_pipe.pipeline.build import PolicyConfig
 from minari_pipe.pipeline.engines import ENGINES, make_engine
 from minari_pipe.pipeline.engines.base import Engine
 from minari_pipe.pipeline.engines.processes import DIED
-from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
 from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests.conftest import FULL
-from tests.engine_works import ShuffledEngine, Text
+from tests.engine_works import ShuffledEngine, Text, Told, scheduler
 from tests.ray_clusters import two_nodes
 from tests.test_collect_create import DATASET
-from tests.test_scheduler import Told
 
 SETTINGS: dict[str, Any] = {
     "name": "local",
@@ -214,15 +212,7 @@ def made_by(engine: Engine, folder: Path, name: str, policy: str, checkpoint: Pa
         env={"id": env_id, "kwargs": {"max_episode_steps": horizon}, "wrappers": []},
         policy=PolicyConfig(config, "policy"),
         collection=Collection(n_episodes=7, block_episodes=2, n_envs=3, seed=11),
-        scheduler=Scheduler(
-            engine,
-            BlockStore(folder / "blocks", ".npz"),
-            "key",
-            Limits(max_retries=0, max_failures=0, block_timeout_s=None),
-            told,
-            Place(folder),
-            folder / "temporary",
-        ),
+        scheduler=scheduler(folder, engine, watcher=told),
         out=folder / "episodes",
         files={},
         progress=told,

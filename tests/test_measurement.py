@@ -12,25 +12,15 @@ from hypothesis import strategies as st
 
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.evaluation import EpisodeResult
-from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import PolicyConfig
 from minari_pipe.pipeline.engines import make_engine
 from minari_pipe.pipeline.engines.base import Engine
-from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES, Measurement, measure
-from minari_pipe.pipeline.work import Place
 from tests.conftest import FULL
-from tests.engine_works import ShuffledEngine
-from tests.test_scheduler import Told
+from tests.engine_works import ShuffledEngine, Told, scheduler
 from tests.workspaces import make_workspace, minari_pipe, run_ok, validation
 
 RANDOM = PolicyConfig({"_target_": "minari_pipe.policies.RandomPolicy"}, "ref_scores.expert")
-
-
-def scheduler(folder: Path, engine: Engine) -> Scheduler:
-    limits = Limits(max_retries=0, max_failures=0, block_timeout_s=None)
-    store = BlockStore(folder / "blocks", ".json")
-    return Scheduler(engine, store, "key", limits, Told(), Place(folder), folder / "temporary")
 
 
 def measured(
@@ -39,7 +29,7 @@ def measured(
     """The results of a random policy."""
     how = {"n_episodes": None, "max_stderr": None, "seed": 3, "n_envs": 4, **how}
     env = {"id": env_id, "kwargs": {}, "wrappers": []}
-    return measure(env, RANDOM, Measurement(**how), scheduler(folder, engine), Told())
+    return measure(env, RANDOM, Measurement(**how), scheduler(folder, engine, ".json"), Told())
 
 
 def stderr(results: list[EpisodeResult]) -> float:

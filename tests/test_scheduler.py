@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
+from functools import partial
 
 import psutil
 import pytest
@@ -11,38 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.engines.base import Engine
 from minari_pipe.pipeline.engines.local import LocalEngine
 from minari_pipe.pipeline.engines.processes import ProcessesEngine
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.scheduler import Limits, Scheduler, Skipped
+from minari_pipe.pipeline.scheduler import Skipped
 from minari_pipe.pipeline.work import Place
-from tests.engine_works import ShuffledEngine, Text
+from tests.engine_works import ShuffledEngine, Text, Told
+from tests.engine_works import scheduler as any_scheduler
 from tests.interruption import wait_until
 
-
-class Told(Progress):
-    """Keeps the lines instead of printing them."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        super().__init__("test", self.lines.append)
-
-
-def scheduler(folder: Path, engine: Engine, **changes) -> Scheduler:
-    limits = {"max_retries": 1, "max_failures": 100, "block_timeout_s": None}
-    limits |= {name: changes.pop(name) for name in limits if name in changes}
-    return Scheduler(
-        engine,
-        BlockStore(folder / "blocks", ".txt"),
-        changes.pop("key", "key"),
-        Limits(**limits),
-        changes.pop("watcher", None) or Told(),
-        Place(folder),
-        folder / "temporary",
-        **changes,
-    )
+scheduler = partial(any_scheduler, suffix=".txt", max_retries=1, max_failures=100)
 
 
 @settings(deadline=None, max_examples=30, derandomize=True)

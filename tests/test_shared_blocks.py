@@ -20,14 +20,12 @@ from minari_pipe.pipeline.collection import CollectBlock, Stop, Until
 from minari_pipe.pipeline.engines import make_engine
 from minari_pipe.pipeline.engines.base import Engine
 from minari_pipe.pipeline.engines.local import LocalEngine
-from minari_pipe.pipeline.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests import ray_clusters  # noqa: F401 - one token for all of Ray here
-from tests.engine_works import ShuffledEngine, Text
+from tests.engine_works import ShuffledEngine, Text, scheduler
 from tests.object_store import s3_server
-from tests.test_scheduler import Told
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +56,7 @@ def write(path: Path) -> dict[str, Any]:
 
 
 def test_a_block_is_put_and_fetched_with_its_record(shared, tmp_path):
-    store = BlockStore(tmp_path / "local", ".txt")
+    store = BlockStore(tmp_path / "blocks", ".txt")
     assert shared.fetch(3, "key", store) is None
     record = shared.make(3, "key", write)
     assert shared.fetch(3, "key", store) == record == store.find(3, "key")
@@ -85,7 +83,7 @@ def test_an_upload_that_broke_off_counts_for_nothing(how, bucket, tmp_path):
         name = record if how == "record cut" else file
         data = files.cat_file(name)
         files.pipe_file(name, data[: len(data) // 2] if "cut" in how else data[::-1])
-    store = BlockStore(tmp_path / "local", ".txt")
+    store = BlockStore(tmp_path / "blocks", ".txt")
     if how == "no record":
         assert shared.fetch(0, "key", store) is None
     else:
@@ -103,25 +101,16 @@ def test_a_storage_that_is_not_there_is_one_line(bucket):
 
 
 def test_blocks_of_workers_that_outlived_their_driver_are_taken(shared, tmp_path):
-    def scheduler() -> Scheduler:
-        return Scheduler(
-            ShuffledEngine(2, 0),
-            BlockStore(tmp_path / "local", ".txt"),
-            "key",
-            Limits(max_retries=0, max_failures=0, block_timeout_s=None),
-            Told(),
-            Place(tmp_path),
-            tmp_path / "temporary",
-            shared,
-        )
+    def records() -> list[Any]:
+        made = scheduler(tmp_path, ShuffledEngine(2, 0), ".txt", shared=shared)
+        return list(made.records([Text(f"block {i}") for i in range(3)]))
 
-    works = [Text(f"block {i}") for i in range(3)]
-    first = list(scheduler().records(works))
-    (tmp_path / "local" / "block_00001.txt").unlink()
-    (tmp_path / "local" / "block_00001.json.record").unlink()
+    first = records()
+    (tmp_path / "blocks" / "block_00001.txt").unlink()
+    (tmp_path / "blocks" / "block_00001.json.record").unlink()
     key = first[1]["key"]
     shared.make(1, key, lambda path: {"text": str(path.write_text("block 1")), "pid": 0})
-    again = list(scheduler().records(works))
+    again = records()
     assert again[1]["pid"] == 0
     assert [r["sha256"] for r in again] == [r["sha256"] for r in first]
 
@@ -152,16 +141,8 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
             "deterministic": False,
         }
         files = (("checkpoint", shared.offer(checkpoint)),) if shared else ()
-        scheduler = Scheduler(
-            engine,
-            BlockStore(folder / "local", ".npz"),
-            "key",
-            Limits(max_retries=0, max_failures=0, block_timeout_s=None),
-            Told(),
-            Place(folder if shared is None else Path("/nowhere"), files),
-            folder / "temporary",
-            shared,
-        )
+        place = Place(folder if shared is None else Path("/nowhere"), files)
+        made = scheduler(folder, engine, place=place, shared=shared)
         works = [
             CollectBlock(
                 env={"id": "CartPole-v1", "kwargs": {}, "wrappers": []},
@@ -178,8 +159,8 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
             )
             for first in (0, 2, 4)
         ]
-        found = list(scheduler.records(works, ahead=3))
-        assert [sha256_file(folder / "local" / r["block"]) for r in found] == [
+        found = list(made.records(works, ahead=3))
+        assert [sha256_file(folder / "blocks" / r["block"]) for r in found] == [
             r["sha256"] for r in found
         ]
         return [r["sha256"] for r in found]
@@ -191,18 +172,10 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
 
 
 def test_a_worker_that_cannot_reach_the_storage_names_it(tmp_path):
-    scheduler = Scheduler(
-        ShuffledEngine(1, 0),
-        BlockStore(tmp_path / "local", ".txt"),
-        "key",
-        Limits(max_retries=0, max_failures=0, block_timeout_s=None),
-        Told(),
-        Place(tmp_path),
-        tmp_path / "temporary",
-        SharedBlocks("file:///proc/nowhere", ".txt"),
-    )
+    shared = SharedBlocks("file:///proc/nowhere", ".txt")
+    made = scheduler(tmp_path, ShuffledEngine(1, 0), ".txt", shared=shared)
     with pytest.raises(MinariPipeError, match="engine.storage='file:///proc/nowhere'"):
-        list(scheduler.records([Text("a")]))
+        list(made.records([Text("a")]))
 
 
 @pytest.mark.parametrize("plant", ["a link", "a folder of another user"])
