@@ -10,6 +10,7 @@ _GROUPS = (
     ("write", "Writing", "#2a78b8"),
     ("read", "Reading", "#1f9080"),
     ("collect", "Collecting: what it adds to a step", "#8e5aa8"),
+    ("act", "Collecting with a policy: environments in lockstep", "#b8742a"),
 )
 #: where names begin, in points from the axis
 _LEFT = -237
@@ -31,7 +32,8 @@ def draw(results: dict[str, Any], path: Path) -> str | None:
         from matplotlib.figure import Figure
     except ImportError:
         return "matplotlib is not installed; pip install 'minari_pipe[bench]'"
-    both = [record for record in results["cases"] if record["ratio"]]
+    groups = [group for group, _, _ in _GROUPS]
+    both = [r for r in results["cases"] if r["ratio"] and r["group"] in groups]
     # the table has the others
     records = [record for record in both if record["goal_ratio"]] or both
     if not records:

@@ -48,6 +48,11 @@ class Images(_Shown):
         super().__init__(np.kron(blocks, np.ones((1, 8, 8, 1), np.uint8)), 100)
 
 
+#: vectors for the pipeline, which makes environments by an id; its own time limit ends episodes
+VECTORS = f"{__name__}:Vectors-v0"
+gym.register("Vectors-v0", f"{__name__}:Vectors", kwargs={"length": 10**9}, max_episode_steps=1000)
+
+
 def make(name: str) -> gym.Env:
     """Make an environment by its name; ``vectors-1000`` has episodes of 1000 steps."""
     if name == "images":

@@ -11,8 +11,20 @@ from benchmarks.measure import shown
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 
-_COLUMNS = ("case", "size", "Minari", "here", "ratio", "limit", "goal", "reached")
-_TO_THE_LEFT = ("case", "size", "goal")
+#: headings, groups of cases and columns
+_TABLES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    (
+        "",
+        ("write", "read", "collect"),
+        ("case", "size", "Minari", "here", "ratio", "limit", "goal", "reached"),
+    ),
+    (
+        "At scale",
+        ("act", "scale"),
+        ("case", "size", "time", "Minari", "here", "ratio", "beside", "limit", "goal", "reached"),
+    ),
+)
+_TO_THE_LEFT = ("case", "size", "time", "goal")
 
 
 def row(record: dict[str, Any]) -> dict[str, str]:
@@ -25,15 +37,20 @@ def row(record: dict[str, Any]) -> dict[str, str]:
             return shown(value, unit)
         return "fails" if "raises" in record["skipped"].get(side, "") else ""
 
+    beside = record["beside"]
+    if record["of_beside"] is not None:
+        beside += f": {shown(record['beside_value'], unit)} ({times(record['of_beside'])})"
     limit = "" if record["limit"] is None else shown(max(record["limit"], 0.0), unit)
     if record["of_limit"] is not None:
         limit += f" ({share(record['of_limit'])})"
     return {
         "case": record["case"],
         "size": record["size"],
+        "time": "" if unit in ("MB", "%") else {"cpu": "CPU", "wall": "wall"}[record["clock"]],
         "Minari": figure("minari"),
         "here": figure("here"),
         "ratio": "" if record["ratio"] is None else times(record["ratio"]),
+        "beside": beside,
         "limit": limit,
         "goal": record["goal"],
         "reached": {True: "yes", False: "no", None: ""}[record["reached"]],
@@ -69,8 +86,10 @@ def share(part: float) -> str:
 def line(record: dict[str, Any]) -> str:
     """Return a case in one line."""
     cells = row(record)
-    text = f"{cells['case']}, {cells['size']}: Minari {cells['Minari']}, here {cells['here']}"
-    for name in ("ratio", "limit"):
+    text = f"{cells['case']}, {cells['size']}{', wall time' if cells['time'] == 'wall' else ''}: "
+    text += f"Minari {cells['Minari']}, " if cells["Minari"] else ""
+    text += f"here {cells['here']}"
+    for name in ("ratio", "beside", "limit"):
         text += f", {name} {cells[name]}" if cells[name] else ""
     if cells["goal"]:
         text += f" (goal {cells['goal']}: {cells['reached'] or 'not known'})"
@@ -80,30 +99,40 @@ def line(record: dict[str, Any]) -> str:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return all cases as a table in Markdown, aligned so that it can be read as it is."""
-    rows = [row(record) for record in results["cases"]]
-    widths = {name: max(len(name), *(len(cells[name]) for cells in rows)) for name in _COLUMNS}
+    """Return all cases as tables in Markdown, aligned so that they can be read as they are."""
+    parts = []
+    for heading, groups, columns in _TABLES:
+        rows = [row(record) for record in results["cases"] if record["group"] in groups]
+        if rows:
+            parts += [f"**{heading}**"] if heading else []
+            parts.append(_aligned(columns, rows))
+    notes = {
+        f"{record['case']}: {'Minari' if side == 'minari' else side} {reason}"
+        for record in results["cases"]
+        for side, reason in record["skipped"].items()
+    }
+    return "\n\n".join([*parts, *sorted(notes)])
+
+
+def _aligned(columns: tuple[str, ...], rows: list[dict[str, str]]) -> str:
+    widths = {name: max(len(name), *(len(cells[name]) for cells in rows)) for name in columns}
 
     def text(cells: dict[str, str]) -> str:
         aligned = (
             cells[name].ljust(widths[name])
             if name in _TO_THE_LEFT
             else cells[name].rjust(widths[name])
-            for name in _COLUMNS
+            for name in columns
         )
         return f"| {' | '.join(aligned)} |"
 
     rule = (
         "-" * (widths[name] + 2) if name in _TO_THE_LEFT else "-" * (widths[name] + 1) + ":"
-        for name in _COLUMNS
+        for name in columns
     )
-    notes = {
-        f"{record['case']}: {'Minari' if side == 'minari' else side} {reason}"
-        for record in results["cases"]
-        for side, reason in record["skipped"].items()
-    }
-    lines = [text({name: name for name in _COLUMNS}), f"|{'|'.join(rule)}|", *map(text, rows)]
-    return "\n".join([*lines, *(f"\n{note}" for note in sorted(notes))])
+    return "\n".join(
+        [text({name: name for name in columns}), f"|{'|'.join(rule)}|", *map(text, rows)]
+    )
 
 
 def headline(results: dict[str, Any]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 import minari_pipe
+from minari_pipe.trust import MODULES_VARIABLE
 
 #: the two that are compared, by the names that they have in results
 LIBRARIES: dict[str, ModuleType] = {"minari": minari, "here": minari_pipe}
@@ -31,6 +33,9 @@ _BUFFERS: dict[str, Callable[..., Any]] = {
     "minari": minari.data_collector.EpisodeBuffer,
     "here": minari_pipe.EpisodeBuffer,
 }
+
+#: what ends before the workplace goes
+ending = ExitStack()
 
 #: of AdroitHandDoor: 434 bytes for each step
 OBSERVATION, ACTION = 39, 28
@@ -209,24 +214,27 @@ def workplace(parent: Path | None = None) -> Iterator[Path]:
         parent: where to make it; None takes the temporary folder of the system, which has to be
             on a disk.
     """
+    multiprocessing.util.get_temp_dir()  # made now, as workers' sockets outlast the workplace
     with tempfile.TemporaryDirectory(prefix="minari-bench-", dir=parent) as name:
         places = {
-            "MINARI_DATASETS_PATH": "datasets",
-            "MINARI_PIPE_CACHE": "cache",
-            "XDG_CACHE_HOME": "caches",
-            "TMPDIR": "tmp",
+            "MINARI_DATASETS_PATH": Path(name, "datasets"),
+            "MINARI_PIPE_CACHE": Path(name, "cache"),
+            "XDG_CACHE_HOME": Path(name, "caches"),
+            "TMPDIR": Path(name, "tmp"),
         }
-        former = {variable: os.environ.get(variable) for variable in places}
-        for variable, place in places.items():
-            path = Path(name, place)
+        for path in places.values():
             path.mkdir()
-            os.environ[variable] = str(path)
+        # for the environments of the benchmark
+        given = {**{key: str(path) for key, path in places.items()}, MODULES_VARIABLE: "benchmarks"}
+        former = {variable: os.environ.get(variable) for variable in given}
+        os.environ.update(given)
         tempfile.tempdir = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about authors and permalinks
                 yield Path(name)
         finally:
+            ending.close()
             for variable, value in former.items():
                 if value is None:
                     del os.environ[variable]

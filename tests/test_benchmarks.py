@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import report
-from benchmarks.cases import all_cases, tiny_cases
-from benchmarks.measure import Case, Goal, Result, Seconds, Side, Skipped, When, measure
+from benchmarks import environments, report, slow
+from benchmarks.cases import acting, all_cases, scale, tiny_cases
+from benchmarks.measure import (
+    Case,
+    Goal,
+    Result,
+    Seconds,
+    Side,
+    Skipped,
+    Unit,
+    When,
+    measure,
+)
+from benchmarks.pipeline import Collected
 from benchmarks.work import workplace
 from tests.conftest import CHECKOUT
 
@@ -25,14 +39,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_both_sides_of_a_case_run_and_are_compared(results) -> None:
     for record in results["cases"]:
-        if record["group"] == "collect":
-            continue  # a difference
+        if record["group"] not in ("write", "read"):
+            continue  # a difference, or a rate
         assert record["minari"] > 0
         assert record["here"] > 0
         assert record["ratio"] == record["minari"] / record["here"]
     assert all(record["repeats"]["here"] for record in results["cases"])
     reached = [record["reached"] for record in results["cases"]]
-    assert reached == [False, None, None, None, None, True, True]
+    assert reached == [False, None, None, None, None, None, True, True]
 
 
 def test_nothing_stays_of_a_run(results, tmp_path, monkeypatch) -> None:
@@ -128,10 +142,135 @@ def test_overhead_is_the_median_difference_to_the_bare_run_of_the_same_round() -
     assert result.reached is False
 
 
+def test_rates_of_sides_with_other_numbers_of_steps_are_compared_by_the_clock_of_the_case() -> None:
+    case = Case(
+        "act", "x", "y", dict, Goal(beside=3), unit="steps/s", clock="wall", beside="one", steps=300
+    )
+    walls = {"here": 1.0, "beside": 1.0, "minari": 3.0, "limit": 0.5}
+    repeats = {side: [Seconds(9.0, wall)] for side, wall in walls.items()}
+    result = Result(case, repeats, {}, {"beside": 100})
+    assert (result.value("here"), result.value("beside")) == (300, 100)
+    assert (result.of_beside, result.ratio, result.of_limit) == (3, 3, 0.5)
+    assert (result.reached, result.goal_ratio) == (True, 3)
+    cells = report.row(result.record())
+    assert (cells["time"], cells["goal"]) == ("wall", "3× one")
+    assert (cells["beside"], cells["limit"]) == ("one: 100 steps/s (3.0×)", "600 steps/s (50%)")
+
+
+def test_the_cpu_time_of_processes_that_go_on_counts() -> None:
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(); input()"
+    running: list[subprocess.Popen] = []
+
+    def run() -> None:
+        pipe = subprocess.PIPE
+        running.append(subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe))
+        running[-1].stdout.readline()
+
+    case = Case("scale", "x", "y", lambda: {"here": Side(run, before=lambda: None)}, repeats=1)
+    (found,) = measure(case, seconds=0.0).repeats["here"]
+    for process in running:
+        process.communicate(b"\n")
+    assert 0.25 < found.cpu < 3
+
+
+SLOW = Collected(slow.ID, "random", length=5)
+NETWORK = Collected("HalfCheetah-v5", "sac", n_envs=2, length=4)
+SCALE: dict[str, dict[str, Any]] = {
+    "start": {"prepare": partial(scale.start, "processes", 1)},
+    "lockstep beside single predictions": {
+        "prepare": partial(acting.lockstep, NETWORK, single=True),
+        "beside": acting.SINGLE,
+    },
+    "one worker beside the environment alone": {
+        "prepare": partial(scale.side_by_side, "processes", 2, 1, SLOW, 1)
+    },
+    "two workers beside one": {
+        "prepare": partial(scale.side_by_side, "processes", 2, 2, SLOW, 2),
+        "beside": "one worker",
+    },
+    "the driver of processes": {"prepare": partial(scale.driver, "processes", 2, SLOW)},
+    "the driver in one process": {"prepare": partial(scale.driver, "local", 1, SLOW)},
+    "blocks": {"prepare": partial(scale.writing, Collected(environments.VECTORS, "random", 2, 9))},
+    "resume": {"prepare": partial(scale.resume, 3, 1000)},
+}
+UNITS: dict[str, Unit] = {"start": "s", "the driver": "%", "blocks": "µs/step", "resume": "MB/s"}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], list[Any]]:
+    """What came of the cases, and the workers that were there when they had run."""
+    cases = [
+        Case(
+            "scale",
+            name,
+            "tiny",
+            unit=next((unit for key, unit in UNITS.items() if key in name), "steps/s"),
+            clock="wall",
+            repeats=1,
+            **more,
+        )
+        for name, more in SCALE.items()
+    ]
+    with workplace(tmp_path_factory.mktemp("scale")):
+        records = program._run(cases, small=True, seconds=0.0)["cases"]
+        children = psutil.Process().children(recursive=True)
+        # their parent is a process that has imported what they need, and stays
+        return records, [child for child in children if child.ppid() != os.getpid()]
+
+
+@pytest.fixture(scope="module")
+def at_scale(ran) -> dict[str, dict[str, Any]]:
+    return {record["case"]: record for record in ran[0]}
+
+
+def test_collections_by_workers_are_compared_with_one_worker_and_the_environment(at_scale) -> None:
+    two = at_scale["two workers beside one"]
+    assert two["steps_of_sides"] == {"here": 20, "beside": 10}
+    assert two["of_beside"] == two["here"] / two["beside_value"]
+    alone = at_scale["one worker beside the environment alone"]
+    assert 0 < alone["here"] <= 1 / slow.SECONDS
+    assert 0 < alone["limit"] <= 1 / slow.SECONDS
+    together = at_scale["lockstep beside single predictions"]
+    assert together["steps_of_sides"]["here"] == 8
+    assert together["of_beside"] == together["here"] / together["beside_value"]
+    assert at_scale["start"]["here"] > 0
+
+
+def test_drivers_blocks_and_resumed_runs_have_their_figures(at_scale) -> None:
+    for name in ("the driver of processes", "the driver in one process"):
+        assert 0 < at_scale[name]["here"] < 100
+        assert report.row(at_scale[name])["time"] == ""
+    assert at_scale["blocks"]["unit"] == "µs/step"
+    assert at_scale["resume"]["here"] > 0
+    assert all(record["repeats"]["here"] for record in at_scale.values())
+
+
+def test_a_finished_block_that_is_made_again_ends_the_measurement(tmp_path) -> None:
+    with workplace(tmp_path):
+        sides = scale.resume(3, 1000)
+        folder = next(tmp_path.glob("*/datasets/finished-3"))
+        (folder / "block_00001.bin").write_bytes(b"damaged")
+        with pytest.raises(RuntimeError, match="1 of 3 finished blocks were made again"):
+            sides["here"].run()
+
+
+def test_the_workers_of_an_engine_end_with_the_workplace(ran) -> None:
+    gone, alive = psutil.wait_procs(ran[1], timeout=30)
+    assert len(gone) == 2
+    assert not alive
+
+
+def test_an_engine_that_is_not_installed_is_named(monkeypatch) -> None:
+    monkeypatch.setattr("benchmarks.pipeline.find_spec", lambda name: None)
+    for sides in (scale.start("ray", 2), scale.side_by_side("ray", 2, 2, SLOW, 1)):
+        assert sides["here"] == Skipped("ray is not installed; pip install 'minari_pipe[ray]'")
+
+
 def test_every_goal_of_the_full_run_is_stated_once() -> None:
-    cases = all_cases()
-    assert len({case.title for case in cases}) == len(cases)
-    full = [case for case in cases if case.when is not When.SMALL]
+    for run in (When.SMALL, When.FULL):
+        titles = [case.title for case in all_cases() if case.when in (run, When.BOTH)]
+        assert len(set(titles)) == len(titles)
+    full = [case for case in all_cases() if case.when is not When.SMALL]
     assert sum(bool(case.goal.text(case.unit)) for case in full) >= 40
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.cases import collecting, memory, reading, selecting, writing
+from benchmarks.cases import acting, collecting, memory, reading, scale, selecting, writing
 from benchmarks.measure import Case, Goal
 from benchmarks.work import Shape
 
@@ -13,7 +13,7 @@ def all_cases() -> list[Case]:
     """Return every case of both runs.
 
     Example:
-        >>> len({case.title for case in all_cases()}) == len(all_cases())
+        >>> {case.group for case in all_cases()} == {"write", "read", "collect", "act", "scale"}
         True
     """
     return [
@@ -22,6 +22,8 @@ def all_cases() -> list[Case]:
         *selecting.cases(),
         *collecting.cases(),
         *memory.cases(),
+        *acting.cases(),
+        *scale.cases(),
     ]
 
 
@@ -35,6 +37,7 @@ def tiny_cases() -> list[Case]:
         Case("write", "combine two", "tiny", partial(writing.combine, shape)),
         Case("read", "iterate hdf5", "tiny", partial(reading.iterate, shape, fresh=True)),
         Case("read", "filter by a statistic", "tiny", selecting.filter_by_statistic(shape)),
+        Case("act", "predict", "tiny", partial(acting.predicting, "ppo", 4), unit="steps/s"),
         *(
             Case(
                 "collect",
