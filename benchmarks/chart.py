@@ -10,11 +10,11 @@ _GROUPS = (
     ("write", "Writing", "#2a78b8"),
     ("read", "Reading", "#1f9080"),
     ("collect", "Collecting: what it adds to a step", "#8e5aa8"),
-    ("act", "Collecting with a policy: environments in lockstep", "#b8742a"),
+    ("act", "Collecting with a policy, in lockstep", "#b8742a"),
 )
 #: where names begin, in points from the axis
 _LEFT = -237
-_INK, _QUIET, _GRID, _GOAL = "#24292f", "#6e7781", "#e6e9ed", "#d1481f"
+INK, QUIET, GRID, GOAL = "#24292f", "#6e7781", "#e6e9ed", "#d1481f"
 
 
 def draw(results: dict[str, Any], path: Path) -> str | None:
@@ -69,8 +69,8 @@ def draw(results: dict[str, Any], path: Path) -> str | None:
             _draw_case(axes, place, record, color)
         names = {record["case"]: place for place, record in reversed(own)}
         for name, place in names.items():
-            _label(axes, place, name, _LEFT, "left", _INK)
-    axes.axvline(1, color=_QUIET, linewidth=1, zorder=1)
+            _label(axes, place, name, _LEFT, "left", INK)
+    axes.axvline(1, color=QUIET, linewidth=1, zorder=1)
     _style(axes, least, most)
     _head(figure, height, results)
     figure.savefig(path, metadata={"Software": None})
@@ -102,7 +102,7 @@ def _draw_case(axes: Any, place: float, record: dict[str, Any], color: str) -> N
     axes.barh(place, ratio - 1, left=1, height=0.62, color=color, alpha=0.88, zorder=2, linewidth=0)
     if goal:
         axes.plot(
-            [goal, goal], [place - 0.4, place + 0.4], color=_GOAL, linewidth=2.2, zorder=4,
+            [goal, goal], [place - 0.4, place + 0.4], color=GOAL, linewidth=2.2, zorder=4,
             solid_capstyle="round",
         )  # fmt: skip
     beyond = max(ratio, 1.0, goal if goal and ratio < goal < ratio * 2.6 else 0.0)
@@ -113,10 +113,10 @@ def _draw_case(axes: Any, place: float, record: dict[str, Any], color: str) -> N
         textcoords="offset points",
         va="center",
         fontsize=8,
-        color=_INK,
+        color=INK,
         zorder=5,
     )
-    _label(axes, place, record["size"], -8, "right", _QUIET)
+    _label(axes, place, record["size"], -8, "right", QUIET)
 
 
 def _label(axes: Any, place: float, text: str, offset: float, side: str, ink: str) -> None:
@@ -143,9 +143,9 @@ def _style(axes: Any, least: float, most: float) -> None:
     ticks = [10.0**power for power in range(round(math.log10(least)), round(math.log10(most)) + 1)]
     axes.set_xticks(ticks, [f"{tick:,g}×" for tick in ticks])
     axes.minorticks_off()
-    axes.tick_params(axis="x", length=0, labelsize=8, labelcolor=_QUIET, top=True, labeltop=True)
+    axes.tick_params(axis="x", length=0, labelsize=8, labelcolor=QUIET, top=True, labeltop=True)
     axes.set_yticks([])
-    axes.grid(axis="x", color=_GRID, linewidth=0.8, zorder=0)
+    axes.grid(axis="x", color=GRID, linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -156,18 +156,19 @@ def _head(figure: Any, height: float, results: dict[str, Any]) -> None:
     minari = found["packages"].get("minari", "")
     figure.text(
         0.0225, 1 - 0.3 / height, f"Times faster than Minari {minari}", fontsize=14,
-        fontweight="bold", color=_INK, va="center",
+        fontweight="bold", color=INK, va="center",
     )  # fmt: skip
     figure.text(
         0.0225, 1 - 0.56 / height,
         f"CPU time, medians, one process · {found['processor']} · Python {found['python']}",
-        fontsize=8.5, color=_QUIET, va="center",
+        fontsize=8.5, color=QUIET, va="center",
     )  # fmt: skip
-    figure.text(0.885, 1 - 0.3 / height, "the goal", fontsize=8.5, color=_INK, va="center")
-    figure.add_artist(_mark(figure, 0.875, 1 - 0.3 / height, 0.085 / height))
+    figure.text(0.885, 1 - 0.3 / height, "the goal", fontsize=8.5, color=INK, va="center")
+    figure.add_artist(goal_mark(0.875, 1 - 0.3 / height, 0.085 / height))
 
 
-def _mark(figure: Any, x: float, y: float, half: float) -> Any:
+def goal_mark(x: float, y: float, half: float) -> Any:
+    """Return what marks a goal in the legend, in parts of the figure."""
     from matplotlib.lines import Line2D
 
-    return Line2D([x, x], [y - half, y + half], color=_GOAL, linewidth=2.2)
+    return Line2D([x, x], [y - half, y + half], color=GOAL, linewidth=2.2)

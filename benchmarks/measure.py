@@ -262,6 +262,7 @@ class Result:
             "beside": case.beside,
             "beside_value": self.value("beside"),
             "of_beside": self.of_beside,
+            "goal_beside": case.goal.beside,
             "goal": case.goal.text(case.unit, case.beside),
             "goal_ratio": self.goal_ratio,
             "reached": self.reached,

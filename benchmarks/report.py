@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks import chart
+from benchmarks import chart, scale_chart
 from benchmarks.measure import shown
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
@@ -24,7 +24,7 @@ _TABLES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
         ("case", "size", "time", "Minari", "here", "ratio", "beside", "limit", "goal", "reached"),
     ),
 )
-_TO_THE_LEFT = ("case", "size", "time", "goal")
+_TO_THE_LEFT = ("case", "size", "time", "beside", "goal")
 
 
 def row(record: dict[str, Any]) -> dict[str, str]:
@@ -152,12 +152,14 @@ def headline(results: dict[str, Any]) -> str:
 
 
 def write(folder: Path, results: dict[str, Any]) -> None:
-    """Write ``results.json`` and ``chart.png``."""
+    """Write ``results.json``, ``chart.png`` and ``scale.png``."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(results, indent=1, ensure_ascii=False)
     (folder / "results.json").write_text(f"{text}\n", encoding="utf-8")
-    reason = chart.draw(results, folder / "chart.png")
-    print(f"\n{folder}: results.json{f'; no chart: {reason}' if reason else ', chart.png'}")
+    print(f"\n{folder}: results.json")
+    for name, drawing in (("chart.png", chart), ("scale.png", scale_chart)):
+        reason = drawing.draw(results, folder / name)
+        print(f"{folder}: {name}" if reason is None else f"no {name}: {reason}")
 
 
 def update_readme(path: Path, results: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import environments, report, slow
+from benchmarks import environments, report, scale_chart, slow
 from benchmarks.cases import acting, all_cases, scale, tiny_cases
 from benchmarks.measure import (
     Case,
@@ -264,6 +264,28 @@ def test_an_engine_that_is_not_installed_is_named(monkeypatch) -> None:
     monkeypatch.setattr("benchmarks.pipeline.find_spec", lambda name: None)
     for sides in (scale.start("ray", 2), scale.side_by_side("ray", 2, 2, SLOW, 1)):
         assert sides["here"] == Skipped("ray is not installed; pip install 'minari_pipe[ray]'")
+
+
+def test_the_chart_of_scale_has_the_cases_of_the_full_run(tmp_path) -> None:
+    pytest.importorskip("matplotlib", reason="draws the chart")
+    sides = {side: [Seconds(1.0, 1.0)] for side in ("here", "beside", "minari", "limit", "bare")}
+    cases = [case for case in all_cases() if case.when is not When.SMALL]
+    timed = [case for case in cases if case.unit not in ("MB", "%")]
+    results = {"cases": [Result(case, sides, {}).record() for case in timed]}
+    assert scale_chart.draw(results, tmp_path / "scale.png") is None
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+    names = [name for name, *_ in scale_chart.bars(results, "SAC")]
+    assert names == [
+        "Minari, model.predict",
+        "model.predict",
+        "1 environment",
+        "8 environments",
+        "32 environments",
+        "2 workers × 32, processes",
+        "2 workers × 32, ray",
+    ]
+    assert [n for n, _ in scale_chart.growth(results, "processes")] == [1, 2, 4, 8, 16, 32, 64]
+    assert scale_chart.draw({"cases": []}, tmp_path / "none.png") == "no case of it"
 
 
 def test_every_goal_of_the_full_run_is_stated_once() -> None:

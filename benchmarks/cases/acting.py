@@ -53,7 +53,7 @@ def case(collected: Collected, size: str, prepare: Any, goal: Goal = Goal(), **m
     """Return a case of what is collected, in steps per second."""
     policy = "random" if collected.policy == "random" else collected.policy.upper()
     name = f"{collected.env}, {policy}"
-    return Case("act", name, size, prepare, goal, unit="steps/s", seconds=5.0, **more)
+    return Case("act", name, size, prepare, goal, unit="steps/s", seconds=4.0, **more)
 
 
 def _envs(n: int) -> str:

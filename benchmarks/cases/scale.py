@@ -61,6 +61,7 @@ def cases() -> Iterator[Case]:
                 unit="s" if unit == "s" else "MB/s",
                 clock="wall",
                 steps=megabytes,
+                seconds=2.0,
                 when=when,
             )
     for name, many, few in _WAITING:
@@ -96,7 +97,7 @@ def _workers(name: str, policy: str, length: int, when: When) -> Case:
         clock="wall",
         beside="one worker",
         repeats=5,
-        seconds=12.0,
+        seconds=8.0,
         when=when,
     )
 
