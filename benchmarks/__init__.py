@@ -1,4 +1,4 @@
-"""How fast this library is beside real Minari and what the machine allows, in one process.
+"""How fast this library is beside real Minari, and beside what the machine allows.
 
 ::
 
@@ -7,6 +7,6 @@
     python -m benchmarks --only 'create arrow'   the cases whose name and size match a pattern
     python -m benchmarks --table                 put the figures of results.json into README.md
 
-``cases/`` says what is measured and what is to be reached, ``measure.py`` how, ``report.py`` and
-``chart.py`` show it.
+``cases/`` says what is measured and what is to be reached, ``measure.py`` how; ``pipeline.py``
+collects as the pipeline does; ``report.py``, ``chart.py`` and ``scale_chart.py`` show it.
 """

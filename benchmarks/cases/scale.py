@@ -10,10 +10,10 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,10 +36,11 @@ from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.work import Place, Tally, Work
 from minari_pipe.rollout import run_episodes
 
-#: engine, and how many of its workers wait for slow environments, of the full and the small run
-_WAITING = (
-    ("processes", (1, 2, 4, 8, 16, 32, 64), (2, 8)),
-    ("ray", (2, 4, 8, 16), ()),
+#: engine, run, steps of an episode, and how many of its workers wait for slow environments
+_ENGINES = (
+    ("processes", When.FULL, 1000, (1, 2, 4, 8, 16, 32, 64)),
+    ("processes", When.SMALL, 100, (2, 8)),
+    ("ray", When.FULL, 1000, (2, 4, 8, 16)),  # it takes a quarter of a minute to start
 )
 #: the least share of what as many workers would do if none disturbed another
 _EFFICIENCY = 0.9
@@ -47,25 +48,13 @@ _EFFICIENCY = 0.9
 
 def cases() -> Iterator[Case]:
     """Yield the cases: those of one engine together, for whose workers are started once."""
-    for length, when in ((1000, When.FULL), (100, When.SMALL)):
-        for clock in ("cpu", "wall"):
-            yield _blocks(20 * length, clock, when)
+    for when, length, megabytes in ((When.FULL, 1000, 400), (When.SMALL, 100, 20)):
+        yield _writing("cpu", length, when)
+        yield _writing("wall", length, when)
         yield _driver("local", 1, length, when)
-    for megabytes, when in ((400, When.FULL), (20, When.SMALL)):
-        for unit in ("s", "MB/s"):
-            yield Case(
-                "scale",
-                "resume: verify finished blocks, make 0",
-                f"{megabytes // 2} × 2 MB" if unit == "s" else f"{megabytes} MB",
-                partial(resume, megabytes // 2),
-                unit="s" if unit == "s" else "MB/s",
-                clock="wall",
-                steps=megabytes,
-                seconds=2.0,
-                when=when,
-            )
-    for name, many, few in _WAITING:
-        own = When.FULL if name == "ray" else When.BOTH  # to start Ray takes half a minute
+        yield _resume("s", f"{megabytes // 2} × 2 MB", megabytes, when)
+        yield _resume("MB/s", f"{megabytes} MB", megabytes, when)
+    for name, when, length, counts in _ENGINES:
         yield Case(
             "scale",
             f"start {name}, until each has a block",
@@ -73,16 +62,13 @@ def cases() -> Iterator[Case]:
             partial(start, name, 2),
             clock="wall",
             repeats=1,
-            when=own,
+            when=when,
         )
-        for length, when in ((1000, When.FULL), (100, When.SMALL)):
-            if own in (when, When.BOTH):
-                for policy in ("ppo", "sac"):
-                    yield _workers(name, policy, length, when)
-                yield _driver(name, 2, length, when)
-        for counts, when in ((many, When.FULL), (few, When.SMALL)):
-            for n in counts:
-                yield _waiting(name, n, max(counts), when)
+        for policy in ("ppo", "sac"):
+            yield _workers(name, policy, length, when)
+        yield _driver(name, 2, length, when)
+        for n in counts:
+            yield _waiting(name, n, max(counts), when)
 
 
 def _workers(name: str, policy: str, length: int, when: When) -> Case:
@@ -204,24 +190,26 @@ def driver(name: str, n_workers: int, collected: Collected) -> Sides:
     return {"here": collected.side(running, 2 * n_workers, n_workers=n_workers, result=share)}
 
 
-def _blocks(steps: int, clock: Clock, when: When) -> Case:
-    """What columns, file, fsync, sha256 and record add to episodes that are thrown away."""
-    collected = Collected(environments.VECTORS, "random", 8, steps // 20)
+def _writing(clock: Clock, length: int, when: When) -> Case:
+    collected = Collected(environments.VECTORS, "random", 8, length, rounds=5)
     return Case(
         "scale",
         "what writing blocks adds",
-        f"{steps:,} steps of 434 bytes",
-        partial(writing, replace(collected, rounds=5)),
+        f"{collected.block_steps:,} steps of 434 bytes",
+        partial(writing, collected),
         unit="µs/step",
         clock=clock,
-        steps=collected.block_steps * 5,
+        steps=collected.block_steps,
         repeats=15,
         when=when,
     )
 
 
 def writing(collected: Collected) -> Sides:
-    """Make a block; the bare side records the same episodes and throws them away."""
+    """Make a block: columns, file, fsync, sha256, record.
+
+    The bare side records the same episodes and throws them away.
+    """
     block = collected.block()
     policy = block.policy.make(PLACE)
     store = BlockStore(work.folder("collecting"), ".npz")
@@ -260,6 +248,20 @@ class _Bytes(Work):
 
     def name_of(self, n_finished: int) -> str:
         return f"episode {n_finished}"
+
+
+def _resume(unit: Literal["s", "MB/s"], size: str, megabytes: int, when: When) -> Case:
+    return Case(
+        "scale",
+        "resume: verify finished blocks, make 0",
+        size,
+        partial(resume, megabytes // 2),
+        unit=unit,
+        clock="wall",
+        steps=megabytes,
+        seconds=2.0,
+        when=when,
+    )
 
 
 def resume(n_blocks: int, size: int = 2_000_000) -> Sides:
