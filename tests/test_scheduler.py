@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from functools import partial
 
 import psutil
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.pipeline.engines.local import LocalEngine
 from minari_pipe.pipeline.engines.processes import ProcessesEngine
-from minari_pipe.pipeline.scheduler import Skipped
+from minari_pipe.pipeline.scheduler import POLL_SECONDS, Skipped
 from minari_pipe.pipeline.work import Place
 from tests.engine_works import ShuffledEngine, Text, Told
 from tests.engine_works import scheduler as any_scheduler
@@ -118,6 +119,25 @@ def test_too_many_failures_end_the_run(tmp_path):
     records = scheduler(tmp_path, LocalEngine({}), skips=True, max_failures=5)
     with pytest.raises(MinariPipeError, match="6 attempts at blocks failed, more than engine.max_"):
         list(records.records(works))
+
+
+def test_running_blocks_are_asked_by_the_clock_however_many_end(tmp_path):
+    """To ask all workers whenever one ends would take time that grows with their square."""
+
+    class Counting(Told):
+        n = 0
+
+        def running(self, tallies) -> None:
+            self.n += 1
+
+    told = Counting()
+    with ProcessesEngine({"n_workers": 2}) as engine:
+        records = scheduler(tmp_path, engine, watcher=told).records([Text("a")] * 300)
+        next(records)  # the workers have started
+        before, began = told.n, time.monotonic()
+        assert len(list(records)) == 299
+        elapsed = time.monotonic() - began
+    assert told.n - before <= 1 + elapsed / (POLL_SECONDS / 2)
 
 
 def test_a_block_that_hangs_is_ended_with_its_process_and_tried_again(tmp_path):

@@ -104,6 +104,7 @@ class Scheduler:
     _done_early: dict[int, Tally] = field(default_factory=dict, init=False)
     """Of blocks that wait for those before them."""
     _n_tickets: int = field(default=0, init=False)
+    _looked: float = field(default=0.0, init=False)
 
     def records(
         self, works: Iterable[Work], *, ahead: int | None = None
@@ -225,6 +226,18 @@ class Scheduler:
             else:
                 self._clean(ticket, attempt)
                 self._failed(attempt, outcome, again, done)
+        # Not whenever a block ends: of many workers, one or another does all the time.
+        if time.monotonic() - self._looked >= POLL_SECONDS / 2:
+            self._look(running, again, done)
+            self._looked = time.monotonic()
+
+    def _look(
+        self,
+        running: dict[int, _Attempt],
+        again: list[tuple[int, _Attempt]],
+        done: dict[int, dict[str, Any] | Skipped],
+    ) -> None:
+        """How far the running blocks are, and which have run for too long."""
         if not self.engine.in_process:
             running_now = [Tally.read(a.tally) for a in running.values() if a.tally]
             self.watcher.running([*running_now, *self._done_early.values()])
