@@ -107,7 +107,7 @@ def test_episodes_do_not_depend_on_rows_neighbours_or_blocks(name, deterministic
         for first, last in itertools.pairwise(bounds):
             blocks |= run(policy, name, range(first, last), n_envs)
         assert blocks == whole, n_envs
-    assert run(policy, name, reversed(episodes), 9) == wider
+    assert run(policy, name, episodes[::-1], 9) == wider
 
 
 @pytest.mark.parametrize("name", ["recurrent", "gsde ppo", "masked"])

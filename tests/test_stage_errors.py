@@ -144,7 +144,7 @@ FAULTS = {
         True,
     ),
     "no memory": ("raise MemoryError", "episode 7, step 2: MemoryError", FULL),
-    "an exit": ("import sys; sys.exit(0)", "called sys.exit(0)", FULL),
+    "an exit": ("import sys; sys.exit(0)", "episode 7, step 2: SystemExit: 0", FULL),
 }
 
 
