@@ -141,7 +141,7 @@ def _times(ratio: float) -> str:
 
 def _style(axes: Any, least: float, most: float) -> None:
     ticks = [10.0**power for power in range(round(math.log10(least)), round(math.log10(most)) + 1)]
-    axes.set_xticks(ticks, [f"{tick:,g}×" for tick in ticks])
+    axes.set_xticks(ticks, [f"{tick:,.0f}×" if tick >= 1 else f"{tick:g}×" for tick in ticks])
     axes.minorticks_off()
     axes.tick_params(axis="x", length=0, labelsize=8, labelcolor=QUIET, top=True, labeltop=True)
     axes.set_yticks([])
