@@ -23,13 +23,15 @@ def loopback_cluster() -> Any:
 
 
 class two_nodes:  # noqa: N801 - reads as a function
-    """A Ray cluster of two nodes with one processor each."""
+    """A Ray cluster of two nodes with one processor each, or where only the second works."""
+
+    def __init__(self, *, head_works: bool = True) -> None:
+        self._head_cpus = int(head_works)
 
     def __enter__(self) -> Any:
         node = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
-        self.cluster = loopback_cluster()(
-            initialize_head=True, head_node_args={**node, "include_dashboard": False}
-        )
+        head = {**node, "num_cpus": self._head_cpus, "include_dashboard": False}
+        self.cluster = loopback_cluster()(initialize_head=True, head_node_args=head)
         self.cluster.add_node(**node)
         return self.cluster
 

@@ -26,8 +26,8 @@ import pytest
 from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.engines import ENGINES, make_engine
-from minari_pipe.pipeline.engines.base import Engine
+from minari_pipe.pipeline.engines import ENGINES, crowded, make_engine
+from minari_pipe.pipeline.engines.base import Engine, usable_cores
 from minari_pipe.pipeline.engines.processes import DIED
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
@@ -300,3 +300,18 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"no Ray cluster at engine.address='127.0.0.1:9': "):
         make_engine({**SETTINGS, "name": "ray", "address": "127.0.0.1:9"})
+
+
+def test_more_workers_than_cores_are_told_where_they_cost_time():
+    cores = usable_cores()
+    more = {**SETTINGS, "name": "processes", "n_workers": cores + 1}
+    told = crowded(more)
+    assert told is not None
+    assert f"engine.n_workers is {cores + 1}, this process may use {cores} cores" in told
+    fine: list[dict[str, Any]] = [
+        {"n_workers": cores},
+        {"n_workers": None},
+        {"name": "local"},
+        {"name": "ray", "address": "auto"},
+    ]
+    assert [crowded({**more, **settings}) for settings in fine] == [None] * 4

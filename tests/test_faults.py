@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -237,6 +238,35 @@ def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
     assert "Traceback" not in err
     if not how.startswith("kill"):
         assert err.splitlines()[-1] == "stopped; finished work is kept, the same command goes on"
+    assert n_finished(place) >= finished
+    code, _, err = Engine("processes", None).run(place).end(120)
+    assert code == 0, err
+    assert place.results() == wanted.results()
+
+
+@pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL waits for a cluster to be lost")
+@pytest.mark.parametrize("head_too", [False, True], ids=["nodes", "head"])
+def test_a_cluster_that_loses_all_its_nodes_ends_the_run_and_costs_no_block(
+    head_too, wanted, tmp_path
+):
+    place = make_place(tmp_path / "place", killed=CONFIG)
+    with two_nodes(head_works=False) as cluster:
+        barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": 90}
+        run = Engine("ray", cluster).run(place, barrier)
+        run.await_barrier(90)
+        finished = n_finished(place)
+        for node in [*cluster.worker_nodes, *([cluster.head_node] if head_too else [])]:
+            cluster.remove_node(node, allow_graceful=False)
+        run.release()
+        code, _, err = run.end(180)
+    place.assert_nothing_runs(15)
+    assert code != 0
+    assert "Traceback" not in err
+    what = r"at 127\.0\.0\.1:\d+ is gone: .*" if head_too else "has had no node with a processor .*"
+    line = (
+        f"error: collect: the Ray cluster {what}; finished work is kept: the same command goes on"
+    )
+    assert re.match(line, err.splitlines()[-1]), err
     assert n_finished(place) >= finished
     code, _, err = Engine("processes", None).run(place).end(120)
     assert code == 0, err

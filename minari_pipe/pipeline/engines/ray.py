@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
 import logging
 import os
@@ -21,7 +22,10 @@ from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE, check_address
 
 _STORE_BYTES = 100 * 2**20  # Ray's own share of the memory; calls and records need next to nothing
 _SECONDS_TO_CONNECT = 10.0
+_SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_WITHOUT_NODES = 30.0
+_SECONDS_WITHOUT_HEAD = 20.0
+"""Ray ends the process of whoever waits for longer than a minute."""
 _LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -47,6 +51,7 @@ class RayEngine(Engine):
         self.shares_disk = settings["storage"] is None
         address = settings["address"]
         self._folder: tempfile.TemporaryDirectory | None = None
+        self._is_lost = False
         # Ray answers SIGTERM itself from here on; whoever has a handler for it keeps it.
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -69,7 +74,10 @@ class RayEngine(Engine):
             raise
         self._run = self._ray.remote(num_cpus=1, max_retries=0, runtime_env=_worker_env())(_run)
         self._refs: dict[Any, int] = {}
-        self._had_nodes = time.monotonic()
+        # Not of a Ray Client, which alone speaks to the head.
+        is_client = str(address).startswith("ray://")
+        self._head = None if is_client else self._ray.get_runtime_context().gcs_address
+        self._looked = self._had_head = self._had_nodes = time.monotonic()
 
     def _n_processors(self) -> int:
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
@@ -104,8 +112,23 @@ class RayEngine(Engine):
         return found
 
     def _check_nodes(self) -> None:
-        """Refuse to wait for ever for a cluster whose nodes are gone."""
+        """Refuse to wait for ever for a cluster whose head or nodes are gone."""
         now = time.monotonic()
+        if now - self._looked < _SECONDS_BETWEEN_LOOKS:
+            return
+        self._looked = now
+        try:
+            if self._head is not None:
+                _knock(self._head)
+        except OSError as exc:
+            if now - self._had_head > _SECONDS_WITHOUT_HEAD:
+                self._is_lost = True
+                raise MinariPipeError(
+                    f"the Ray cluster at {self._head} is gone: {_one_line(exc)}; finished work is "
+                    f"kept: the same command goes on once there is a cluster"
+                ) from exc
+            return
+        self._had_head = now
         if self._n_processors():
             self._had_nodes = now
         elif now - self._had_nodes > _SECONDS_WITHOUT_NODES:
@@ -122,13 +145,19 @@ class RayEngine(Engine):
                 self._ray.cancel(ref, force=True)
 
     def close(self) -> None:
-        for ref in self._refs:
-            self._ray.cancel(ref, force=True)
+        if not self._is_lost:
+            for ref in self._refs:
+                self._ray.cancel(ref, force=True)
         self._refs = {}
         self._stop()
 
     def _stop(self) -> None:
-        self._ray.shutdown()
+        if self._is_lost:
+            # Ray would wait for its head until it ends this process, and left alone it crashes
+            # with the interpreter: the stage has told its error, and ends before either.
+            atexit.register(os._exit, 1)
+        else:
+            self._ray.shutdown()
         if self._folder is not None:
             self._folder.cleanup()
 
