@@ -26,12 +26,10 @@ def draw(results: dict[str, Any], path: Path) -> str | None:
 
     Returns:
         Why there is none, if so.
+
+    Raises:
+        ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "matplotlib is not installed; pip install 'minari_pipe[bench]'"
     groups = [group for group, _, _ in _GROUPS]
     both = [r for r in results["cases"] if r["ratio"] and r["group"] in groups]
     # the table has the others
@@ -40,8 +38,7 @@ def draw(results: dict[str, Any], path: Path) -> str | None:
         return "no case has both sides"
     places, headings, bottom = _places(records)
     height = 1.1 + 0.235 * bottom
-    figure = Figure(figsize=(9.6, height), dpi=160, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(height)
     axes = figure.add_axes((0.365, 0.4 / height, 0.575, 1 - 1.25 / height))
     ratios = [record["ratio"] for record in records]
     goals = [record["goal_ratio"] for record in records if record["goal_ratio"]]
@@ -75,6 +72,20 @@ def draw(results: dict[str, Any], path: Path) -> str | None:
     _head(figure, height, results)
     figure.savefig(path, metadata={"Software": None})
     return None
+
+
+def new_figure(height: float) -> Any:
+    """Return an empty figure as wide as the README, so many inches high.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, height), dpi=160, facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _places(

@@ -158,7 +158,10 @@ def write(folder: Path, results: dict[str, Any]) -> None:
     (folder / "results.json").write_text(f"{text}\n", encoding="utf-8")
     print(f"\n{folder}: results.json")
     for name, drawing in (("chart.png", chart), ("scale.png", scale_chart)):
-        reason = drawing.draw(results, folder / name)
+        try:
+            reason = drawing.draw(results, folder / name)
+        except ImportError:
+            reason = "matplotlib is not installed; pip install 'minari_pipe[bench]'"
         print(f"{folder}: {name}" if reason is None else f"no {name}: {reason}")
 
 

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chart import GOAL, GRID, INK, QUIET, goal_mark
+from benchmarks.chart import GOAL, GRID, INK, QUIET, goal_mark, new_figure
 
 _POLICIES = {"PPO": "#1f9080", "SAC": "#8e5aa8"}
 _ENGINES = {"processes": ("#2a78b8", "o"), "ray": ("#b8742a", "D")}
@@ -24,19 +24,16 @@ def draw(results: dict[str, Any], path: Path) -> str | None:
 
     Returns:
         Why there is none, if so.
+
+    Raises:
+        ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "matplotlib is not installed; pip install 'minari_pipe[bench]'"
     by_policy = {policy: bars(results, policy) for policy in _POLICIES}
     by_engine = {name: found for name in _ENGINES if (found := growth(results, name))}
     if not (all(by_policy.values()) and by_engine):
         return "no case of it"
     height = 0.9 + 0.25 * sum(len(own) + 1.3 for own in by_policy.values())
-    figure = Figure(figsize=(9.6, height), dpi=160, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(height)
     bottom, high = 0.42 / height, 1 - 1.02 / height
     _draw_bars(figure.add_axes((0.215, bottom, 0.345, high)), by_policy, results)
     _draw_growth(figure.add_axes((0.665, bottom, 0.315, high)), by_engine)

@@ -19,6 +19,7 @@ from minari_pipe.policies.checkpoint import load_policy
 
 #: one environment, one prediction at a time, recorded by this library's DataCollector
 SINGLE = "model.predict"
+_NO_GOAL = Goal()
 #: environments that step together, and how many episodes each of them has
 _LOCKSTEP = ((1, 10), (8, 4), (32, 1))
 
@@ -49,7 +50,7 @@ def cases() -> Iterator[Case]:
         )
 
 
-def case(collected: Collected, size: str, prepare: Any, goal: Goal = Goal(), **more: Any) -> Case:  # noqa: B008
+def case(collected: Collected, size: str, prepare: Any, goal: Goal = _NO_GOAL, **more: Any) -> Case:
     """Return a case of what is collected, in steps per second."""
     policy = "random" if collected.policy == "random" else collected.policy.upper()
     name = f"{collected.env}, {policy}"
