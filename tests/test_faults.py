@@ -120,13 +120,6 @@ class Engine:
             self.cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
 
 
-def n_finished(place: Place) -> int:
-    """Blocks whose record is there: finished work, which no kill may cost."""
-    return len(
-        list((place.work / ".minari_pipe/work/killed/collect.blocks/blocks").glob("*.record"))
-    )
-
-
 class Kill(NamedTuple):
     """Of whom, when a worker has come how far."""
 
@@ -147,7 +140,7 @@ def kill_again_and_again(engine: Engine, place: Place, kills: list[Kill], wanted
         run = engine.run(place, {"role": "worker", **barrier})
         run.await_barrier(90)
         worker = int((place.folder / "talk" / "reached").read_text())
-        before = n_finished(place)
+        before = place.finished_blocks()
         killed = engine.kill(victim, run, worker)
         run.release()
         code, _, err = run.end(180)
@@ -159,7 +152,7 @@ def kill_again_and_again(engine: Engine, place: Place, kills: list[Kill], wanted
         engine.mend()
         assert "Traceback" not in err, err
         if code != 0:
-            kept = n_finished(place)
+            kept = place.finished_blocks()
             assert kept >= before
     assert code == 0, err  # the block of the worker is made again by another
     if kept:  # by those that were killed, the last one took it
@@ -225,7 +218,7 @@ def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
     barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": 70}
     run = engine.run(place, barrier)
     run.await_barrier(90)
-    finished = n_finished(place)
+    finished = place.finished_blocks()
     if how == "SIGINT":
         run.tell_group(signal.SIGINT)
     elif how == "SIGTERM":
@@ -238,7 +231,7 @@ def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
     assert "Traceback" not in err
     if not how.startswith("kill"):
         assert err.splitlines()[-1] == "stopped; finished work is kept, the same command goes on"
-    assert n_finished(place) >= finished
+    assert place.finished_blocks() >= finished
     code, _, err = Engine("processes", None).run(place).end(120)
     assert code == 0, err
     assert place.results() == wanted.results()
@@ -254,7 +247,7 @@ def test_a_cluster_that_loses_all_its_nodes_ends_the_run_and_costs_no_block(
         barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": 90}
         run = Engine("ray", cluster).run(place, barrier)
         run.await_barrier(90)
-        finished = n_finished(place)
+        finished = place.finished_blocks()
         for node in [*cluster.worker_nodes, *([cluster.head_node] if head_too else [])]:
             cluster.remove_node(node, allow_graceful=False)
         run.release()
@@ -267,7 +260,7 @@ def test_a_cluster_that_loses_all_its_nodes_ends_the_run_and_costs_no_block(
         f"error: collect: the Ray cluster {what}; finished work is kept: the same command goes on"
     )
     assert re.match(line, err.splitlines()[-1]), err
-    assert n_finished(place) >= finished
+    assert place.finished_blocks() >= finished
     code, _, err = Engine("processes", None).run(place).end(120)
     assert code == 0, err
     assert place.results() == wanted.results()

@@ -224,8 +224,7 @@ class Scheduler:
                     n_episodes=n_episodes, n_steps=n_steps, return_sum=return_sum
                 )
             else:
-                self._clean(ticket, attempt)
-                self._failed(attempt, outcome, again, done)
+                self._failed(ticket, attempt, outcome, again, done)
         # Not whenever a block ends: of many workers, one or another does all the time.
         if time.monotonic() - self._looked >= POLL_SECONDS / 2:
             self._look(running, again, done)
@@ -253,8 +252,7 @@ class Scheduler:
                 if attempt.tally is not None:
                     n = Tally.read(attempt.tally).n_episodes
                     reason += f", {attempt.work.name_of(n)} or one beside it hangs or is slow"
-                self._clean(ticket, attempt)
-                self._failed(attempt, Outcome(error=reason), again, done)
+                self._failed(ticket, attempt, Outcome(error=reason), again, done)
 
     def _taken_over(self, attempt: _Attempt, outcome: Outcome) -> Outcome:
         """Fetch a block that a worker has put elsewhere."""
@@ -271,11 +269,13 @@ class Scheduler:
 
     def _failed(
         self,
+        ticket: int,
         attempt: _Attempt,
         outcome: Outcome,
         again: list[tuple[int, _Attempt]],
         done: dict[int, dict[str, Any] | Skipped],
     ) -> None:
+        self._clean(ticket, attempt)
         self._n_failures += 1
         reason = f"block {attempt.index}: {outcome.error}"
         if outcome.final:

@@ -242,9 +242,8 @@ def _connect(ray: Any, address: str) -> None:
         if address.startswith("ray://"):
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
         else:
-            os.environ.setdefault(
-                "RAY_gcs_server_port_wait_time_s", "1"
-            )  # one attempt, of a minute
+            # One attempt, of a minute.
+            os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
             _knock(address)
             ray.init(address, **_QUIET)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as exc:
