@@ -104,6 +104,27 @@ def hidden_folder(directory: Path) -> Iterator[Path]:
         yield folder
 
 
+@contextmanager
+def common_folder(directory: Path, name: str) -> Iterator[Path]:
+    """Yield the hidden folder of this name in ``directory`` to one at a time, made if missing.
+
+    Whoever comes next finds what the one before left in it, also if that was killed; one that has
+    no more use for it removes it.
+    """
+    folder = directory / f".{name}"
+    while True:
+        folder.mkdir(exist_ok=True)
+        before = folder.stat().st_ino
+        with exclusive(folder):
+            try:
+                is_same = folder.stat().st_ino == before
+            except FileNotFoundError:
+                is_same = False
+            if is_same:  # else who had it has removed it, and there may be another
+                yield folder
+                return
+
+
 def _remove_abandoned(directory: Path) -> None:
     if fcntl is None:  # nobody knows whether its process lives
         return

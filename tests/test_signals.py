@@ -35,7 +35,7 @@ MOMENTS = {
     "writing dvc.lock": {"role": "driver", "target": "ruamel.yaml.main:YAML.dump", "call": 2},
     "writing path locks": {"role": "driver", "target": "json:dump", "call": 3},
     "scoring": {"role": "ref_scores", "target": "minari_pipe.rollout:_step", "call": 30},
-    "installing": {"role": "driver", "target": "minari_pipe.pipeline.swap:copy_tree"},
+    "installing": {"role": "driver", "target": "minari_pipe.swap:copy_tree"},
 }
 
 
