@@ -58,7 +58,7 @@ def download_dataset(dataset_id: str, force_download: bool = False) -> None:
 
     Example:
         >>> import tempfile
-        >>> from minari_pipe import delete_dataset, download_dataset, upload_dataset
+        >>> from minari_pipe import delete_dataset, download_dataset, publish_dataset
         >>> from minari_pipe.examples import step_index_dataset
         >>> _ = step_index_dataset("example/steps-v0")
         >>> with tempfile.TemporaryDirectory() as shared:
@@ -96,7 +96,7 @@ def publish_dataset(
 
     Example:
         >>> import tempfile
-        >>> from minari_pipe import delete_dataset
+        >>> from minari_pipe import delete_dataset, publish_dataset
         >>> from minari_pipe.examples import step_index_dataset
         >>> _ = step_index_dataset("example/steps-v0")
         >>> with tempfile.TemporaryDirectory() as shared:
@@ -177,7 +177,7 @@ def list_remote_datasets(
 
     Example:
         >>> import tempfile
-        >>> from minari_pipe import delete_dataset, list_remote_datasets
+        >>> from minari_pipe import delete_dataset, list_remote_datasets, publish_dataset
         >>> from minari_pipe.examples import step_index_dataset
         >>> _ = step_index_dataset("example/steps-v0")
         >>> with tempfile.TemporaryDirectory() as shared:

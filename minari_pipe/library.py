@@ -62,7 +62,7 @@ def load_dataset(
         CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
             names each file that differs, is missing or is not in it.
         TrustError: the spaces can only be found out by running code that nobody has trusted.
-        RemoteError: it could not be fetched.
+        RemoteError: it could not be fetched; see :func:`minari_pipe.download_dataset`.
 
     Example:
         >>> from minari_pipe import load_dataset
@@ -132,7 +132,7 @@ def _not_found(dataset_id: str) -> DatasetNotFoundError:
     hint = did_you_mean(dataset_id, _dataset_ids())
     return DatasetNotFoundError(
         f"no dataset {dataset_id!r} in {get_dataset_path()}.{hint} "
-        "To fetch it: `minari download ID`, of the package minari, which shares this root"
+        "To fetch it: load_dataset(..., download=True), or minari-pipe download ID"
     )
 
 

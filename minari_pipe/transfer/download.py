@@ -28,6 +28,7 @@ from minari_pipe.errors import CorruptDatasetError, RemoteError
 from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.installation import install
 from minari_pipe.locks import common_folder
+from minari_pipe.namespace import write_namespace
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
@@ -285,8 +286,6 @@ def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) 
         namespace: its name.
         overwrite: replace metadata that are there.
     """
-    from minari_pipe.namespace import write_namespace
-
     try:
         content = remote.retried(partial(remote.read, f"{namespace}/{NAMESPACE_METADATA}"))
         metadata = json.loads(content)
