@@ -25,7 +25,7 @@ from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests import ray_clusters  # noqa: F401 - one token for all of Ray here
 from tests.engine_works import ShuffledEngine, Text, scheduler
-from tests.object_store import s3_server
+from tests.servers.s3 import s3_server
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,164 @@
+"""Google Cloud Storage: its emulator in a process of its own, as strict as the service in uploads.
+
+=============================================  ============  =====  ===========
+                                               the emulator  here   the service
+=============================================  ============  =====  ===========
+keeps a body that its connection cut short     yes           no     no
+loses a CR that ends what gcsfs uploads        yes           no     ?
+one silent connection stops all others         yes           no     no
+``ifGenerationMatch`` of an upload counts      no            yes    yes
+``ifGenerationMatch`` of anything else counts  no            no     yes
+asks who you are, and what you may             no            no     yes
+=============================================  ============  =====  ===========
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http import HTTPStatus
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import requests
+from gcp_storage_emulator import server as emulator
+from gcp_storage_emulator.storage import Storage
+
+from tests.servers.running import server_process
+
+
+def variables(address: str) -> dict[str, str]:
+    """What lets gcsfs, DVC and Google's own library find the server, without an account."""
+    return {
+        "STORAGE_EMULATOR_HOST": address,
+        "NO_GCE_CHECK": "true",
+        "GOOGLE_CLOUD_PROJECT": "test-project",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        # Else it asks for the kind of every bucket, by gRPC, which no stand-in speaks: 60 s each.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
+
+
+@contextmanager
+def gcs_server(*buckets: str, folder: Path | None = None) -> Iterator[dict[str, str]]:
+    """Serve from memory, or from ``folder/.cloudstorage/bucket/key``."""
+
+    def command(port: int) -> list[str]:
+        place = [] if folder is None else ["--folder", str(folder)]
+        return [sys.executable, "-m", "tests.servers.gcs", str(port), *place]
+
+    with server_process(command) as port:
+        address = f"http://127.0.0.1:{port}"
+        for bucket in buckets:
+            create_bucket(address, bucket)
+        yield variables(address)
+
+
+def create_bucket(address: str, bucket: str) -> None:
+    reply = requests.post(f"{address}/storage/v1/b", json={"name": bucket}, timeout=60)
+    reply.raise_for_status()
+
+
+class PreconditionFailedError(Exception):
+    """An object is not of the generation that the request expects."""
+
+
+class ConditionalStorage(Storage):
+    """The emulator's objects; what a request says of the generation that it replaces holds."""
+
+    expected: str | None = None
+    """``ifGenerationMatch`` of the request that is answered now; "0" is: no object."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.expected_by_upload: dict[str, str | None] = {}
+
+    def create_resumable_upload(self, bucket: str, name: str, resource: dict[str, Any]) -> str:
+        self._check(bucket, name, self.expected)
+        upload = super().create_resumable_upload(bucket, name, resource)
+        self.expected_by_upload[upload] = self.expected
+        return upload
+
+    def create_file(
+        self, bucket: str, name: str, content: bytes, resource: Any, upload: str | None = None
+    ) -> None:
+        expected = self.expected if upload is None else self.expected_by_upload.get(upload)
+        self._check(bucket, name, expected)
+        super().create_file(bucket, name, content, resource, upload)
+
+    def _check(self, bucket: str, name: str, expected: str | None) -> None:
+        found = self.objects.get(bucket, {}).get(name, {}).get("generation", "0")
+        if expected not in (None, found):
+            raise PreconditionFailedError
+
+
+class WholeRequests(emulator.RequestHandler):
+    """Answers when all of a request's body is here, one request at a time."""
+
+    turn = threading.Lock()
+
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        if "Transfer-Encoding" in self.headers:
+            self.send_error(HTTPStatus.LENGTH_REQUIRED)
+            return False
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        whole = len(body) == length
+        body = self._with_whole_lines(body)
+        del self.headers["Content-Length"]
+        self.headers["Content-Length"] = str(len(body))
+        self.rfile = io.BytesIO(body)
+        return whole
+
+    def _with_whole_lines(self, body: bytes) -> bytes:
+        """End the last part as the emulator reads it.
+
+        gcsfs ends lines with LF alone, and the emulator would take a CR that ends the data for a
+        part of the line's end.
+        """
+        boundary = self.headers.get_param("boundary")
+        end = f"\n--{boundary}--".encode()
+        if body.startswith(f"--{boundary}\n".encode()) and body.endswith(end):
+            return body.removesuffix(end) + b"\r" + end
+        return body
+
+    def do_GET(self) -> None:  # noqa: N802 - the standard library calls it by this name
+        method = self.headers.get("X-HTTP-Method-Override", self.command)
+        query = parse_qs(urlparse(self.path).query)
+        # A client that reads slowly waits for its answer alone.
+        connection, self.wfile = self.wfile, io.BytesIO()
+        with self.turn:
+            self.storage.expected = query.get("ifGenerationMatch", [None])[0]
+            try:
+                emulator.Router(self).handle(method)
+            except PreconditionFailedError:
+                self.send_error(HTTPStatus.PRECONDITION_FAILED)
+        connection.write(self.wfile.getbuffer())
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing: nobody reads it."""
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("port", type=int)
+    parser.add_argument("--folder")
+    chosen = parser.parse_args(arguments)
+    storage = ConditionalStorage(use_memory_fs=chosen.folder is None, data_dir=chosen.folder)
+    handler = partial(WholeRequests, storage)
+    ThreadingHTTPServer(("127.0.0.1", chosen.port), handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
