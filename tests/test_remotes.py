@@ -1,4 +1,7 @@
-"""The remotes keep their contract, each with a real server or file system."""
+"""The remotes keep their contract, each with a real server or file system.
+
+What a server does not enforce of the real service is said where it is started, in tests/servers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,29 @@ from pathlib import Path
 import pytest
 
 from minari_pipe.testing.remotes import RemoteContract
-from tests.object_store import s3_server
+from tests.servers.gcs import gcs_server
+from tests.servers.running import entered
+from tests.servers.s3 import moto_server, s3_server
+
+Variables = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Variables]:
+    with s3_server(tmp_path_factory.mktemp("s3"), "bucket") as variables:
+        yield variables
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Variables]:
+    with moto_server("bucket") as variables:
+        yield variables
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[Variables]:
+    with gcs_server("bucket") as variables:
+        yield variables
 
 
 class TestDirectory(RemoteContract):
@@ -18,16 +43,22 @@ class TestDirectory(RemoteContract):
         return f"file://{tmp_path}/remote"
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.mktemp("s3")
-    with s3_server(folder, "bucket") as variables, pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        yield
-
-
 class TestS3(RemoteContract):
     @pytest.fixture
-    def address(self, s3: None, tmp_path: Path) -> str:
-        return f"s3://bucket/{tmp_path.name}"
+    def address(self, s3: Variables, tmp_path: Path) -> Iterator[str]:
+        with entered(s3):
+            yield f"s3://bucket/{tmp_path.name}"
+
+
+class TestS3WithConditionalWrites(RemoteContract):
+    @pytest.fixture
+    def address(self, moto: Variables, tmp_path: Path) -> Iterator[str]:
+        with entered(moto):
+            yield f"s3://bucket/{tmp_path.name}"
+
+
+class TestGCS(RemoteContract):
+    @pytest.fixture
+    def address(self, gcs: Variables, tmp_path: Path) -> Iterator[str]:
+        with entered(gcs):
+            yield f"gs://bucket/{tmp_path.name}"

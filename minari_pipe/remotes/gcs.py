@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class GCSRemote(ObjectStore):
         """Send bytes; how many of the file the server has then."""
         span = f"{start}-{start + len(data) - 1}" if data else "*"
         given = {"Content-Range": f"bytes {span}/{size}", "Content-Length": str(len(data))}
-        headers, answer = self._files.call("PUT", session, headers=given, data=data)
+        headers, answer = self._files.call("PUT", session, headers=given, data=BytesIO(data))
         if answer.strip():  # the object, finished
             return size
         return int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from minari_pipe.errors import MissingDependencyError, RemoteError
@@ -44,6 +44,7 @@ class S3Remote(ObjectStore):
             ) from error
         files = S3FileSystem(
             anon=_is_anonymous(),
+            session=_session(),
             use_listings_cache=False,
             skip_instance_cache=True,
             config_kwargs={
@@ -149,8 +150,26 @@ class S3Remote(ObjectStore):
         return self._files.call_s3(method, **given)
 
 
+@cache
+def _loader() -> Any:
+    """Holds the descriptions of services, which take 0.1 s to read."""
+    from botocore.session import Session
+
+    return Session().get_component("data_loader")
+
+
+def _session() -> Any:
+    from aiobotocore.session import AioSession
+
+    session = AioSession()
+    session.register_component("data_loader", _loader())
+    return session
+
+
 def _is_anonymous() -> bool:
     """Whether there are no credentials: what is public can be read without."""
     from botocore.session import Session
 
-    return Session().get_credentials() is None
+    session = Session()
+    session.register_component("data_loader", _loader())
+    return session.get_credentials() is None

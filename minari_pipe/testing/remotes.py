@@ -299,17 +299,17 @@ class RemoteContract:
 
         def fetch() -> None:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    download_dataset(f"{address}/{ID}")
+                download_dataset(f"{address}/{ID}")
             except BaseException as error:
                 errors.append(error)
 
         threads = [threading.Thread(target=fetch) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with warnings.catch_warnings():  # for the whole process, whichever thread asks
+            warnings.simplefilter("ignore")
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
         assert not errors
         assert load_dataset(ID, verify=True).total_episodes == 3
 
