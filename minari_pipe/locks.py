@@ -33,7 +33,7 @@ _held: dict[int, tuple[int, int, int]] = {}
 
 
 @contextmanager
-def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
+def exclusive(directory: Path, *, wait: bool = True) -> Iterator[int | None]:
     """Hold a directory's lock, so that two appends cannot overwrite each other's result.
 
     The lock is on the directory itself: a lock file would count as data of the dataset. On a file
@@ -43,13 +43,16 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
         directory: what to lock.
         wait: until whoever has the lock gives it up, or dies.
 
+    Yields:
+        A handle of the directory; None on a system that has no locks.
+
     Raises:
         BlockingIOError: somebody has it, and ``wait`` is false.
         OSError: there are no locks, and ``wait`` is false.
         ConfigError: this very thread has it, and would wait for itself.
     """
     if fcntl is None:
-        yield
+        yield None
         return
     handle = os.open(directory, os.O_RDONLY)
     status = os.fstat(handle)
@@ -67,7 +70,7 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
         except OSError as error:
             if not wait or error.errno not in _NO_LOCKS:
                 raise
-        yield
+        yield handle
     finally:
         if handle in _held:
             del _held[handle]
@@ -112,17 +115,18 @@ def common_folder(directory: Path, name: str) -> Iterator[Path]:
     no more use for it removes it.
     """
     folder = directory / f".{name}"
-    while True:
-        folder.mkdir(exist_ok=True)
-        before = folder.stat().st_ino
-        with exclusive(folder):
+    with ExitStack() as stack:
+        while True:
+            with suppress(FileExistsError):
+                folder.mkdir()
             try:
-                is_same = folder.stat().st_ino == before
+                handle = stack.enter_context(exclusive(folder))
+                if handle is None or os.fstat(handle).st_nlink:
+                    break
             except FileNotFoundError:
-                is_same = False
-            if is_same:  # else who had it has removed it, and there may be another
-                yield folder
-                return
+                pass
+            stack.close()  # who had it has removed it, and there may be another
+        yield folder
 
 
 def _remove_abandoned(directory: Path) -> None:

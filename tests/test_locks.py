@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from minari_pipe import locks
-from minari_pipe.locks import exclusive, hidden_folder
+from minari_pipe.locks import common_folder, exclusive, hidden_folder
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -111,4 +113,24 @@ def test_a_file_system_without_locks_is_written_and_nothing_is_taken_for_abandon
     with hidden_folder(tmp_path) as first, hidden_folder(tmp_path) as second:
         assert first.exists()
         assert second.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_common_folder_is_given_to_one_at_a_time_also_when_it_is_removed(tmp_path: Path) -> None:
+    inside: list[int] = []
+    counts: list[int] = []
+
+    def work() -> None:
+        for _ in range(200):
+            with common_folder(tmp_path, "shared") as folder:
+                inside.append(1)
+                counts.append(len(inside))
+                assert folder.is_dir()
+                inside.pop()
+                shutil.rmtree(folder)
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
+    assert set(counts) == {1}
     assert list(tmp_path.iterdir()) == []
