@@ -22,7 +22,7 @@ from huggingface_hub.lfs import UploadInfo, post_lfs_batch_info
 from huggingface_hub.utils import get_session
 
 from tests.conftest import CHECKOUT
-from tests.servers.hub import READER, STRANGER, WRITER, HubServer, hub_server
+from tests.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
 
 # httpx says so of how huggingface_hub sends large files
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -40,10 +40,9 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def without_xet() -> Iterator[None]:
-    """huggingface_hub reads its variables when it is imported."""
+def clients_of_it(hub: HubServer) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        enter(hub, patch)
         yield
 
 

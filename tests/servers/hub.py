@@ -26,10 +26,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 WRITER, READER, STRANGER = "hf_writer", "hf_reader", "hf_stranger"
 TOKENS = {
-    WRITER: {"name": "ada", "orgs": ["org"], "role": "write"},
-    READER: {"name": "ben", "orgs": ["org"], "role": "read"},
+    WRITER: {"name": "ada", "orgs": ["org", "org-*"], "role": "write"},
+    READER: {"name": "ben", "orgs": ["org", "org-*"], "role": "read"},
     STRANGER: {"name": "eve", "orgs": [], "role": "write"},
 }
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -100,11 +102,11 @@ class HubServer:
         headers: Mapping[str, str] | None = None,
         body: str = "{}",
     ) -> None:
-        """Order an answer for the next requests that fit; status 0 closes the connection instead.
+        """Order an answer for the next requests that fit.
 
         Args:
             pattern: searched in method and path, such as ``"POST .*/commit/"``.
-            status: of the answer.
+            status: of the answer; 0 means that what is asked for is done, and the answer is lost.
             times: for how many requests.
             headers: of the answer.
             body: of the answer.
@@ -122,6 +124,18 @@ class HubServer:
         """Method, path and status of every request so far."""
         lines = (self.folder / "requests.log").read_text().splitlines()
         return [line for line in lines if "/control/" not in line]
+
+
+def enter(hub: HubServer, patch: pytest.MonkeyPatch, token: str | None = WRITER) -> None:
+    """Let clients in this process find a server, and no token of the developer's own."""
+    for name in ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        patch.delenv(name, raising=False)
+    for name, value in hub.variables(token).items():
+        patch.setenv(name, value)
+    # huggingface_hub reads its variables when it is imported
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN", token is None)
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
 
 
 @contextmanager

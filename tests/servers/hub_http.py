@@ -97,7 +97,7 @@ class Request(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def answer(self) -> None:
-        self.store = self.server.store
+        self.store, self.is_lost = self.server.store, False
         address = urlsplit(self.path)
         self.query = parse_qs(address.query)
         host = self.headers.get("Host", "")
@@ -105,11 +105,10 @@ class Request(BaseHTTPRequestHandler):
         self.storage = f"http://localhost:{host.rpartition(':')[2]}"
         is_storage = host.startswith("localhost:")
         try:
-            if fault := self.server.fault(f"{self.command} {self.path}"):
+            fault = self.server.fault(f"{self.command} {self.path}")
+            self.is_lost = fault is not None and fault["status"] == 0
+            if fault and fault["status"]:
                 self.drain()
-                if fault["status"] == 0:
-                    self.close_connection = True
-                    return
                 self.send(fault["status"], fault["body"].encode(), fault["headers"])
                 return
             if is_storage:
@@ -180,6 +179,9 @@ class Request(BaseHTTPRequestHandler):
         headers: dict[str, str],
         size: int | None = None,
     ) -> None:
+        if self.is_lost:
+            self.close_connection = True
+            return
         size = len(content) if isinstance(content, bytes) else size
         self.server.log.write(f"{self.command} {self.path} {status}\n")
         self.send_response_only(status)
@@ -234,6 +236,12 @@ class Request(BaseHTTPRequestHandler):
         orgs = [{"type": "org", "name": name} for name in self.user["orgs"]]
         access = {"accessToken": {"displayName": "test", "role": self.user["role"]}}
         self.send_json({"type": "user", "name": self.user["name"], "orgs": orgs, "auth": access})
+
+    @route("GET", "/api/(?:organizations|users)/(?P<name>[^/]+)/overview")
+    def overview(self, name: str) -> None:
+        if not self.store.is_owner(name):
+            raise RefusedError(404, "This organization does not exist")
+        self.send_json({"name": name, "fullname": name})
 
     @route("POST", "/api/validate-yaml")
     def validate_yaml(self) -> None:
@@ -531,7 +539,7 @@ class Request(BaseHTTPRequestHandler):
                 continue
             value = line["value"]
             content = base64.b64decode(value.pop("content"))
-            if value["path"] == "README.md" and card_errors(content.decode()):
+            if value["path"] == "README.md" and card_errors(content.decode(errors="replace")):
                 raise RefusedError(400, "Invalid metadata in README.md")
             value["entry"] = self.store.add_blob(content)
         assert self.user is not None  # checked above

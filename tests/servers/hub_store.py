@@ -78,7 +78,8 @@ class HubStore:
     """Repositories below a folder.
 
     Attributes:
-        tokens: for each token its user's ``name``, ``orgs`` and ``role``, ``read`` or ``write``.
+        tokens: for each token its user's ``name``, ``orgs``, which may be patterns, and ``role``,
+            ``read`` or ``write``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,6 +102,10 @@ class HubStore:
         if token not in self.tokens:
             raise RefusedError(401, "Invalid credentials in Authorization header")
         return self.tokens[token]
+
+    def is_owner(self, name: str) -> bool:
+        """Whether there is a user or an organization of this name."""
+        return any(_belongs(name, user) for user in self.tokens.values())
 
     def may_read(self, repo: str, user: dict[str, Any] | None) -> bool:
         return not self._settings(repo)["private"] or _belongs(repo.split("/")[0], user)
@@ -306,7 +311,8 @@ def _read_commit(path: Path) -> Commit:
 
 
 def _belongs(owner: str, user: dict[str, Any] | None) -> bool:
-    return user is not None and owner in (user["name"], *user["orgs"])
+    names = () if user is None else (user["name"], *user["orgs"])
+    return any(fnmatch.fnmatchcase(owner, name) for name in names)
 
 
 def _now() -> str:
