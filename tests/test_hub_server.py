@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +19,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.lfs import UploadInfo, post_lfs_batch_info
 from huggingface_hub.utils import get_session
 
-from tests.conftest import CHECKOUT
 from tests.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
+from tests.servers.minari_process import COLLECT, run_minari
 
 # httpx says so of how huggingface_hub sends large files
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -183,38 +181,10 @@ def test_an_ordered_answer_is_given_as_often_as_it_was_ordered(hub, repo) -> Non
     assert "GET /api/datasets/org/door 503" in hub.requests()
 
 
-def run_minari(hub: HubServer, home: Path, code: str) -> str:
-    """Run code in a process of real Minari."""
-    environment = os.environ | hub.variables() | {"HF_HOME": str(home / "hf"), "HOME": str(home)}
-    environment |= {"MINARI_DATASETS_PATH": str(home / "root"), "MINARI_REMOTE": "hf://org"}
-    (home / "root").mkdir(parents=True, exist_ok=True)
-    code = "from tests.peer import let_minari_collect\nlet_minari_collect()\n" + code
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    run = subprocess.run(
-        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
-
-
-COLLECT = """
-import gymnasium as gym, minari
-
-def collect(dataset_id):
-    env = minari.DataCollector(gym.make("CartPole-v1"))
-    env.reset(seed=1)
-    while not any(env.step(env.action_space.sample())[2:4]): pass
-    env.create_dataset(
-        dataset_id, author="a", author_email="b", code_permalink="c", algorithm_name="d",
-        description="e",
-    )
-"""
-
-
 def test_minari_uploads_lists_and_downloads(tmp_path) -> None:
     with hub_server(tmp_path / "server", "--lfs-threshold=5000") as hub:
         made = run_minari(
-            hub,
+            hub.variables(),
             tmp_path / "publisher",
             COLLECT
             + """
@@ -227,7 +197,7 @@ print(sorted(list_remote_namespaces()))
         )
         assert made.splitlines()[-1] == "['pole', 'pole/cart']"
         fetched = run_minari(
-            hub,
+            hub.variables(),
             tmp_path / "reader",
             """
 import json, minari

@@ -50,7 +50,8 @@ class Publisher:
         repo, place = locate(upload.dataset_id)
         wanted = {**upload.files, METADATA: Source.of(upload.metadata)}
         there = self._ask(partial(self.files_at, upload.dataset_id, state.commit))
-        if METADATA in there and not is_same(there[METADATA], wanted[METADATA]):
+        is_there = METADATA in there and is_listed(upload.dataset_id, state.index)
+        if is_there and not is_same(there[METADATA], wanted[METADATA]):
             raise exists(self._remote, upload.dataset_id)
         nested = {name: text for name, text in upload.namespaces.items() if name != repo}
         index = state.index
@@ -159,6 +160,19 @@ def locate(name: str) -> tuple[str, str]:
     """
     repo, _, rest = name.partition("/")
     return repo, f"{rest}/" if rest else ""
+
+
+def is_listed(dataset_id: str, index: Index | None) -> bool:
+    """Whether a dataset whose files are there is one that is published.
+
+    Minari commits files first and the index later. If it was ended between the two, nobody lists
+    the dataset, and the next upload of the id takes its place.
+
+    Args:
+        dataset_id: its id.
+        index: of its repository; None if there is none.
+    """
+    return "/" not in dataset_id if index is None else dataset_id in index.datasets
 
 
 def exists(remote: Remote, dataset_id: str) -> DatasetExistsError:

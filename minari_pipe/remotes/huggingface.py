@@ -31,7 +31,7 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
 )
-from minari_pipe.remotes.hub_changes import N_READERS, Publisher, exists, locate
+from minari_pipe.remotes.hub_changes import N_READERS, Publisher, exists, is_listed, locate
 from minari_pipe.remotes.hub_client import BrokenIndexError, HubClient
 from minari_pipe.remotes.hub_commits import Change, Committer, State
 from minari_pipe.remotes.hub_index import Index
@@ -71,13 +71,17 @@ class HubRemote(Remote):
         return sorted({name for index in self._indexes() for name in index.namespaces})
 
     def files(self, dataset_id: str) -> dict[str, RemoteFile]:
+        repo, _ = locate(dataset_id)
         try:
-            commit = self._commit_of(locate(dataset_id)[0])
+            commit = self._commit_of(repo)
         except FileNotFoundError:
             return {}
+        found = self._publisher.files_at(dataset_id, commit)
+        if METADATA in found and not is_listed(dataset_id, self._client.index(repo, commit)):
+            del found[METADATA]  # of an upload that did not end
         return {
             name: RemoteFile(entry["size"], (entry.get("lfs") or {}).get("oid"))
-            for name, entry in self._publisher.files_at(dataset_id, commit).items()
+            for name, entry in found.items()
         }
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
