@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,7 +34,7 @@ _held: dict[int, tuple[int, int, int]] = {}
 
 
 @contextmanager
-def exclusive(directory: Path, *, wait: bool = True) -> Iterator[int | None]:
+def exclusive(directory: Path, *, wait: bool = True) -> Iterator[os.stat_result]:
     """Hold a directory's lock, so that two appends cannot overwrite each other's result.
 
     The lock is on the directory itself: a lock file would count as data of the dataset. On a file
@@ -44,7 +45,8 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[int | None]:
         wait: until whoever has the lock gives it up, or dies.
 
     Yields:
-        A handle of the directory; None on a system that has no locks.
+        What the system knows of the directory that is locked; meanwhile there may be another one
+        of this name.
 
     Raises:
         BlockingIOError: somebody has it, and ``wait`` is false.
@@ -52,7 +54,7 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[int | None]:
         ConfigError: this very thread has it, and would wait for itself.
     """
     if fcntl is None:
-        yield None
+        yield os.stat(directory)
         return
     handle = os.open(directory, os.O_RDONLY)
     status = os.fstat(handle)
@@ -70,7 +72,7 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[int | None]:
         except OSError as error:
             if not wait or error.errno not in _NO_LOCKS:
                 raise
-        yield handle
+        yield status
     finally:
         if handle in _held:
             del _held[handle]
@@ -116,17 +118,27 @@ def common_folder(directory: Path, name: str) -> Iterator[Path]:
     """
     folder = directory / f".{name}"
     with ExitStack() as stack:
-        while True:
-            with suppress(FileExistsError):
-                folder.mkdir()
-            try:
-                handle = stack.enter_context(exclusive(folder))
-                if handle is None or os.fstat(handle).st_nlink:
-                    break
-            except FileNotFoundError:
-                pass
-            stack.close()  # who had it has removed it, and there may be another
+        while not _hold_common(folder, stack):
+            stack.close()
         yield folder
+
+
+def _hold_common(folder: Path, stack: ExitStack) -> bool:
+    """Lock a folder, made if missing; false if who had it removes it meanwhile.
+
+    Raises:
+        FileExistsError: it is no folder.
+    """
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir()
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, "exists and is no folder", str(folder))
+        locked = stack.enter_context(exclusive(folder))
+        # as long as it is locked, no other folder gets its number
+        return folder.lstat().st_ino == locked.st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _remove_abandoned(directory: Path) -> None:

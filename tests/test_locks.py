@@ -6,9 +6,9 @@ import errno
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,21 +116,30 @@ def test_a_file_system_without_locks_is_written_and_nothing_is_taken_for_abandon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_common_folder_is_given_to_one_at_a_time_also_when_it_is_removed(tmp_path: Path) -> None:
-    inside: list[int] = []
-    counts: list[int] = []
+def test_a_common_folder_is_given_to_one_at_a_time_also_while_others_remove_it(tmp_path) -> None:
+    inside: list[str] = []
+    errors: list[BaseException] = []
 
-    def work() -> None:
-        for _ in range(200):
-            with common_folder(tmp_path, "shared") as folder:
-                inside.append(1)
-                counts.append(len(inside))
-                assert folder.is_dir()
-                inside.pop()
-                shutil.rmtree(folder)
+    def use(name: str) -> None:
+        try:
+            for _ in range(200):
+                with common_folder(tmp_path, "shared") as folder:
+                    inside.append(name)
+                    assert inside == [name] and folder.is_dir()
+                    inside.remove(name)
+                    shutil.rmtree(folder)
+        except BaseException as error:
+            errors.append(error)
 
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work) for _ in range(4)]:
-            done.result()
-    assert set(counts) == {1}
-    assert list(tmp_path.iterdir()) == []
+    threads = [threading.Thread(target=use, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_what_is_no_folder_cannot_be_a_common_one(tmp_path) -> None:
+    (tmp_path / ".shared").write_text("")
+    with pytest.raises(FileExistsError), common_folder(tmp_path, "shared"):
+        pass
