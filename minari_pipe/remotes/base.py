@@ -289,12 +289,14 @@ def check_arrived(remote: Remote, path: str, source: Source) -> None:
     Raises:
         RemoteError: it is not the same.
     """
-    try:
-        found = remote_sha256(remote, path, source.size)
-    except FileNotFoundError:
-        found = "of nothing"
-    if found != source.sha256:
-        raise RemoteError(
-            f"{remote.address}/{path} arrived with sha256 {found}, not {source.sha256}; nothing is "
-            "published. Run the upload again; if it stays so, a proxy or the server damages data"
-        )
+    for _ in range(2):  # what is read back may be damaged on its way too
+        try:
+            found = remote_sha256(remote, path, source.size)
+        except FileNotFoundError:
+            found = "of nothing"
+        if found == source.sha256:
+            return
+    raise RemoteError(
+        f"{remote.address}/{path} arrived with sha256 {found}, not {source.sha256}; nothing is "
+        "published. Run the upload again; if it stays so, a proxy or the server damages data"
+    )

@@ -88,6 +88,10 @@ class DirectoryRemote(Remote):
             target = self._place(upload.dataset_id)
             _write(stage / METADATA, Source.of(upload.metadata))
             target.parent.mkdir(parents=True, exist_ok=True)
+            for namespace, metadata in upload.namespaces.items():
+                place = self._place(namespace) / NAMESPACE_METADATA
+                if not place.exists():
+                    _write(place, Source.of(metadata))
             try:
                 os.rename(stage, target)
             except OSError as error:
@@ -98,10 +102,6 @@ class DirectoryRemote(Remote):
                     "Upload under another version, or remove it there if nobody uses it"
                 ) from error
             _sync(target.parent)
-            for namespace, metadata in upload.namespaces.items():
-                place = self._place(namespace) / NAMESPACE_METADATA
-                if not place.exists():
-                    _write(place, Source.of(metadata))
             with suppress(OSError):  # others may be on their way
                 (self._root / _UPLOADS).rmdir()
         return True

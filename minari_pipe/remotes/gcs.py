@@ -27,6 +27,8 @@ _CREDENTIALS = (
     "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
     "file of a service account's key"
 )
+#: what a session takes is a multiple of it, but for the end of the file
+_UNIT = 256 * 2**10
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 
 
@@ -123,7 +125,8 @@ class GCSRemote(ObjectStore):
         headers, answer = self._files.call("PUT", session, headers=given, data=BytesIO(data))
         if answer.strip():  # the object, finished
             return size
-        return int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
+        there = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
+        return there // _UNIT * _UNIT
 
     def _session(self, record: Path, size: int) -> tuple[str | None, int]:
         """The session that an interrupted upload has left, and how many bytes it has."""

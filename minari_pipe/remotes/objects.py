@@ -98,16 +98,17 @@ class ObjectStore(Remote):
     def reveal(self, upload: Upload) -> bool:
         place = upload.dataset_id
         with self._writing():
+            # First: real Minari refuses a dataset in a namespace that is not there.
+            for namespace, metadata in upload.namespaces.items():
+                path = f"{namespace}/{NAMESPACE_METADATA}"
+                if path not in self.retried(partial(self._keys, path)):
+                    self.retried(partial(self._put, path, Source.of(metadata), _nobody))
             self._check_claim(upload)
             is_exclusive = self._create(f"{place}/{METADATA}", upload.metadata)
             self._check_claim(upload)
             found = self.retried(partial(self.read, f"{place}/{METADATA}"))
             if found != upload.metadata:
                 raise _exists(self, upload)
-            for namespace, metadata in upload.namespaces.items():
-                path = f"{namespace}/{NAMESPACE_METADATA}"
-                if path not in self.retried(partial(self._keys, path)):
-                    self.retried(partial(self._put, path, Source.of(metadata), _nobody))
         return is_exclusive
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
@@ -194,7 +195,10 @@ class ObjectStore(Remote):
 
     def _keys(self, prefix: str) -> dict[str, int]:
         """Sizes of the files whose paths begin like this, in bytes."""
-        found = self._files.find(self.bucket, prefix=self.folder + prefix, detail=True)
+        try:
+            found = self._files.find(self.bucket, prefix=self.folder + prefix, detail=True)
+        except FileNotFoundError as error:  # the bucket: of no files it says that there are none
+            raise self.judge(error).error from error
         start = self._path("")
         return {
             key.removeprefix(start): int(entry["size"])
