@@ -11,6 +11,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from tests.servers.running import AT_HOME
+
+# Before a test imports what reads it.
+os.environ.update(AT_HOME)
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHARED = CHECKOUT.parent / "shared" / "data"
 FULL = os.environ.get("MINARI_PIPE_FULL") == "1"

@@ -103,6 +103,26 @@ def test_a_finished_upload_in_pieces_creates_exclusively_too(servers):
     assert (begun.status_code, late.status_code, again.status_code) == (200, 412, 412)
 
 
+def test_an_upload_in_pieces_goes_on_where_it_was_and_can_be_given_up(servers):
+    address = servers["gcs"]["STORAGE_EMULATOR_HOST"]
+    place = f"{address}/upload/storage/v1/b/bucket/o"
+    query = {"uploadType": "resumable", "name": "pieces"}
+    upload = requests.post(place, params=query, json={}, timeout=60).headers["Location"]
+
+    def put(data: bytes, span: str) -> tuple[int, str | None]:
+        answer = requests.put(upload, data=data, headers={"Content-Range": span}, timeout=60)
+        return answer.status_code, answer.headers.get("Range")
+
+    assert put(b"", "bytes */6") == (308, None)
+    assert put(b"123", "bytes 0-2/6") == (308, "bytes=0-2")
+    assert put(b"", "bytes */6") == (308, "bytes=0-2")
+    assert put(b"456", "bytes 3-5/6") == (200, None)
+    assert requests.get(f"{address}/bucket/pieces", timeout=60).content == b"123456"
+    upload = requests.post(place, params=query, json={}, timeout=60).headers["Location"]
+    assert requests.delete(upload, timeout=60).status_code == 499
+    assert put(b"123456", "bytes 0-5/6") == (404, None)
+
+
 def test_a_silent_connection_to_the_emulator_stops_no_other(servers):
     address = servers["gcs"]["STORAGE_EMULATOR_HOST"]
     with socket.create_connection(("127.0.0.1", urlparse(address).port)) as silent:

@@ -6,6 +6,8 @@
 keeps a body that its connection cut short     yes           no     no
 loses a CR that ends what gcsfs uploads        yes           no     ?
 one silent connection stops all others         yes           no     no
+says that nothing came of a new upload         no            yes    yes
+an upload in pieces can be given up            no            yes    yes
 ``ifGenerationMatch`` of an upload counts      no            yes    yes
 ``ifGenerationMatch`` of anything else counts  no            no     yes
 asks who you are, and what you may             no            no     yes
@@ -38,11 +40,7 @@ def variables(address: str) -> dict[str, str]:
     """What lets gcsfs, DVC and Google's own library find the server, without an account."""
     return {
         "STORAGE_EMULATOR_HOST": address,
-        "NO_GCE_CHECK": "true",
         "GOOGLE_CLOUD_PROJECT": "test-project",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        # Else it asks for the kind of every bucket, by gRPC, which no stand-in speaks: 60 s each.
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
     }
 
 
@@ -139,10 +137,24 @@ class WholeRequests(emulator.RequestHandler):
         with self.turn:
             self.storage.expected = query.get("ifGenerationMatch", [None])[0]
             try:
-                emulator.Router(self).handle(method)
+                if method == "DELETE" and "upload_id" in query:
+                    self._give_up(query["upload_id"][0])
+                else:
+                    emulator.Router(self).handle(method)
             except PreconditionFailedError:
                 self.send_error(HTTPStatus.PRECONDITION_FAILED)
         connection.write(self.wfile.getbuffer())
+
+    def _give_up(self, upload: str) -> None:
+        known = self.storage.resumable.pop(upload, None)
+        self.send_response(499 if known else HTTPStatus.NOT_FOUND)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def send_header(self, keyword: str, value: str) -> None:
+        """The emulator says ``bytes=0-0`` of an upload that has no byte, as if it had one."""
+        if (keyword, value) != ("Range", "bytes=0-0"):
+            super().send_header(keyword, value)
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 

@@ -19,6 +19,17 @@ FOREIGN = (
 )
 """How the names of variables begin by which the developer's own settings would reach a client."""
 
+AT_HOME = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "NO_GCE_CHECK": "true",
+    # Else gcsfs asks for every bucket's kind by gRPC, which no server here speaks: a minute each.
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+}
+"""What keeps clients from asking the network whose machine this is.
+
+Google's libraries read it when they are imported, so it is set for the whole run of the tests.
+"""
+
 
 @contextmanager
 def server_process(
@@ -73,7 +84,7 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without its accounts and proxies, and ``variables``."""
     own = {k: v for k, v in os.environ.items() if not k.upper().startswith(FOREIGN)}
-    return own | dict(variables)
+    return own | AT_HOME | dict(variables)
 
 
 @contextmanager

@@ -31,7 +31,6 @@ def variables(address: str) -> dict[str, str]:
     return {
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_DEFAULT_REGION": "us-east-1",
