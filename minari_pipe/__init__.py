@@ -46,8 +46,12 @@ _MODULES = {
     ),
     "minari_pipe.hosting": (
         "download_dataset",
+        "download_namespace_metadata",
         "list_remote_datasets",
+        "list_remote_namespaces",
+        "publish_dataset",
         "upload_dataset",
+        "upload_namespace",
     ),
     "minari_pipe.library": (
         "delete_dataset",
@@ -59,13 +63,10 @@ _MODULES = {
     "minari_pipe.namespace": (
         "create_namespace",
         "delete_namespace",
-        "download_namespace_metadata",
         "get_namespace_metadata",
         "list_local_namespaces",
-        "list_remote_namespaces",
         "namespace_hierarchy",
         "update_namespace_metadata",
-        "upload_namespace",
         "validate_namespace",
     ),
     "minari_pipe.scores": (
@@ -125,6 +126,7 @@ __all__ = [
     "migrate_dataset",
     "namespace_hierarchy",
     "parse_dataset_id",
+    "publish_dataset",
     "serialize_space",
     "split_dataset",
     "supported_dataset_versions",
@@ -153,20 +155,25 @@ if TYPE_CHECKING:
         StepData,
         StepDataCallback,
     )
-    from minari_pipe.hosting import download_dataset, list_remote_datasets, upload_dataset
+    from minari_pipe.hosting import (
+        download_dataset,
+        download_namespace_metadata,
+        list_remote_datasets,
+        list_remote_namespaces,
+        publish_dataset,
+        upload_dataset,
+        upload_namespace,
+    )
     from minari_pipe.library import delete_dataset, list_local_datasets, load_dataset
     from minari_pipe.metadata import supported_dataset_versions
     from minari_pipe.migrate import migrate_dataset
     from minari_pipe.namespace import (
         create_namespace,
         delete_namespace,
-        download_namespace_metadata,
         get_namespace_metadata,
         list_local_namespaces,
-        list_remote_namespaces,
         namespace_hierarchy,
         update_namespace_metadata,
-        upload_namespace,
         validate_namespace,
     )
     from minari_pipe.scores import (

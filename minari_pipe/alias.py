@@ -39,6 +39,7 @@ STEP_DATA_KEYS = {"actions", "observations", "rewards", "terminations", "truncat
 _HERE = "minari_pipe.alias"
 _PUBLIC = "minari_pipe"
 _IDS = "minari_pipe.dataset_id"
+_CLOUD = "minari_pipe.cloud_storage"
 _REMOTES = "minari_pipe.remotes"
 _ROOT = "minari_pipe.datasets_root"
 _SPACES = "minari_pipe.spaces"
@@ -126,7 +127,7 @@ _MODULES: dict[str, dict[str, str]] = {
             upload_namespace""",
         _IDS: "namespace_hierarchy validate_namespace NAMESPACE_REGEX",
         _ROOT: "get_dataset_path",
-        _REMOTES: "get_cloud_storage",
+        _CLOUD: "get_cloud_storage",
         "minari_pipe.namespace": "NAMESPACE_METADATA_FILENAME",
         _HERE: "list_non_hidden_dirs",
     },
@@ -146,13 +147,24 @@ _MODULES: dict[str, dict[str, str]] = {
         _IDS: "gen_dataset_id parse_dataset_id",
         _ROOT: "get_dataset_path",
         _STORAGE: "MinariStorage",
-        _REMOTES: "get_cloud_storage",
+        _CLOUD: "get_cloud_storage",
         _HERE: "__version__",
     },
-    "minari.storage.remotes": {_REMOTES: "CloudStorage DEFAULT_REMOTE get_cloud_storage"},
-    "minari.storage.remotes.cloud_storage": {_REMOTES: "CloudStorage"},
-    "minari.storage.remotes.gcp": {_REMOTES: "CloudStorage GCPStorage"},
-    "minari.storage.remotes.huggingface": {_REMOTES: "CloudStorage HuggingFaceStorage"},
+    "minari.storage.remotes": {
+        _CLOUD: "CloudStorage get_cloud_storage",
+        _REMOTES: "DEFAULT_REMOTE",
+    },
+    "minari.storage.remotes.cloud_storage": {_CLOUD: "CloudStorage"},
+    "minari.storage.remotes.gcp": {
+        _CLOUD: "CloudStorage GCPStorage",
+        _PUBLIC: "METADATA_FILE_NAME",
+        _ROOT: "get_dataset_path",
+    },
+    "minari.storage.remotes.huggingface": {
+        _CLOUD: "CloudStorage HuggingFaceStorage",
+        _PUBLIC: "METADATA_FILE_NAME",
+        _ROOT: "get_dataset_path",
+    },
     "minari.utils": {
         _PUBLIC: """
             combine_datasets create_dataset_from_buffers get_normalized_score split_dataset

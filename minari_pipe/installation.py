@@ -49,14 +49,23 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
             (stage / "data").mkdir()
         yield stage / "data"
         ensure_manifest(stage)
-        with making_namespaces(namespace):
-            _move(stage, target, dataset_id)
+        install(stage, dataset_id)
 
 
-def _move(stage: Path, target: Path, dataset_id: str) -> None:
+def install(stage: Path, dataset_id: str) -> None:
+    """Move a finished dataset to its place in the local root, where there is none.
+
+    Args:
+        stage: the folder that holds ``data/``, in the root.
+        dataset_id: under which it is to appear.
+
+    Raises:
+        DatasetExistsError: the id is taken.
+        ConfigError: the root is read-only.
+    """
     try:
-        with writing_below_root():
-            stage.rename(target)
+        with making_namespaces(parse_dataset_id(dataset_id)[0]), writing_below_root():
+            stage.rename(get_dataset_path(dataset_id))
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise _taken(dataset_id) from error

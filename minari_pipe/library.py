@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.dataset import MinariDataset
-from minari_pipe.dataset_id import (
-    dataset_id_sort_key,
-    gen_dataset_id,
-    parse_dataset_id,
-)
+from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import (
     ConfigError,
-    CorruptDatasetError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
     MinariPipeError,
@@ -27,9 +22,9 @@ from minari_pipe.errors import (
 )
 from minari_pipe.hosting import download_dataset
 from minari_pipe.installation import new_dataset as new_dataset  # lower, for copies of datasets
+from minari_pipe.listing import check_summary, selected
 from minari_pipe.locks import hidden_folder
 from minari_pipe.manifest import verify as verify_files
-from minari_pipe.metadata import REQUIRED_KEYS, is_supported_version, metadata_faults
 from minari_pipe.storage.base import (
     METADATA_FILE_NAME,
     MinariStorage,
@@ -67,7 +62,7 @@ def load_dataset(
         CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
             names each file that differs, is missing or is not in it.
         TrustError: the spaces can only be found out by running code that nobody has trusted.
-        RemoteError: it could not be fetched.
+        RemoteError: it could not be fetched; see :func:`minari_pipe.download_dataset`.
 
     Example:
         >>> from minari_pipe import load_dataset
@@ -137,7 +132,7 @@ def _not_found(dataset_id: str) -> DatasetNotFoundError:
     hint = did_you_mean(dataset_id, _dataset_ids())
     return DatasetNotFoundError(
         f"no dataset {dataset_id!r} in {get_dataset_path()}.{hint} "
-        "To fetch it: `minari download ID`, of the package minari, which shares this root"
+        "To fetch it: load_dataset(..., download=True), or minari-pipe download ID"
     )
 
 
@@ -212,13 +207,10 @@ def list_local_datasets(
         except (OSError, ValueError, MinariPipeError) as error:
             warnings.warn(f"Misconfigured dataset named {dataset_id}: {error}", stacklevel=2)
             continue
-        if not compatible_minari_version or is_supported_version(metadata.get("minari_version")):
-            found[dataset_id] = metadata
-    ordered = sorted(found, key=dataset_id_sort_key)
-    if latest_version:
-        latest = {gen_dataset_id(*parse_dataset_id(name)[:2]): name for name in ordered}
-        ordered = list(latest.values())
-    return {name: found[name] for name in ordered}
+        found[dataset_id] = metadata
+    return selected(
+        found, latest_version=latest_version, compatible_minari_version=compatible_minari_version
+    )
 
 
 def _raw_metadata(dataset_id: str) -> dict[str, Any]:
@@ -230,19 +222,11 @@ def _raw_metadata(dataset_id: str) -> dict[str, Any]:
     parse_dataset_id(dataset_id)
     path = data_path_of(dataset_id)
     metadata = MinariStorage.read_raw_metadata(path)
-    own_id = metadata.get("dataset_id")
-    if own_id != dataset_id and path.name == "data":
-        raise CorruptDatasetError(
-            f"Namespace location '{dataset_id}' does not match id '{own_id}'."
-        )
+    # of Minari 0.2 the id is in the name of the file
+    own = {} if path.name == "data" else {"dataset_id": dataset_id}
+    check_summary(dataset_id, {**metadata, **own})
     if path.name == "data" and (path / METADATA_FILE_NAME).exists():
         get_minari_storage(str(metadata.get("data_format")))
-    known = {key: metadata[key] for key in REQUIRED_KEYS if metadata.get(key) is not None}
-    for key, what in metadata_faults(known):
-        raise CorruptDatasetError(f"metadata {key!r} {what}")
-    for key in ("total_episodes", "total_steps"):
-        if key not in metadata:  # a storage that is just made has none, a dataset has
-            raise CorruptDatasetError(f"the metadata of {dataset_id} in {path} has no {key}")
     return metadata
 
 

@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,7 +34,7 @@ _held: dict[int, tuple[int, int, int]] = {}
 
 
 @contextmanager
-def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
+def exclusive(directory: Path, *, wait: bool = True) -> Iterator[os.stat_result]:
     """Hold a directory's lock, so that two appends cannot overwrite each other's result.
 
     The lock is on the directory itself: a lock file would count as data of the dataset. On a file
@@ -43,13 +44,17 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
         directory: what to lock.
         wait: until whoever has the lock gives it up, or dies.
 
+    Yields:
+        What the system knows of the directory that is locked; meanwhile there may be another one
+        of this name.
+
     Raises:
         BlockingIOError: somebody has it, and ``wait`` is false.
         OSError: there are no locks, and ``wait`` is false.
         ConfigError: this very thread has it, and would wait for itself.
     """
     if fcntl is None:
-        yield
+        yield os.stat(directory)
         return
     handle = os.open(directory, os.O_RDONLY)
     status = os.fstat(handle)
@@ -67,7 +72,7 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[None]:
         except OSError as error:
             if not wait or error.errno not in _NO_LOCKS:
                 raise
-        yield
+        yield status
     finally:
         if handle in _held:
             del _held[handle]
@@ -102,6 +107,38 @@ def hidden_folder(directory: Path) -> Iterator[Path]:
             folder.mkdir()
             stack.enter_context(exclusive(folder))
         yield folder
+
+
+@contextmanager
+def common_folder(directory: Path, name: str) -> Iterator[Path]:
+    """Yield the hidden folder of this name in ``directory`` to one at a time, made if missing.
+
+    Whoever comes next finds what the one before left in it, also if that was killed; one that has
+    no more use for it removes it.
+    """
+    folder = directory / f".{name}"
+    with ExitStack() as stack:
+        while not _hold_common(folder, stack):
+            stack.close()
+        yield folder
+
+
+def _hold_common(folder: Path, stack: ExitStack) -> bool:
+    """Lock a folder, made if missing; false if who had it removes it meanwhile.
+
+    Raises:
+        FileExistsError: it is no folder.
+    """
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir()
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, "exists and is no folder", str(folder))
+        locked = stack.enter_context(exclusive(folder))
+        # as long as it is locked, no other folder gets its number
+        return folder.lstat().st_ino == locked.st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _remove_abandoned(directory: Path) -> None:

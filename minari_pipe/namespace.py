@@ -30,11 +30,6 @@ from minari_pipe.errors import (
     InvalidMetadataError,
     did_you_mean,
 )
-from minari_pipe.hosting import (
-    download_namespace_metadata,
-    list_remote_namespaces,
-    upload_namespace,
-)
 from minari_pipe.locks import exclusive
 
 __all__ = [
@@ -42,13 +37,10 @@ __all__ = [
     "NAMESPACE_REGEX",
     "create_namespace",
     "delete_namespace",
-    "download_namespace_metadata",
     "get_namespace_metadata",
     "list_local_namespaces",
-    "list_remote_namespaces",
     "namespace_hierarchy",
     "update_namespace_metadata",
-    "upload_namespace",
     "validate_namespace",
 ]
 
@@ -142,6 +134,35 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
     return metadata
+
+
+def namespace_metadata_bytes(namespace: str) -> bytes:
+    """Return the metadata of a namespace as they are stored.
+
+    Raises:
+        DatasetNotFoundError: it does not exist.
+    """
+    return _existing(namespace).read_bytes()
+
+
+def write_namespace(namespace: str, metadata: dict[str, Any], *, overwrite: bool = False) -> None:
+    """Make a namespace with these metadata, and its parents where they are missing.
+
+    Args:
+        namespace: its name.
+        metadata: what JSON can hold.
+        overwrite: replace metadata that are there.
+
+    Raises:
+        DatasetExistsError: it or a parent is a dataset.
+        ConfigError: the root is read-only.
+    """
+    text = _dump(metadata)
+    with making_namespaces(namespace, text) as is_new:
+        if overwrite and not is_new:
+            path = _existing(namespace)
+            with _beside(path, text) as beside:
+                os.replace(beside, path)
 
 
 def delete_namespace(namespace: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -192,6 +192,18 @@ class Run:
 
     def release(self) -> None:
         (self._talk / "go").touch()
+
+    def release_unless_ended(self, seconds: float = 1.0) -> None:
+        """Release a process that a signal has reached, if it does not end at the barrier itself."""
+        paused = int((self._talk / "reached").read_text())
+        deadline = time.monotonic() + seconds
+        with suppress(psutil.NoSuchProcess):
+            # Not wait(), which would take the exit code from whoever started it.
+            while psutil.Process(paused).status() != psutil.STATUS_ZOMBIE:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
+        self.release()
 
     def role(self, role: str) -> psutil.Process | None:
         """The driver, the stage that runs, or the shell between them."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minari_pipe import locks
-from minari_pipe.locks import exclusive, hidden_folder
+from minari_pipe.locks import common_folder, exclusive, hidden_folder
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
@@ -112,3 +114,32 @@ def test_a_file_system_without_locks_is_written_and_nothing_is_taken_for_abandon
         assert first.exists()
         assert second.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_common_folder_is_given_to_one_at_a_time_also_while_others_remove_it(tmp_path) -> None:
+    inside: list[str] = []
+    errors: list[BaseException] = []
+
+    def use(name: str) -> None:
+        try:
+            for _ in range(200):
+                with common_folder(tmp_path, "shared") as folder:
+                    inside.append(name)
+                    assert inside == [name] and folder.is_dir()
+                    inside.remove(name)
+                    shutil.rmtree(folder)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=use, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_what_is_no_folder_cannot_be_a_common_one(tmp_path) -> None:
+    (tmp_path / ".shared").write_text("")
+    with pytest.raises(FileExistsError), common_folder(tmp_path, "shared"):
+        pass

@@ -17,7 +17,6 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     InvalidDatasetIdError,
     InvalidMetadataError,
-    RemoteError,
 )
 from minari_pipe.library import new_dataset
 from minari_pipe.namespace import (
@@ -279,13 +278,3 @@ def test_the_metadata_of_another_process_is_not_overwritten(monkeypatch, root: P
     monkeypatch.setattr(namespace.os.path, "lexists", meanwhile)
     dataset("aa/bb-v0")
     assert "theirs" in (root / "aa/namespace_metadata.json").read_text()
-
-
-def test_remotes_are_refused_clearly() -> None:
-    for function, arguments in (
-        (namespace.list_remote_namespaces, ()),
-        (namespace.download_namespace_metadata, ("aa",)),
-        (namespace.upload_namespace, ("aa", "token")),
-    ):
-        with pytest.raises(RemoteError, match=r"this version of minari_pipe has no remotes yet"):
-            function(*arguments)

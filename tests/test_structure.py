@@ -20,7 +20,10 @@ MODULES = {
 
 #: packages that a function may import for itself: optional, or slow and rarely needed
 DEFERRED = {
+    "aiobotocore": "optional, with s3fs",
+    "botocore": "optional, with s3fs",
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
+    "gcsfs": "optional, and 0.7 s",
     "gymnasium_robotics": "optional, and it starts simulators",
     "hydra": "a private name that only multirun needs",
     "numpy": "0.1 s, which a run without work has not for checksums",
@@ -28,6 +31,7 @@ DEFERRED = {
     "resource": "not on Windows",
     "ray": "1.6 s, and optional",
     "requests": "0.1 s, needed only to download",
+    "s3fs": "optional, and 0.5 s",
     "stable_baselines3": "imports torch",
     "torch": "2 s, needed only by policies that are networks",
     "tqdm": "needed only for a progress bar",

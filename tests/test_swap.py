@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe.pipeline import swap
-from minari_pipe.pipeline.swap import copy_file, copy_tree, recover, swap_in
+from minari_pipe import swap
+from minari_pipe.swap import copy_file, copy_tree, recover, swap_in
 
 
 @pytest.fixture(params=["exchange", "two renames"])
@@ -85,7 +85,7 @@ def test_a_reader_sees_the_old_or_the_new_folder_and_never_none(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from minari_pipe.pipeline import swap
+from minari_pipe import swap
 n, real = int(sys.argv[1]), os.replace
 def replace(a, b):
     global n

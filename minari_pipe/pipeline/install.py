@@ -16,8 +16,8 @@ from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
 from minari_pipe.files import MANIFEST
 from minari_pipe.manifest import changed_files
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
-from minari_pipe.pipeline.swap import copy_tree, recover, swap_in
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
+from minari_pipe.swap import copy_tree, recover, swap_in
 
 MARKER = "draft.json"
 """Beside the data of an installed draft: whose draft it is. A release carries none."""

@@ -25,7 +25,6 @@ from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.blocks import sync_to_disk
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
 from minari_pipe.pipeline.stopping import stop_on_signals
-from minari_pipe.pipeline.swap import copy_tree
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.versions import other_version
 from minari_pipe.pipeline.workspace import (
@@ -35,6 +34,7 @@ from minari_pipe.pipeline.workspace import (
     dump_json,
     inside,
 )
+from minari_pipe.swap import copy_tree
 
 EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"
 """Set by ``dvc exp run``, whose ``-S`` writes into ``params.yaml``."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import pytest
 
-_PARTS = ("base", "changes", "comparison", "images", "processes", "values")
+_PARTS = ("base", "changes", "comparison", "images", "processes", "remotes", "values")
 # so that a failure shows the values that were compared
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 

@@ -4,7 +4,8 @@
 (where the test and the process talk), and the moment: ``target`` (``module:function``) with
 ``call`` (which call, from 1), ``target`` (``module``) for its import, or ``event`` (which change of
 a file under ``within``, from 1; 0 only counts them). ``do`` says what happens there: ``pause``
-(until the test makes ``folder/go``), ``block`` (for ever, where Python cannot interrupt the
+(until the test makes ``folder/go``; the other workers wait with it), ``block`` (for ever, where
+Python cannot interrupt the
 thread), ``freeze`` (no thread runs for three seconds) or ``full`` (the call fails as on a full
 disk).
 """
@@ -12,6 +13,7 @@ disk).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import errno
 import importlib
@@ -43,10 +45,9 @@ def _stop(spec: dict) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     own = folder / f"reached.{os.getpid()}"
     own.write_text(str(os.getpid()))
-    try:  # the first of several workers, and whole as soon as it is there
+    # the first of several workers, and whole as soon as it is there
+    with contextlib.suppress(FileExistsError):
         os.link(own, folder / "reached")
-    except FileExistsError:
-        return
     if spec.get("do") == "freeze":
         ctypes.PyDLL(None).sleep(3)
     if spec.get("do") == "block":
@@ -54,6 +55,14 @@ def _stop(spec: dict) -> None:
     deadline = time.monotonic() + 120
     while not (folder / "go").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def _another_waits(spec: dict) -> bool:
+    """Whether another worker is at the barrier, and would be alone there while this one works."""
+    folder = Path(spec["folder"])
+    return (
+        spec["role"] == "worker" and (folder / "reached").exists() and not (folder / "go").exists()
+    )
 
 
 def _at_call(spec: dict) -> None:
@@ -70,7 +79,7 @@ def _at_call(spec: dict) -> None:
         def stopping(*args, **kwargs):
             nonlocal calls
             calls += 1
-            if calls == spec.get("call", 1):
+            if calls == spec.get("call", 1) or _another_waits(spec):
                 _stop(spec)
             return function(*args, **kwargs)
 
@@ -111,9 +120,10 @@ def _at_event(spec: dict) -> None:
         if busy or not _changes_a_file(event, args, within):
             return
         seen += 1
-        if seen == spec["event"]:
+        if seen == spec["event"] or _another_waits(spec):
             busy = True
             _stop(spec)
+            busy = False
 
     def tell() -> None:
         nonlocal busy

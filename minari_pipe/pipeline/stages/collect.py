@@ -17,13 +17,13 @@ from minari_pipe.pipeline.episode_sources import episode_source, gather
 from minari_pipe.pipeline.progress import Progress
 from minari_pipe.pipeline.scheduler import Scheduler, Skipped, make_scheduler
 from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.swap import copy_file
 from minari_pipe.pipeline.uses import collected
 from minari_pipe.pipeline.work import Place, block_ranges
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.policies.base import Policy
 from minari_pipe.rollout import require_time_limit
 from minari_pipe.spaces import serialize_space
+from minari_pipe.swap import copy_file
 
 SUFFIX = ".npz"
 _WITHOUT_MATCH = 1000

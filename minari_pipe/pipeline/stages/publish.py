@@ -15,8 +15,8 @@ from minari_pipe.manifest import changed_files, read_manifest
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256, metadata_text
 from minari_pipe.pipeline.manifest import released_manifest
 from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.swap import copy_file, swap_in
 from minari_pipe.pipeline.workspace import dump_json, inside, read_json, write_atomic
+from minari_pipe.swap import copy_file, swap_in
 
 
 def publish(

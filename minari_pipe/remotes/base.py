@@ -1,0 +1,302 @@
+"""What every remote can do: the contract between the transfer of datasets and the places they go.
+
+A remote holds the standard's layout, the same as a local root, so that real Minari reads it::
+
+    <namespace>/namespace_metadata.json
+    <namespace>/<name>-v<version>/
+    ├─ manifest.json        size and sha256 of every file
+    ├─ policies/            checkpoints, if there are any
+    └─ data/
+       ├─ main_data.hdf5    the files of the format
+       └─ metadata.json     names the sha256 of the manifest, and appears last
+
+A dataset is there once its ``metadata.json`` is. What else lies under an id belongs to an upload
+that has not ended: it is never listed, and the next upload of that id takes it over or removes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from minari_pipe.errors import MinariPipeError, RemoteError
+from minari_pipe.files import sha256_file
+
+T = TypeVar("T")
+
+METADATA = "data/metadata.json"
+"""The file that makes a dataset be there, below the dataset's place."""
+NAMESPACE_METADATA = "namespace_metadata.json"
+PART = 16 * 2**20
+"""Bytes of a file that go over the network in one piece, and again if that fails."""
+
+N_THREADS = 4
+"""Pieces that travel at the same time."""
+
+_WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth attempt
+_LONGEST_WAIT = 30.0  # seconds, however long a server asks for
+
+Told = Callable[[int], None]
+"""Is told of bytes that have been sent or received."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a remote.
+
+    Attributes:
+        size: in bytes.
+        sha256: 64 hexadecimal digits if the server itself vouches for them, which an ETag or a
+            property that the uploader wrote does not; else None.
+    """
+
+    size: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a file of a remote is to be.
+
+    Attributes:
+        content: the bytes, or the file that has them.
+        size: in bytes.
+        sha256: of the bytes, 64 hexadecimal digits.
+    """
+
+    content: Path | bytes
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, content: Path | bytes) -> Source:
+        """Look at a file, or at bytes.
+
+        Example:
+            >>> Source.of(b"{}").size
+            2
+        """
+        if isinstance(content, bytes):
+            return cls(content, len(content), hashlib.sha256(content).hexdigest())
+        return cls(content, os.path.getsize(content), sha256_file(content))
+
+    def read(self, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes from ``start`` until before ``end``."""
+        if isinstance(self.content, bytes):
+            return self.content[start:end]
+        with open(self.content, "rb") as file:
+            file.seek(start)
+            return file.read(-1 if end is None else end - start)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A dataset on its way to a remote.
+
+    Attributes:
+        dataset_id: under which it is to appear.
+        files: everything but the metadata, by names such as ``data/main_data.hdf5``, which are
+            relative to the dataset's place; ``manifest.json`` among them.
+        metadata: bytes of ``data/metadata.json``.
+        namespaces: the namespaces that the dataset lies in, from the outermost, each with the
+            bytes of its metadata, which are used where the remote has none.
+    """
+
+    dataset_id: str
+    files: Mapping[str, Source]
+    metadata: bytes
+    namespaces: Mapping[str, bytes]
+
+
+class Fault(NamedTuple):
+    """What a failed call means.
+
+    Attributes:
+        error: what the user is told.
+        is_transient: whether the same call may succeed later.
+        wait: seconds that the server asks to wait, 0 if it does not say.
+    """
+
+    error: MinariPipeError
+    is_transient: bool = False
+    wait: float = 0.0
+
+
+class Remote(ABC):
+    """A place that hosts datasets; made for one operation and used by several threads at once.
+
+    Every path is relative to the remote's own place and has been validated. The methods that read
+    raise ``FileNotFoundError`` for what is not there and let other errors of their library through:
+    call them by :meth:`retried`, which tries again and turns the rest into errors of this package.
+    The methods that write do so themselves.
+
+    Attributes:
+        address: as the user gave it, such as ``s3://bucket/folder``; holds no credentials.
+    """
+
+    address: str
+
+    @abstractmethod
+    def dataset_ids(self, prefix: str = "") -> list[str]:
+        """Return what claims to be the ids of datasets that are whole.
+
+        Args:
+            prefix: only those that begin with this text.
+        """
+
+    @abstractmethod
+    def namespaces(self) -> list[str]:
+        """Return what claims to be the names of namespaces."""
+
+    @abstractmethod
+    def files(self, dataset_id: str) -> dict[str, RemoteFile]:
+        """Return the files at a dataset's place, and of no other, whether or not it is whole.
+
+        Returns:
+            By names relative to the dataset's place; empty if there are none.
+        """
+
+    @abstractmethod
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return bytes of a file.
+
+        Args:
+            path: such as ``D4RL/door/human-v2/data/metadata.json``.
+            start: where to begin.
+            end: where to stop, before this byte; None is the end of the file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def send(self, upload: Upload, told: Told) -> None:
+        """Bring the files of a dataset there, verified, where nobody takes them for a dataset.
+
+        Takes over what an earlier call for the same content brought, and removes what another one
+        left under this id.
+
+        Raises:
+            RemoteError: bytes arrived changed.
+        """
+
+    @abstractmethod
+    def reveal(self, upload: Upload) -> bool:
+        """Let a dataset whose files were sent appear, whole, with the namespaces it lies in.
+
+        Returns:
+            Whether the server itself held apart two uploads of this id, had there been another.
+
+        Raises:
+            DatasetExistsError: another one appeared under this id meanwhile.
+        """
+
+    @abstractmethod
+    def send_namespace(self, namespace: str, metadata: bytes) -> None:
+        """Write the metadata of a namespace, in the place of what is there.
+
+        Args:
+            namespace: its name; its parents are there.
+            metadata: a JSON object.
+        """
+
+    def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
+        """Return what real Minari would misread of a dataset here, in a sentence each.
+
+        Args:
+            metadata: of the dataset.
+        """
+        return []
+
+    @abstractmethod
+    def judge(self, error: Exception) -> Fault:
+        """Say what an error of the remote's library means; a mistake of ours is passed on as is."""
+
+    def retried(self, work: Callable[[], T]) -> T:
+        """Do ``work``, again after a fault that may pass.
+
+        Raises:
+            RemoteError: what the remote's library raised, in one line.
+            FileNotFoundError, FileExistsError: from ``work``.
+        """
+        for wait in (*_WAITS, None):
+            try:
+                return work()
+            except (MinariPipeError, FileNotFoundError, FileExistsError):
+                raise
+            except Exception as error:
+                fault = self.judge(error)
+                if wait is None or not fault.is_transient:
+                    raise fault.error from error
+                # spread, so that several clients do not come back all at once
+                pause = max(wait * random.uniform(0.75, 1.25), min(fault.wait, _LONGEST_WAIT))
+                time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def parts_of(size: int, part: int = PART) -> list[tuple[int, int]]:
+    """Return the ends of the pieces in which a file of ``size`` bytes travels.
+
+    Example:
+        >>> parts_of(5, part=2)
+        [(0, 2), (2, 4), (4, 5)]
+    """
+    return [(start, min(start + part, size)) for start in range(0, size, part)]
+
+
+def at_once(works: Iterable[Callable[[], None]]) -> None:
+    """Do independent pieces of work in a few threads; the first error ends all of it."""
+    pool = ThreadPoolExecutor(N_THREADS)
+    try:
+        for done in as_completed([pool.submit(work) for work in works]):
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def remote_sha256(remote: Remote, path: str, size: int) -> str:
+    """Read a file back and return its sha256, as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    parts = iter(parts_of(size))
+    pool = ThreadPoolExecutor(N_THREADS)
+
+    def ask(part: tuple[int, int]) -> Future[bytes]:
+        return pool.submit(remote.retried, lambda: remote.read(path, *part))
+
+    try:
+        coming = deque(map(ask, islice(parts, N_THREADS)))
+        while coming:
+            digest.update(coming.popleft().result())
+            coming.extend(map(ask, islice(parts, 1)))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return digest.hexdigest()
+
+
+def check_arrived(remote: Remote, path: str, source: Source) -> None:
+    """Compare a file that was sent with what it is to be, by reading it back.
+
+    Raises:
+        RemoteError: it is not the same.
+    """
+    for _ in range(2):  # what is read back may be damaged on its way too
+        try:
+            found = remote_sha256(remote, path, source.size)
+        except FileNotFoundError:
+            found = "of nothing"
+        if found == source.sha256:
+            return
+    raise RemoteError(
+        f"{remote.address}/{path} arrived with sha256 {found}, not {source.sha256}; nothing is "
+        "published. Run the upload again; if it stays so, a proxy or the server damages data"
+    )

@@ -1,0 +1,213 @@
+"""A remote that is a directory, such as one on a network share: ``file:///folder`` or a path.
+
+A dataset is put together in a hidden folder and moved to its place in one step, so that it is
+whole also for those who use the directory as their local root::
+
+    <directory>/.minari_pipe-uploads/<key>/    one dataset on its way
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
+from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.locks import exclusive
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    Fault,
+    Remote,
+    RemoteFile,
+    Source,
+    Told,
+    Upload,
+    check_arrived,
+    parts_of,
+)
+
+_UPLOADS = ".minari_pipe-uploads"
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
+
+
+class DirectoryRemote(Remote):
+    """A directory that everybody can reach who has it mounted."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        """Remember the place.
+
+        Args:
+            address: a path, or ``file://`` and a path.
+            token: not used: the file system knows who may write.
+        """
+        path = address.partition("://")[2] if "://" in address else address
+        self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
+        self._root = Path(path).expanduser().absolute()
+
+    def dataset_ids(self, prefix: str = "") -> list[str]:
+        below = prefix.rpartition("/")[0]
+        found = self._walk(below)
+        return [name for name, is_dataset in found if is_dataset and name.startswith(prefix)]
+
+    def namespaces(self) -> list[str]:
+        return [name for name, is_dataset in self._walk() if not is_dataset]
+
+    def files(self, dataset_id: str) -> dict[str, RemoteFile]:
+        place = self._place(dataset_id)
+        found = {}
+        for folder, folders, names in os.walk(place):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                status = os.lstat(path := Path(folder, name))
+                if stat.S_ISREG(status.st_mode) and not name.startswith("."):
+                    found[path.relative_to(place).as_posix()] = RemoteFile(status.st_size)
+        return found
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        place = self._place(path)
+        if not stat.S_ISREG(os.stat(place).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "is no file", str(place))
+        return Source(place, 0, "").read(start, end)
+
+    def send(self, upload: Upload, told: Told) -> None:
+        with self._writing(), self._stage(upload) as stage:
+            for name in sorted(set(_files_below(stage)) - upload.files.keys()):
+                (stage / name).unlink()
+            for name, source in upload.files.items():
+                self._put(stage / name, source, told)
+
+    def reveal(self, upload: Upload) -> bool:
+        with self._writing(), self._stage(upload) as stage:
+            target = self._place(upload.dataset_id)
+            _write(stage / METADATA, Source.of(upload.metadata))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            for namespace, metadata in upload.namespaces.items():
+                place = self._place(namespace) / NAMESPACE_METADATA
+                if not place.exists():
+                    _write(place, Source.of(metadata))
+            try:
+                os.rename(stage, target)
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                raise DatasetExistsError(
+                    f"{target} already exists and is not this dataset; it is left as it is. "
+                    "Upload under another version, or remove it there if nobody uses it"
+                ) from error
+            _sync(target.parent)
+            with suppress(OSError):  # others may be on their way
+                (self._root / _UPLOADS).rmdir()
+        return True
+
+    def send_namespace(self, namespace: str, metadata: bytes) -> None:
+        with self._writing():
+            place = self._place(namespace) / NAMESPACE_METADATA
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _write(place, Source.of(metadata))
+
+    def judge(self, error: Exception) -> Fault:
+        if not isinstance(error, OSError):
+            return Fault(RemoteError(f"{self.address}: {type(error).__name__}: {error}"))
+        hint = {
+            errno.EACCES: "; you may not read or write there",
+            errno.EPERM: "; you may not write there",
+            errno.EROFS: "; choose a directory that you may write to",
+            errno.ENOSPC: "; make room there, and the same command goes on",
+            errno.EDQUOT: "; make room there, and the same command goes on",
+        }.get(error.errno or 0, "")
+        where = error.filename or self.address
+        told = RemoteError(f"{self.address}: {where}: {error.strerror or error}{hint}")
+        return Fault(told, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
+
+    def _walk(self, below: str = "") -> Iterator[tuple[str, bool]]:
+        """Yield the names of datasets and namespaces, and whether each is a dataset; sorted."""
+        if not self._root.is_dir():
+            raise RemoteError(f"{self.address}: there is no directory {self._root}")
+        found = []
+        for folder, folders, files in os.walk(self._place(below), onerror=_skip):
+            name = Path(folder).relative_to(self._root).as_posix()
+            if "data" in folders and name != ".":
+                folders.clear()
+                if Path(folder, METADATA).is_file():
+                    found.append((name, True))
+                continue
+            folders[:] = [entry for entry in folders if not entry.startswith(".")]
+            if NAMESPACE_METADATA in files and name != ".":
+                found.append((name, False))
+        yield from sorted(found)
+
+    def _place(self, path: str) -> Path:
+        """Return where a path is, once it is proven that no link leads out of the directory."""
+        place = self._root / path
+        if not place.resolve().is_relative_to(self._root.resolve()):
+            raise RemoteError(f"{place} is a link that leads out of {self.address}; it is not used")
+        return place
+
+    @contextmanager
+    def _stage(self, upload: Upload) -> Iterator[Path]:
+        """Hold the folder in which this dataset is put together."""
+        key = f"{upload.dataset_id}\n{upload.files[MANIFEST].sha256}"
+        stage = self._root / _UPLOADS / hashlib.sha256(key.encode()).hexdigest()[:32]
+        stage.mkdir(parents=True, exist_ok=True)
+        with exclusive(stage):
+            yield stage
+
+    def _put(self, place: Path, source: Source, told: Told) -> None:
+        if not (place.is_file() and sha256_file(place) == source.sha256):
+            _write(place, source, told)
+            check_arrived(self, place.relative_to(self._root).as_posix(), source)
+        else:
+            told(source.size)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except MinariPipeError:
+            raise
+        except OSError as error:
+            raise self.judge(error).error from error
+
+
+def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:
+    """Write a file whole or not at all, durably."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        with open(beside, "wb") as file:
+            for start, end in parts_of(source.size):
+                file.write(source.read(start, end))
+                told(end - start)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, place)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        if not path.is_dir():
+            yield path.relative_to(folder).as_posix()
+
+
+def _sync(folder: Path) -> None:
+    """Let a rename in a folder survive the loss of power."""
+    with suppress(OSError):  # some network file systems have no such thing
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _skip(error: OSError) -> None:
+    if error.errno != errno.ENOENT:  # removed meanwhile
+        warnings.warn(f"Skipping {error.filename}: {error.strerror}", stacklevel=6)

@@ -1,0 +1,94 @@
+"""What the errors of the libraries that speak with object stores mean, told in one line each."""
+
+from __future__ import annotations
+
+import errno
+
+from minari_pipe.errors import RemoteError
+from minari_pipe.remotes.base import Fault
+
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+#: of botocore, aiohttp, requests and google: no connection, or one that broke
+_CONNECTIONS = (
+    "EndpointConnectionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "ConnectionClosedError",
+    "HTTPClientError",
+    "ResponseStreamingError",
+    "IncompleteReadError",
+    "ProxyConnectionError",
+    "ProxyError",
+    "ConnectionError",
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ClientOSError",
+    "TransportError",
+    "TimeoutError",
+)
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
+
+
+def judge(error: Exception, address: str, *, credentials: str) -> Fault:
+    """Say what an error of s3fs or gcsfs means.
+
+    Args:
+        error: what was raised.
+        address: of the remote.
+        credentials: where its credentials come from, for who has none.
+
+    Example:
+        >>> judge(PermissionError("denied"), "s3://bucket", credentials="log in").error
+        RemoteError('s3://bucket refuses: denied; log in')
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    status = _status(error)
+    if kinds.intersection(_NO_CREDENTIALS):
+        return Fault(RemoteError(f"{address}: no credentials; {credentials}"))
+    if isinstance(error, PermissionError) or status in (401, 403) or text.startswith("Forbidden"):
+        return Fault(RemoteError(f"{address} refuses: {text}; {credentials}"))
+    if isinstance(error, FileNotFoundError):
+        return Fault(
+            RemoteError(f"{address} does not exist: {text}; make the bucket, or correct its name")
+        )
+    if status in _TRANSIENT or getattr(error, "errno", None) in (errno.EREMOTEIO, errno.EBUSY):
+        told = f"HTTP {status}" if status else text
+        return Fault(
+            RemoteError(f"{address} is overloaded or out of order ({told}); try again later"),
+            is_transient=True,
+            wait=_wait(error),
+        )
+    if kinds.intersection(_CONNECTIONS):
+        return Fault(
+            RemoteError(
+                f"{address} cannot be reached ({type(error).__name__}: {text}); is there a "
+                "network? What was sent or received is kept, and the same command goes on"
+            ),
+            is_transient=True,
+        )
+    return Fault(RemoteError(f"{address}: {type(error).__name__}: {text}"))
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of an answer, of botocore, google or aiohttp."""
+    for cause in (error, error.__cause__):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        for name in ("code", "status"):
+            value = getattr(cause, name, None)
+            if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+                return int(value)
+    return None
+
+
+def _wait(error: BaseException) -> float:
+    """Seconds of a ``Retry-After``, where the library passes it on."""
+    for cause in (error, error.__cause__):
+        response = getattr(cause, "response", None)
+        if isinstance(response, dict):
+            headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+            after = str(headers.get("retry-after", ""))
+            return float(after) if after.isdigit() else 0.0
+    return 0.0

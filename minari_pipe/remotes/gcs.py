@@ -1,0 +1,150 @@
+"""The remote ``gs://bucket/folder``, which Minari calls ``gcp://bucket``: Google Cloud Storage.
+
+Credentials are Google's application default credentials; without any, what is public can be read.
+``STORAGE_EMULATOR_HOST`` is heeded, as by Google's own client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import ConfigError, MissingDependencyError
+from minari_pipe.fetch import cache_folder
+from minari_pipe.remotes.base import PART, Fault, Source, Told, Upload
+from minari_pipe.remotes.faults import judge
+from minari_pipe.remotes.objects import ObjectStore
+
+_CREDENTIALS = (
+    "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
+    "file of a service account's key"
+)
+#: what a session takes is a multiple of it, but for the end of the file
+_UNIT = 256 * 2**10
+_EMULATOR = "STORAGE_EMULATOR_HOST"
+
+
+class GCSRemote(ObjectStore):
+    """Datasets in a bucket of Google Cloud Storage."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        """Remember the place.
+
+        Args:
+            address: ``gs://`` and a bucket, perhaps with a folder in it.
+            token: file of a service account's key; None takes the default credentials.
+
+        Raises:
+            MissingDependencyError: gcsfs is not installed.
+            ConfigError: there is no such file.
+        """
+        try:
+            from gcsfs.core import GCSFileSystem
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{address} needs gcsfs: pip install 'minari_pipe[gcs]'"
+            ) from error
+
+        class Once(GCSFileSystem):
+            """Leaves it to who calls to try again; gcsfs itself takes half a minute to give up."""
+
+            _request = GCSFileSystem._request.__wrapped__
+
+        # It logs what it raises, with a traceback.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+        credentials: str | None = "anon"
+        if not os.environ.get(_EMULATOR):
+            if token is not None and not Path(token).is_file():
+                raise ConfigError(
+                    f"{address}: the token must be the file of a service account's key, which is "
+                    "not there"  # not shown, as it may be a secret
+                )
+            credentials = token
+        files = Once(token=credentials, use_listings_cache=False, skip_instance_cache=True)
+        super().__init__(address, files)
+
+    def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
+        if metadata.get("data_format") not in ("arrow", "parquet"):
+            return []
+        return [
+            f"the format {metadata['data_format']} has a metadata.json in every episode's folder, "
+            "and Minari's listing of Google's buckets takes each of them for a dataset; hdf5 has "
+            "one only"
+        ]
+
+    def judge(self, error: Exception) -> Fault:
+        hint = _CREDENTIALS
+        if self._files.credentials.method == "anon":
+            hint = f"no credentials were found: {hint}"
+        return judge(error, self.address, credentials=hint)
+
+    def _put_large(self, path: str, source: Source, told: Told) -> None:
+        """Write a file in a session that the server keeps for a week, also if this process dies.
+
+        See https://cloud.google.com/storage/docs/resumable-uploads.
+        """
+        name = f"{self._files._location}/{self._path(path)}\n{source.sha256}"
+        # Whoever knows a session's address may write to it.
+        record = cache_folder() / "uploads" / hashlib.sha256(name.encode()).hexdigest()
+        session, done = self._session(record, source.size)
+        if session is None:
+            session = self.retried(partial(self._begin, path))
+            _keep(record, session)
+        told(done)
+        while done < source.size:
+            end = min(done + PART, source.size)
+            data = source.read(done, end)
+            arrived = self.retried(partial(self._continue, session, data, done, source.size))
+            told(arrived - done)
+            done = arrived
+        record.unlink(missing_ok=True)
+
+    def _begin(self, path: str) -> str:
+        where = f"{self._files._location}/upload/storage/v1/b/{self.bucket}/o"
+        headers, _ = self._files.call(
+            "POST",
+            where,
+            uploadType="resumable",
+            json={"name": self.folder + path},
+            name=self.folder + path,
+        )
+        return headers["Location"]
+
+    def _continue(self, session: str, data: bytes, start: int, size: int) -> int:
+        """Send bytes; how many of the file the server has then."""
+        span = f"{start}-{start + len(data) - 1}" if data else "*"
+        given = {"Content-Range": f"bytes {span}/{size}", "Content-Length": str(len(data))}
+        headers, answer = self._files.call("PUT", session, headers=given, data=BytesIO(data))
+        if answer.strip():  # the object, finished
+            return size
+        there = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
+        return there // _UNIT * _UNIT
+
+    def _session(self, record: Path, size: int) -> tuple[str | None, int]:
+        """The session that an interrupted upload has left, and how many bytes it has."""
+        try:
+            session = json.loads(record.read_text(encoding="utf-8"))["session"]
+            return session, self.retried(partial(self._continue, session, b"", 0, size))
+        except (OSError, ValueError, TypeError, KeyError):  # none, or ended by the server
+            return None, 0
+
+    def _forget_others(self, upload: Upload) -> None:
+        """Sessions hold no room in the bucket, and end by themselves."""
+
+    def _put_new(self, path: str, content: bytes) -> None:
+        self._files.pipe_file(self._path(path), content, mode="create")
+
+
+def _keep(record: Path, session: str) -> None:
+    with suppress(OSError):  # without it, only the next run cannot go on here
+        record.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({"session": session}, file)

@@ -1,0 +1,273 @@
+"""What is asked of the Hub over HTTP.
+
+Reading goes through the session of ``huggingface_hub`` with its headers, but for its retries, of
+which a remote has its own, and with a limit to how long an answer may take. Uploading is left to
+``huggingface_hub``, which knows LFS and xet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from minari_pipe import __version__
+from minari_pipe.errors import MissingDependencyError, RemoteError
+from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault
+from minari_pipe.remotes.hub_index import Index
+
+try:
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
+    from huggingface_hub.utils import (
+        build_hf_headers,
+        get_session,
+        hf_raise_for_status,
+        validate_repo_id,
+    )
+except ImportError as error:
+    raise MissingDependencyError(
+        f"a remote hf://... needs huggingface_hub: pip install 'minari_pipe[hf]' ({error})"
+    ) from error
+
+from minari_pipe.remotes.hub_faults import judge
+
+STALE = 412
+"""The status of a commit whose parent is the newest no more."""
+
+_PATHS_AT_ONCE = 500  # the Hub takes 1000
+
+
+class BrokenIndexError(RemoteError):
+    """What a repository says that it holds cannot be read."""
+
+
+class HubClient:
+    """Reads repositories of datasets of one organization or user, each at one commit."""
+
+    def __init__(self, address: str, owner: str, token: str | None) -> None:
+        """Remember whom to ask; nothing is asked yet.
+
+        Args:
+            address: of the remote, for messages.
+            owner: of the repositories.
+            token: of a user; None means what ``huggingface_hub`` finds.
+        """
+        self.address, self.owner = address, owner
+        self._token = token
+        # read now: huggingface_hub reads it once, when it is imported
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+        self.api = HfApi(self.endpoint, token, "minari_pipe", __version__)
+        self._lock = threading.Lock()
+        self._headers: dict[str, str] | None = None
+
+    def repo_id(self, repo: str) -> str:
+        """Return the name by which the Hub knows a repository.
+
+        Raises:
+            RemoteError: the Hub has no repositories of such names.
+        """
+        repo_id = f"{self.owner}/{repo}"
+        try:
+            validate_repo_id(repo_id)
+        except HFValidationError as error:
+            raise RemoteError(
+                f"{self.address}: the Hub cannot have a repository {repo_id!r}: its names have "
+                "letters a to z, digits, '-', '_' and '.', at most 96, and neither '--' nor '..', "
+                "nor '-' or '.' at an end. Use another id"
+            ) from error
+        return repo_id
+
+    def page(self, repo: str, path: str = "") -> str:
+        """Return the address at which a browser sees a folder of a repository."""
+        url = f"{self.endpoint}/datasets/{self.owner}/{repo}"
+        return f"{url}/tree/main/{quote(path)}" if path else url
+
+    def heads(self) -> dict[str, str]:
+        """Return the newest commit of every repository.
+
+        Raises:
+            RemoteError: there is no such organization or user.
+        """
+        url = f"{self.endpoint}/api/datasets"
+        found = {
+            entry["id"].partition("/")[2]: entry["sha"]
+            for entry in self._pages(url, {"author": self.owner, "expand": "sha"})
+        }
+        if not found and not any(
+            self._exists(f"{self.endpoint}/api/{kind}/{quote(self.owner)}/overview")
+            for kind in ("organizations", "users")
+        ):
+            raise RemoteError(
+                f"{self.address}: there is no organization or user {self.owner!r} at "
+                f"{self.endpoint}; look for a spelling mistake"
+            )
+        return found
+
+    def head(self, repo: str) -> str:
+        """Return the newest commit of a repository.
+
+        Raises:
+            FileNotFoundError: there is none, or none that this user may see.
+        """
+        url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}"
+        return self._json(self._get(url, params={"expand": "sha"}))["sha"]
+
+    def read(
+        self, repo: str, commit: str, path: str, start: int = 0, end: int | None = None
+    ) -> bytes:
+        """Return bytes of a file, as it is in a commit.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        if start == end:
+            return b""
+        is_part = start > 0 or end is not None
+        headers = {"Accept-Encoding": "identity"}
+        if is_part:
+            headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        url = f"{self.endpoint}/datasets/{self.repo_id(repo)}/resolve/{commit}/{quote(path)}"
+        response = self._get(url, headers=headers, beyond_end=True)
+        if response.status_code == 416:
+            return b""
+        content = response.content
+        return content[start:end] if is_part and response.status_code == 200 else content
+
+    def tree(self, repo: str, commit: str, path: str) -> dict[str, dict[str, Any]]:
+        """Return what the Hub knows of the files below a folder, by their paths in the repository.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+        """
+        url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}/tree/{commit}"
+        if path:
+            url += f"/{quote(path, safe='')}"
+        entries = self._pages(url, {"recursive": "true"})
+        return {entry["path"]: entry for entry in entries if entry["type"] == "file"}
+
+    def paths(self, repo: str, commit: str, paths: list[str]) -> dict[str, dict[str, Any]]:
+        """Return what the Hub knows of these files; those that are not there are left out."""
+        url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}/paths-info/{commit}"
+        found = {}
+        for first in range(0, len(paths), _PATHS_AT_ONCE):
+            some = paths[first : first + _PATHS_AT_ONCE]
+            entries = self._json(self._ask("POST", url, data={"paths": some, "expand": "false"}))
+            found.update({entry["path"]: entry for entry in entries})
+        return found
+
+    def index(self, repo: str, commit: str) -> Index | None:
+        """Return what a repository says that it holds, None if it says nothing.
+
+        Raises:
+            BrokenIndexError: it cannot be read.
+        """
+        try:
+            return Index.parse(repo, self.read(repo, commit, NAMESPACE_METADATA))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise BrokenIndexError(
+                f"{self.address}: {NAMESPACE_METADATA} of {self.repo_id(repo)} is broken: {error}. "
+                f"Mend it at {self.page(repo)}, or remove it there if nothing is published"
+            ) from error
+
+    def judge(self, error: Exception) -> Fault:
+        """Say what an error of ``huggingface_hub`` or of its HTTP library means."""
+        header = (self._headers or {}).get("authorization", "")
+        return judge(error, self.address, self.endpoint, header.removeprefix("Bearer ") or None)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _pages(self, url: str, params: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a list that comes in pages."""
+        response = self._get(url, params=params)
+        yield from self._json(response)
+        while following := response.links.get("next", {}).get("url"):
+            response = self._get(following)
+            yield from self._json(response)
+
+    def _json(self, response: Any) -> Any:
+        try:
+            return response.json()
+        except ValueError as error:
+            kind = response.headers.get("Content-Type", "unknown")
+            raise RemoteError(
+                f"{self.address}: {self.endpoint} answers with content of type {kind!r}, not with "
+                "the JSON of the Hub; is a login page or a proxy between?"
+            ) from error
+
+    def _exists(self, url: str) -> bool:
+        try:
+            self._get(url)
+        except FileNotFoundError:
+            return False
+        except HfHubHTTPError:  # no matter for a question that only serves a message
+            return True
+        return True
+
+    def _get(self, url: str, *, beyond_end: bool = False, **options: Any) -> Any:
+        return self._ask("GET", url, beyond_end=beyond_end, **options)
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: dict[str, str] | None = None,
+        beyond_end: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Send a request, and return the answer.
+
+        Args:
+            method: of the request.
+            url: where to.
+            headers: besides those of ``huggingface_hub``.
+            beyond_end: whether a range beyond the end of a file is no error.
+            options: of the session's ``request``.
+
+        Raises:
+            FileNotFoundError: what is asked for is not there.
+        """
+        own = self._own_headers()
+        response = get_session().request(
+            method,
+            url,
+            headers=own | (headers or {}),
+            follow_redirects=True,
+            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+            **options,
+        )
+        if beyond_end and response.status_code == 416:
+            return response
+        try:
+            hf_raise_for_status(response)
+        except GatedRepoError:
+            raise
+        except HfHubHTTPError as error:
+            # To those without a token the Hub does not tell what is missing from what is private.
+            hidden = response.status_code == 401 and "authorization" not in own
+            if response.status_code == 404 or hidden:
+                hint = "; if it is private, set HF_TOKEN" if hidden else ""
+                raise FileNotFoundError(f"{self.address} has nothing there{hint}") from error
+            raise
+        return response
+
+    def _own_headers(self) -> dict[str, str]:
+        with self._lock:
+            if self._headers is None:
+                headers = build_hf_headers(
+                    token=self._token, library_name="minari_pipe", library_version=__version__
+                )
+                # the HTTP library would show the token in its own error
+                if not re.fullmatch(r"[ -~]*", headers.get("authorization", "")):
+                    raise RemoteError(
+                        f"{self.address}: the token has characters that no token has, such as line "
+                        "ends; copy it anew from https://huggingface.co/settings/tokens"
+                    )
+                self._headers = headers
+            return self._headers

@@ -1,0 +1,104 @@
+"""The index of a repository on the Hub: ``namespace_metadata.json`` at its root.
+
+It names what the repository holds, beside the metadata of the namespace that it is::
+
+    {"description": ..., "datasets": ["door/human-v0", ...], "namespaces": ["door/hard", ...]}
+
+A dataset without a namespace has a repository of its own, named after it. Minari writes no index
+there, then lists it under a wrong id, and with that its listing of the whole organization fails.
+An index that names it makes both right.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DATASETS, NAMESPACES = "datasets", "namespaces"
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a repository says that it holds.
+
+    Attributes:
+        repo: name of the repository, without the organization.
+        content: the whole object, as it was read.
+    """
+
+    repo: str
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, repo: str, text: bytes) -> Index:
+        """Read an index.
+
+        Raises:
+            ValueError: it is no JSON object, or its lists are none.
+        """
+        try:
+            content = json.loads(text)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"it is no JSON object but {str(content)[:60]!r}")
+        for key in (DATASETS, NAMESPACES):
+            value = content.get(key, [])
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+                raise ValueError(f"its {key!r} is no list of names but {str(value)[:60]!r}")
+        return cls(repo, content)
+
+    @property
+    def datasets(self) -> list[str]:
+        """Ids that it names and that can lie in its repository."""
+        return self._own(DATASETS)
+
+    @property
+    def namespaces(self) -> list[str]:
+        """Names of namespaces, the repository's own first; none if that is a dataset."""
+        if self.repo in self.datasets:
+            return []
+        return [self.repo, *(name for name in self._own(NAMESPACES) if name != self.repo)]
+
+    @property
+    def description(self) -> object:
+        """What the namespace says of itself, whatever that is."""
+        return self.content.get("description")
+
+    def foreign(self) -> list[str]:
+        """Names that it has and that cannot be of anything in its repository."""
+        names = [*self._all(DATASETS), *self._all(NAMESPACES)]
+        return [name for name in names if not _is_in(self.repo, name)]
+
+    def adding(self, datasets: Iterable[str] = (), namespaces: Iterable[str] = ()) -> Index:
+        """Return an index that names these besides."""
+        added = {DATASETS: set(datasets), NAMESPACES: set(namespaces) - {self.repo}}
+        lists = {key: sorted({*self._all(key), *names}) for key, names in added.items() if names}
+        return Index(self.repo, {**self.content, **lists})
+
+    def describing(self, metadata: Mapping[str, Any]) -> Index:
+        """Return an index with this metadata of the namespace in the place of what it had.
+
+        Lists of datasets and namespaces in it were read from some index and say nothing here.
+        """
+        lists = {key: value for key, value in self.content.items() if key in (DATASETS, NAMESPACES)}
+        own = {k: v for k, v in metadata.items() if k not in (DATASETS, NAMESPACES)}
+        return Index(self.repo, own | lists)
+
+    def dump(self) -> bytes:
+        """Return the bytes of the file."""
+        return (json.dumps(self.content, indent=2, ensure_ascii=False) + "\n").encode()
+
+    def _own(self, key: str) -> list[str]:
+        return [name for name in self._all(key) if _is_in(self.repo, name)]
+
+    def _all(self, key: str) -> list[str]:
+        return self.content.get(key, [])
+
+
+def _is_in(repo: str, name: str) -> bool:
+    is_path = re.fullmatch(r"[-\w]+(/[-\w]+)*", name) is not None
+    return name == repo or (is_path and name.startswith(f"{repo}/"))

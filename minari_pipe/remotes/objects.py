@@ -1,0 +1,231 @@
+"""What the remotes in object stores share: files go to their place, ``metadata.json`` last.
+
+An object appears whole or not at all, so nothing needs to be moved. The manifest goes first and
+says whose upload of an id this is: of two that differ, the one that wrote it last goes on.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from minari_pipe.errors import ConfigError, DatasetExistsError, MinariPipeError
+from minari_pipe.files import MANIFEST
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    PART,
+    Remote,
+    RemoteFile,
+    Source,
+    Told,
+    Upload,
+    at_once,
+    check_arrived,
+    remote_sha256,
+)
+
+
+class ObjectStore(Remote):
+    """Datasets in a bucket, at its root or below a folder.
+
+    Attributes:
+        bucket: its name.
+        folder: empty, or ends with a slash.
+    """
+
+    def __init__(self, address: str, file_system: Any) -> None:
+        """Remember the place.
+
+        Args:
+            address: scheme, bucket, and perhaps a folder in it.
+            file_system: of fsspec, which caches no listings.
+
+        Raises:
+            ConfigError: the address names no bucket.
+        """
+        self.address = address.rstrip("/")
+        self.bucket, _, folder = address.partition("://")[2].strip("/").partition("/")
+        if not self.bucket or any(part in ("", ".", "..") for part in folder.split("/")[:-1]):
+            raise ConfigError(
+                f"{address!r} is no address of a bucket: expected one such as "
+                f"{address.partition('://')[0]}://bucket or one with a folder in it"
+            )
+        self.folder = f"{folder}/" if folder else ""
+        self._files = file_system
+
+    def dataset_ids(self, prefix: str = "") -> list[str]:
+        return self._folders_with(METADATA, prefix)
+
+    def namespaces(self) -> list[str]:
+        return self._folders_with(NAMESPACE_METADATA)
+
+    def files(self, dataset_id: str) -> dict[str, RemoteFile]:
+        # With the slash: the files of v1 do not begin like those of v10.
+        place = f"{dataset_id}/"
+        return {
+            path.removeprefix(place): RemoteFile(size) for path, size in self._keys(place).items()
+        }
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        if end is not None and end <= start:
+            return b""
+        # No range at all for the whole: an empty file has none.
+        return self._files.cat_file(self._path(path), start=start or None, end=end)
+
+    def send(self, upload: Upload, told: Told) -> None:
+        place = upload.dataset_id
+        with self._writing():
+            there = self.retried(partial(self.files, place))
+            if METADATA in there:
+                raise _exists(self, upload)
+            self._claim(upload, there)
+            for name in there.keys() - upload.files.keys():
+                self.retried(partial(self._files.rm_file, self._path(f"{place}/{name}")))
+            self._forget_others(upload)
+            works = []
+            for name, source in upload.files.items():
+                work = partial(self._put_verified, f"{place}/{name}", source, there.get(name), told)
+                if source.size > PART:
+                    work()  # its parts travel at once
+                else:
+                    works.append(work)
+            at_once(works)
+
+    def reveal(self, upload: Upload) -> bool:
+        place = upload.dataset_id
+        with self._writing():
+            # First: real Minari refuses a dataset in a namespace that is not there.
+            for namespace, metadata in upload.namespaces.items():
+                path = f"{namespace}/{NAMESPACE_METADATA}"
+                if path not in self.retried(partial(self._keys, path)):
+                    self.retried(partial(self._put, path, Source.of(metadata), _nobody))
+            self._check_claim(upload)
+            is_exclusive = self._create(f"{place}/{METADATA}", upload.metadata)
+            self._check_claim(upload)
+            found = self.retried(partial(self.read, f"{place}/{METADATA}"))
+            if found != upload.metadata:
+                raise _exists(self, upload)
+        return is_exclusive
+
+    def send_namespace(self, namespace: str, metadata: bytes) -> None:
+        path = f"{namespace}/{NAMESPACE_METADATA}"
+        with self._writing():
+            self.retried(partial(self._put, path, Source.of(metadata), _nobody))
+
+    @abstractmethod
+    def _put_large(self, path: str, source: Source, told: Told) -> None:
+        """Write a file of more than ``PART`` bytes; goes on where an earlier call was cut off."""
+
+    @abstractmethod
+    def _put_new(self, path: str, content: bytes) -> None:
+        """Write a small file on the condition that it is not there.
+
+        Raises:
+            FileExistsError: it is, and the server heeds conditions.
+        """
+
+    @abstractmethod
+    def _forget_others(self, upload: Upload) -> None:
+        """Drop what interrupted uploads of this id left that no listing shows, if none goes on."""
+
+    def _put(self, path: str, source: Source, told: Told) -> None:
+        self._files.pipe_file(self._path(path), source.read())
+        told(source.size)
+
+    def _put_verified(
+        self, path: str, source: Source, there: RemoteFile | None, told: Told
+    ) -> None:
+        is_candidate = there is not None and there.size == source.size
+        if is_candidate and remote_sha256(self, path, source.size) == source.sha256:
+            told(source.size)
+            return
+        if source.size > PART:
+            self._put_large(path, source, told)
+        else:
+            self.retried(partial(self._put, path, source, told))
+        check_arrived(self, path, source)
+
+    def _create(self, path: str, content: bytes) -> bool:
+        """Write a small file that may not be there; whether the server itself sees to that.
+
+        A second write shows whether it does: it is refused then, and else changes nothing.
+
+        Raises:
+            DatasetExistsError: it is there, with other content.
+        """
+        put = partial(self._put_new, path, content)
+        try:
+            self.retried(put)
+        except FileExistsError as error:
+            if self.retried(partial(self.read, path)) != content:
+                raise DatasetExistsError(
+                    f"{self.address}/{path} already exists; another upload was quicker"
+                ) from error
+            return True  # of an attempt whose answer was lost
+        try:
+            self.retried(put)
+        except FileExistsError:
+            return True
+        return False
+
+    def _claim(self, upload: Upload, there: dict[str, RemoteFile]) -> None:
+        path, source = f"{upload.dataset_id}/{MANIFEST}", upload.files[MANIFEST]
+        if MANIFEST in there and self.retried(partial(self.read, path)) == source.read():
+            return
+        self.retried(partial(self._put, path, source, _nobody))
+
+    def _check_claim(self, upload: Upload) -> None:
+        """Refuse to go on if another upload of this id has begun since."""
+        found = self.retried(partial(self.read, f"{upload.dataset_id}/{MANIFEST}"))
+        if found != upload.files[MANIFEST].read():
+            raise DatasetExistsError(
+                f"another upload of {upload.dataset_id} to {self.address} has begun meanwhile, "
+                "with other content; this one ends. Upload under another version"
+            )
+
+    def _folders_with(self, file: str, prefix: str = "") -> list[str]:
+        ending = f"/{file}"
+        return sorted(
+            path.removesuffix(ending) for path in self._keys(prefix) if path.endswith(ending)
+        )
+
+    def _keys(self, prefix: str) -> dict[str, int]:
+        """Sizes of the files whose paths begin like this, in bytes."""
+        try:
+            found = self._files.find(self.bucket, prefix=self.folder + prefix, detail=True)
+        except FileNotFoundError as error:  # the bucket: of no files it says that there are none
+            raise self.judge(error).error from error
+        start = self._path("")
+        return {
+            key.removeprefix(start): int(entry["size"])
+            for key, entry in found.items()
+            if key.startswith(start + prefix) and entry["type"] == "file" and key[-1] != "/"
+        }
+
+    def _path(self, path: str) -> str:
+        return f"{self.bucket}/{self.folder}{path}"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Let a bucket that is not there be told in one line too."""
+        try:
+            yield
+        except MinariPipeError:
+            raise
+        except FileNotFoundError as error:
+            raise self.judge(error).error from error
+
+
+def _exists(remote: Remote, upload: Upload) -> DatasetExistsError:
+    return DatasetExistsError(
+        f"{upload.dataset_id} already exists in {remote.address}, with other content; a published "
+        "version is never changed. Upload under another version"
+    )
+
+
+def _nobody(size: int) -> None:
+    """Of what is small there is no progress to tell."""

@@ -1,0 +1,175 @@
+"""The remote ``s3://bucket/folder``: Amazon's S3, and every store that speaks its protocol.
+
+Credentials, region and endpoint (``AWS_ENDPOINT_URL_S3``) come from where the AWS tools take them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
+
+from minari_pipe.errors import MissingDependencyError, RemoteError
+from minari_pipe.remotes.base import PART, Fault, Source, Told, Upload, at_once, parts_of
+from minari_pipe.remotes.faults import judge
+from minari_pipe.remotes.objects import ObjectStore
+
+#: S3 takes no more parts of one object
+_MAX_PARTS = 10_000
+_CREDENTIALS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, as for every AWS tool; for "
+    "a store of another provider also AWS_ENDPOINT_URL_S3"
+)
+
+
+class S3Remote(ObjectStore):
+    """Datasets in a bucket of S3."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        """Remember the place.
+
+        Args:
+            address: ``s3://`` and a bucket, perhaps with a folder in it.
+            token: not used: credentials come from where the AWS tools take them.
+
+        Raises:
+            MissingDependencyError: s3fs is not installed.
+        """
+        try:
+            from s3fs import S3FileSystem
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{address} needs s3fs: pip install 'minari_pipe[s3]'"
+            ) from error
+        files = S3FileSystem(
+            anon=_is_anonymous(),
+            session=_session(),
+            use_listings_cache=False,
+            skip_instance_cache=True,
+            config_kwargs={
+                # Who calls tries again, for all remotes alike.
+                "retries": {"total_max_attempts": 1},
+                "connect_timeout": 10,
+                # Checksums beyond the protocol's own break with stores of other providers; what
+                # is sent and received here is compared by its sha256.
+                "request_checksum_calculation": "when_required",
+                "response_checksum_validation": "when_required",
+            },
+        )
+        files.retries = 1
+        super().__init__(address, files)
+
+    def judge(self, error: Exception) -> Fault:
+        hint = _CREDENTIALS
+        if self._files.anon:
+            hint = f"no credentials were found: {hint}"
+        return judge(error, self.address, credentials=hint)
+
+    def _put_large(self, path: str, source: Source, told: Told) -> None:
+        """Write a file in parts; those that an interrupted call had sent are kept by the server."""
+        where = {"Bucket": self.bucket, "Key": self.folder + path}
+        parts = parts_of(source.size, max(PART, -(-source.size // _MAX_PARTS)))
+        upload, there = self.retried(partial(self._pending, where))
+        if upload is None:
+            made = self.retried(partial(self._call, "create_multipart_upload", **where))
+            upload = str(made["UploadId"])
+        where["UploadId"] = upload
+        tags: dict[int, str] = {}
+
+        def send(number: int, start: int, end: int) -> None:
+            data = source.read(start, end)
+            tag = f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+            if there.get(number) != (end - start, tag):
+                given = {"PartNumber": number, "Body": data}
+                tag = self.retried(partial(self._call, "upload_part", **where, **given))["ETag"]
+            tags[number] = tag
+            told(end - start)
+
+        try:
+            at_once(partial(send, number, *ends) for number, ends in enumerate(parts, start=1))
+            finished = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
+            self.retried(
+                partial(
+                    self._call,
+                    "complete_multipart_upload",
+                    **where,
+                    MultipartUpload={"Parts": finished},
+                )
+            )
+        except FileNotFoundError as error:
+            # Completed by an attempt whose answer was lost, or by another upload of the same
+            # content: what arrived is compared in any case.
+            if path not in self.retried(partial(self._keys, path)):
+                raise RemoteError(
+                    f"{self.address} has dropped the unfinished upload of {path}; run it again"
+                ) from error
+
+    def _pending(self, where: dict[str, str]) -> tuple[str | None, dict[int, tuple[int, str]]]:
+        """The unfinished upload of a file, and the size and ETag of each part that it has."""
+        uploads = [u for u in self._unfinished(where["Key"]) if u["Key"] == where["Key"]]
+        if not uploads:
+            return None, {}
+        upload = uploads[-1]["UploadId"]
+        parts: dict[int, tuple[int, str]] = {}
+        marker = 0
+        while True:
+            answer = self._call("list_parts", **where, UploadId=upload, PartNumberMarker=marker)
+            for part in answer.get("Parts") or ():
+                parts[int(part["PartNumber"])] = (int(part["Size"]), part["ETag"])
+            if not answer.get("IsTruncated"):
+                return upload, parts
+            marker = int(answer["NextPartNumberMarker"])
+
+    def _unfinished(self, prefix: str) -> list[dict[str, Any]]:
+        """Unfinished uploads of keys that begin like this, the last of each key last."""
+        try:
+            answer = self._call("list_multipart_uploads", Bucket=self.bucket, Prefix=prefix)
+        except (FileNotFoundError, PermissionError):
+            # rclone's answer for none; and whoever may write need not be allowed to list them
+            return []
+        found = [u for u in answer.get("Uploads") or () if u["Key"].startswith(prefix)]
+        return sorted(found, key=lambda upload: (upload["Initiated"], upload["UploadId"]))
+
+    def _forget_others(self, upload: Upload) -> None:
+        place = f"{self.folder}{upload.dataset_id}/"
+        large = {place + name for name, file in upload.files.items() if file.size > PART}
+        found = self.retried(partial(self._unfinished, place))
+        kept = {entry["Key"]: entry for entry in found if entry["Key"] in large}
+        for entry in found:
+            if entry is not kept.get(entry["Key"]):
+                which = {"Bucket": self.bucket, "Key": entry["Key"], "UploadId": entry["UploadId"]}
+                with suppress(FileNotFoundError):  # it ended meanwhile
+                    self.retried(partial(self._call, "abort_multipart_upload", **which))
+
+    def _put_new(self, path: str, content: bytes) -> None:
+        where = {"Bucket": self.bucket, "Key": self.folder + path}
+        self._call("put_object", **where, Body=content, IfNoneMatch="*")
+
+    def _call(self, method: str, **given: Any) -> dict[str, Any]:
+        return self._files.call_s3(method, **given)
+
+
+@cache
+def _loader() -> Any:
+    """Holds the descriptions of services, which take 0.1 s to read."""
+    from botocore.session import Session
+
+    return Session().get_component("data_loader")
+
+
+def _session() -> Any:
+    from aiobotocore.session import AioSession
+
+    session = AioSession()
+    session.register_component("data_loader", _loader())
+    return session
+
+
+def _is_anonymous() -> bool:
+    """Whether there are no credentials: what is public can be read without."""
+    from botocore.session import Session
+
+    session = Session()
+    session.register_component("data_loader", _loader())
+    return session.get_credentials() is None

@@ -1,0 +1,305 @@
+"""Fetches a dataset into the local root: on from where it was, verified, and then in one step.
+
+::
+
+    <root>/.download-<key>/         of one dataset of one remote; one process works on it at a time
+    ├─ expected.json                the files that are coming, with size and sha256
+    ├─ received                     the parts that are there, a line each
+    └─ dataset/                     what becomes the dataset
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
+from minari_pipe.errors import CorruptDatasetError, RemoteError
+from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.installation import install
+from minari_pipe.locks import common_folder
+from minari_pipe.namespace import write_namespace
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    Remote,
+    RemoteFile,
+    Told,
+    at_once,
+    parts_of,
+)
+from minari_pipe.swap import swap_in
+from minari_pipe.transfer.progress import progress
+from minari_pipe.transfer.published import check_name, manifest_named, parse_manifest, unnamed
+from minari_pipe.transfer.remote_listing import published_metadata
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What a remote has under an id.
+
+    Attributes:
+        metadata: bytes of the dataset's own metadata.
+        manifest: bytes of the manifest; None if there is none, as of what real Minari uploaded.
+        files: the others.
+    """
+
+    metadata: bytes
+    manifest: bytes | None
+    files: dict[str, RemoteFile] = field(default_factory=dict)
+
+
+def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
+    """Fetch a dataset; nobody sees it before it is whole.
+
+    Several at once share the work: the others wait for the first.
+
+    Args:
+        dataset_id: with its version.
+        remote: where from.
+        replace: also if it is there, in its place.
+
+    Returns:
+        Whether it was fetched; if not, it is there already.
+
+    Raises:
+        RemoteError: the remote cannot be reached, or sends other bytes than its manifest names.
+        CorruptDatasetError: the remote's files contradict each other, or have hostile names.
+        ConfigError: the local root is read-only.
+    """
+    if _is_there(dataset_id) and not replace:
+        return False
+    key = hashlib.sha256(f"{remote.address}\n{dataset_id}".encode()).hexdigest()[:32]
+    with (
+        writing_below_root(),
+        _storing(dataset_id),
+        common_folder(get_dataset_path(), f"download-{key}") as stage,
+    ):
+        is_wanted = replace or not _is_there(dataset_id)  # another process may have been quicker
+        if is_wanted:
+            expected = _look(remote, dataset_id)
+            _resume(stage, expected)
+            _receive(remote, dataset_id, stage, expected)
+            _fetch_namespaces(remote, dataset_id)
+            _install(stage / "dataset", dataset_id)
+        shutil.rmtree(stage, ignore_errors=True)
+    return is_wanted
+
+
+def _is_there(dataset_id: str) -> bool:
+    return os.path.lexists(data_path_of(dataset_id))
+
+
+def _look(remote: Remote, dataset_id: str) -> _Expected:
+    """Find out what is to come, all of it named by the metadata where a manifest was left."""
+    try:
+        content, _ = published_metadata(remote, dataset_id)
+        named = manifest_named(content)
+        own = unnamed(content)
+        if named is None:
+            found = remote.retried(partial(remote.files, dataset_id))
+            files = {name: file for name, file in found.items() if "/" in name}
+            for name in files:
+                check_name(name)
+            expected = _Expected(own, None, files)
+        else:
+            manifest = remote.retried(partial(remote.read, f"{dataset_id}/{MANIFEST}"))
+            if hashlib.sha256(manifest).hexdigest() != named:
+                raise CorruptDatasetError("its manifest.json is not the one its metadata name")
+            entries = parse_manifest(manifest)["files"]
+            if hashlib.sha256(own).hexdigest() != entries[METADATA].get("sha256"):
+                raise CorruptDatasetError("its metadata.json is not the one its manifest names")
+            files = {
+                name: RemoteFile(entry["size"], entry.get("sha256"))
+                for name, entry in entries.items()
+            }
+            expected = _Expected(own, manifest, files)
+    except FileNotFoundError as error:
+        raise RemoteError(
+            f"{remote.address} has no dataset {dataset_id!r}, or not any more"
+        ) from error
+    except CorruptDatasetError as error:
+        raise CorruptDatasetError(
+            f"{dataset_id} of {remote.address} is not downloaded: {error}; tell those who "
+            "published it"
+        ) from error
+    expected.files.pop(METADATA, None)
+    return expected
+
+
+def _resume(stage: Path, expected: _Expected) -> None:
+    """Drop what an earlier call received of something else."""
+    text = json.dumps(
+        {
+            "metadata": hashlib.sha256(expected.metadata).hexdigest(),
+            "files": {name: asdict(file) for name, file in expected.files.items()},
+        }
+    )
+    record = stage / "expected.json"
+    if not record.is_file() or record.read_text(encoding="utf-8") != text:
+        for path in stage.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        record.write_text(text, encoding="utf-8")
+
+
+def _receive(remote: Remote, dataset_id: str, stage: Path, expected: _Expected) -> None:
+    place = stage / "dataset"
+    size = sum(file.size for file in expected.files.values())
+    _require_room(stage, size)
+    with progress(f"download {dataset_id}", size) as told:
+        for name, file in expected.files.items():
+            for is_last in (False, True):
+                _receive_file(remote, f"{dataset_id}/{name}", stage, name, file, told)
+                found = sha256_file(place / name) if file.sha256 else None
+                if found == file.sha256:
+                    break
+                _forget(stage, name)
+                told(-file.size)
+                if is_last:
+                    raise RemoteError(
+                        f"{remote.address}/{dataset_id}/{name} has sha256 {found}, but its "
+                        f"manifest names {file.sha256}; nothing is installed. If it stays so, a "
+                        "proxy damages data, or who published it should upload a new version"
+                    )
+    _write(place / METADATA, expected.metadata)
+    if expected.manifest is not None:
+        _write(place / MANIFEST, expected.manifest)
+
+
+def _receive_file(
+    remote: Remote, path: str, stage: Path, name: str, file: RemoteFile, told: Told
+) -> None:
+    """Fetch the parts of a file that are not there."""
+    place = stage / "dataset" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    received = _received(stage, name) if place.is_file() else set()
+    lock = threading.Lock()
+    handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        os.ftruncate(handle, file.size)
+
+        def fetch(start: int, end: int) -> None:
+            if (start, end) not in received:
+                data = remote.retried(partial(remote.read, path, start, end))
+                if len(data) != end - start:
+                    raise RemoteError(
+                        f"{remote.address}/{path} has other bytes than announced: {len(data)} "
+                        f"from {start} on, not {end - start}; run the download again"
+                    )
+                _write_at(handle, data, start)
+                with lock, open(stage / "received", "a", encoding="utf-8") as journal:
+                    journal.write(json.dumps([name, start, end]) + "\n")
+            told(end - start)
+
+        at_once(partial(fetch, *part) for part in parts_of(file.size))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_at(handle: int, data: bytes, start: int) -> None:
+    view = memoryview(data)
+    while view:
+        size = os.pwrite(handle, view, start)
+        view, start = view[size:], start + size
+
+
+def _received(stage: Path, name: str) -> set[tuple[int, int]]:
+    """The parts of a file that an earlier call received; the last line may be cut."""
+    found = set()
+    for line in _journal(stage):
+        if line[0] == name:
+            found.add((line[1], line[2]))
+    return found
+
+
+def _journal(stage: Path) -> Iterator[Any]:
+    try:
+        lines = (stage / "received").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def _forget(stage: Path, name: str) -> None:
+    kept = [line for line in _journal(stage) if line[0] != name]
+    (stage / "received").write_text("".join(json.dumps(k) + "\n" for k in kept), encoding="utf-8")
+    (stage / "dataset" / name).unlink()
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _require_room(stage: Path, size: int) -> None:
+    there = sum(path.stat().st_blocks * 512 for path in stage.rglob("*") if path.is_file())
+    free = shutil.disk_usage(stage).free + there
+    if size > free:
+        raise RemoteError(
+            f"the disk is full: {size / 1e6:,.0f} MB are to come into {stage.parent}, which has "
+            f"{free / 1e6:,.0f} MB; make room, or set MINARI_DATASETS_PATH to another folder"
+        )
+
+
+@contextmanager
+def _storing(dataset_id: str) -> Iterator[None]:
+    """Say in one line what the file system refuses."""
+    try:
+        yield
+    except OSError as error:
+        if type(error) is not OSError:
+            raise
+        raise RemoteError(
+            f"{dataset_id} cannot be stored in {get_dataset_path()} ({error.strerror or error}); "
+            "what was received is kept: make room, and the same command goes on"
+        ) from error
+
+
+def _fetch_namespaces(remote: Remote, dataset_id: str) -> None:
+    for namespace in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
+        fetch_namespace(remote, namespace)
+
+
+def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) -> bool:
+    """Fetch the metadata of a namespace; whether the remote has any that are a JSON object.
+
+    Args:
+        remote: where from.
+        namespace: its name.
+        overwrite: replace metadata that are there.
+    """
+    try:
+        content = remote.retried(partial(remote.read, f"{namespace}/{NAMESPACE_METADATA}"))
+        metadata = json.loads(content)
+    except (FileNotFoundError, ValueError, RecursionError):
+        return False
+    if not isinstance(metadata, dict):
+        return False
+    write_namespace(namespace, metadata, overwrite=overwrite)
+    return True
+
+
+def _install(place: Path, dataset_id: str) -> None:
+    target = get_dataset_path(dataset_id)
+    if target.exists():
+        swap_in(place, target)
+    else:
+        install(place, dataset_id)

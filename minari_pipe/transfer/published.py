@@ -1,0 +1,115 @@
+"""How a published ``metadata.json`` names the manifest, without a change of the dataset's bytes.
+
+The manifest holds the sha256 of every file, also of ``metadata.json``, which therefore cannot hold
+that of the manifest. So the published one has a first key more than the dataset's own::
+
+    {"manifest_sha256": "…", "action_space": …
+
+A download takes it off again, to the byte; real Minari does not look at it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+from minari_pipe.checksums import is_entry
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.remotes.base import METADATA
+
+_NAMED = re.compile(rb'(\s*\{)"manifest_sha256": "([0-9a-f]{64})", ')
+_FOLDERS = ("data", "policies")
+_LONGEST_NAME = 255
+
+
+def naming(metadata: bytes, manifest: bytes) -> bytes:
+    """Return the metadata to publish: with the sha256 of the manifest.
+
+    Args:
+        metadata: bytes of the dataset's own, a JSON object that is not empty.
+        manifest: bytes of the manifest.
+
+    Example:
+        >>> naming(b'{"total_steps": 3}', b"{}")[:33]
+        b'{"manifest_sha256": "44136fa355b3'
+    """
+    start = metadata.index(b"{") + 1
+    name = f'"manifest_sha256": "{hashlib.sha256(manifest).hexdigest()}", '
+    return metadata[:start] + name.encode() + metadata[start:]
+
+
+def manifest_named(metadata: bytes) -> str | None:
+    """Return the sha256 that published metadata name, None if they name none, as real Minari's.
+
+    Example:
+        >>> manifest_named(naming(b'{"total_steps": 3}', b"{}"))[:12]
+        '44136fa355b3'
+    """
+    found = _NAMED.match(metadata)
+    return found[2].decode() if found else None
+
+
+def unnamed(metadata: bytes) -> bytes:
+    """Return the dataset's own metadata: what was published, without the name of the manifest.
+
+    Example:
+        >>> unnamed(naming(b'{"total_steps": 3}', b"{}"))
+        b'{"total_steps": 3}'
+    """
+    return _NAMED.sub(rb"\1", metadata, count=1) if _NAMED.match(metadata) else metadata
+
+
+def parse_manifest(content: bytes) -> dict[str, Any]:
+    """Return a manifest of a remote, of which every name stays in the dataset's folder.
+
+    Raises:
+        CorruptDatasetError: it is none.
+    """
+    try:
+        manifest = json.loads(content)
+        files = manifest["files"]
+        well_formed = isinstance(files, dict) and all(map(is_entry, files.values()))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        well_formed = False
+    if not well_formed:
+        raise CorruptDatasetError("its manifest.json is damaged")
+    for name in files:
+        check_name(name)
+    if METADATA not in files:
+        raise CorruptDatasetError(f"its manifest.json does not name {METADATA}")
+    return manifest
+
+
+def check_name(name: str) -> str:
+    """Return the name of a dataset's file if it means one in the dataset's folder.
+
+    Raises:
+        CorruptDatasetError: it leads elsewhere, or no dataset has such files.
+
+    Example:
+        >>> check_name("data/main_data.hdf5")
+        'data/main_data.hdf5'
+        >>> check_name("data/../../../.bashrc")
+        Traceback (most recent call last):
+        ...
+        minari_pipe.errors.CorruptDatasetError: it has a file 'data/../../../.bashrc', ...
+    """
+    parts = name.split("/")
+    if (
+        len(parts) < 2
+        or parts[0] not in _FOLDERS
+        or PurePosixPath(name).as_posix() != name
+        or any(
+            part.startswith(".")
+            or len(part.encode()) > _LONGEST_NAME
+            or re.search(r"[\\\0:]", part)
+            for part in parts
+        )
+    ):
+        raise CorruptDatasetError(
+            f"it has a file {name[:200]!r}, which is not one below data/ or policies/"
+        )
+    return name

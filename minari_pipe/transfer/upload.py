@@ -1,0 +1,248 @@
+"""Publishes a dataset: its files first, each verified, and what makes it appear last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.dataset_id import check_new_dataset_id, namespace_hierarchy, parse_dataset_id
+from minari_pipe.datasets_root import data_path_of
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+)
+from minari_pipe.files import MANIFEST
+from minari_pipe.identity import content_sha256
+from minari_pipe.manifest import file_faults, files_below, read_manifest, totals_agree, verify
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    Remote,
+    RemoteFile,
+    Source,
+    Upload,
+    remote_sha256,
+)
+from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
+from minari_pipe.transfer.progress import progress
+from minari_pipe.transfer.published import manifest_named, naming, parse_manifest, unnamed
+
+_POLICIES = "policies"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What an upload came to.
+
+    Attributes:
+        dataset_id: of the dataset.
+        address: of the remote.
+        content_sha256: of the dataset.
+        outcome: ``uploaded``; ``present`` if the remote had it; ``planned`` of a dry run.
+        sizes: bytes of each file, by its name below the dataset's place.
+        notes: what the user should know, a sentence each.
+    """
+
+    dataset_id: str
+    address: str
+    content_sha256: str
+    outcome: str
+    sizes: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+def upload(
+    dataset_id: str, remote: Remote, *, folder: Path | None = None, dry_run: bool = False
+) -> Published:
+    """Publish a dataset; nothing happens if the remote has it.
+
+    An upload that was interrupted goes on where it was; until its end nobody sees the dataset.
+
+    Args:
+        dataset_id: with its version.
+        remote: where to.
+        folder: that holds ``data/``; None takes it from the local root.
+        dry_run: look at both sides and send nothing.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed or has no version.
+        DatasetNotFoundError: there is no such dataset.
+        CorruptDatasetError: its files are not what its manifest names.
+        DatasetExistsError: the remote has this version with other content.
+        RemoteError: the remote cannot be reached, refuses, or stored other bytes.
+    """
+    check_new_dataset_id(dataset_id)
+    place = folder or _local(dataset_id)
+    metadata_bytes = _read_metadata(place / METADATA, dataset_id)
+    metadata = json.loads(metadata_bytes)
+    manifest = _manifest(place, metadata)
+    content: str = json.loads(manifest)["content_sha256"]
+    files = {name: Source.of(place / name) for name in _names(place) if name != METADATA}
+    files[MANIFEST] = Source.of(manifest)
+    _check_unchanged(place, files, manifest)
+    upload = Upload(
+        dataset_id, files, naming(metadata_bytes, manifest), _namespaces(dataset_id, place)
+    )
+    sizes = {name: source.size for name, source in files.items()}
+    done = partial(Published, dataset_id, remote.address, content, sizes=sizes)
+    if note := _compare(remote, upload, content, metadata_bytes):
+        return done("present", notes=(note,) if note != "same" else ())
+    notes = remote.cautions(metadata)
+    if dry_run:
+        return done("planned", notes=tuple(notes))
+    with progress(f"upload {dataset_id}", sum(sizes.values())) as told:
+        remote.send(upload, told)
+    if not remote.reveal(upload):
+        notes.append(
+            f"{remote.address} does not enforce exclusive creation: it would not have held apart "
+            f"two uploads of {dataset_id} at the same time"
+        )
+    return done("uploaded", notes=tuple(notes))
+
+
+def _local(dataset_id: str) -> Path:
+    data = data_path_of(dataset_id)
+    if not data.exists():
+        raise DatasetNotFoundError(
+            f"no dataset {dataset_id!r} in the local root, at {data.parent}; minari-pipe list "
+            "shows what is there"
+        )
+    if data.name != "data" or not (data / METADATA_FILE_NAME).is_file():
+        raise ConfigError(
+            f"{dataset_id} has the layout of an older Minari, which remotes do not take: run "
+            f"minari-pipe migrate {dataset_id} NEW_ID first"
+        )
+    return data.parent
+
+
+def _read_metadata(path: Path, dataset_id: str) -> bytes:
+    raw = MinariStorage.read_raw_metadata(path.parent)
+    if raw.get("dataset_id") != dataset_id:
+        raise CorruptDatasetError(
+            f"{path} is of {raw.get('dataset_id')!r}, not of {dataset_id!r}; it is not uploaded"
+        )
+    content = path.read_bytes()
+    try:
+        if manifest_named(content) or json.loads(content) != raw:
+            raise ValueError
+    except ValueError:
+        raise CorruptDatasetError(f"{path} was changed while it was read, or is damaged") from None
+    return content
+
+
+def _names(place: Path) -> list[str]:
+    """The files that travel: data, and checkpoints if there are any."""
+    folders = [name for name in ("data", _POLICIES) if (place / name).is_dir()]
+    return sorted(f"{name}/{file}" for name in folders for file in files_below(place / name))
+
+
+def _manifest(place: Path, metadata: Mapping[str, Any]) -> bytes:
+    """The manifest to publish, with the sha256 of every file: the dataset's own if it has them."""
+    own = read_manifest(place)
+    if own is not None:
+        faults = list(file_faults(place, own))
+        if faults and totals_agree(place / "data", own):
+            verify(place)  # raises, and says it all
+        entries = own["files"]
+        named = not faults and all("sha256" in entry for entry in entries.values())
+        if named and own.get("content_sha256") and set(entries) == set(_names(place)):
+            return (place / MANIFEST).read_bytes()
+    storage = MinariStorage.read(place / "data")
+    files = {
+        name: {"sha256": source.sha256, "size": source.size}
+        for name in _names(place)
+        for source in [Source.of(place / name)]
+    }
+    content = {
+        "content_sha256": content_sha256(storage, metadata),
+        "total_episodes": metadata["total_episodes"],
+        "total_steps": metadata["total_steps"],
+        "files": files,
+    }
+    return (json.dumps(content) + "\n").encode()
+
+
+def _check_unchanged(place: Path, files: Mapping[str, Source], manifest: bytes) -> None:
+    """Refuse a dataset that somebody appends to."""
+    entries = json.loads(manifest)["files"]
+    for name, source in files.items():
+        if name != MANIFEST and entries[name]["sha256"] != source.sha256:
+            raise CorruptDatasetError(
+                f"{place / name} changes while it is uploaded; wait until nobody writes to it"
+            )
+
+
+def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
+    root = place.parents[dataset_id.count("/")]
+    found = {}
+    for namespace in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
+        try:
+            content = (root / namespace / NAMESPACE_METADATA).read_bytes()
+            found[namespace] = content if isinstance(json.loads(content), dict) else b"{}"
+        except (OSError, ValueError):
+            found[namespace] = b"{}"
+    return found
+
+
+def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> str | None:
+    """Look at what the remote has under this id; None if there is no dataset.
+
+    Returns:
+        ``same``, or what differs without being content.
+
+    Raises:
+        DatasetExistsError: it has other content.
+    """
+    place = upload.dataset_id
+    there = remote.retried(partial(remote.files, place))
+    if METADATA not in there:
+        return None
+    published = remote.retried(partial(remote.read, f"{place}/{METADATA}"))
+    if published == upload.metadata:
+        return "same"
+    named = manifest_named(published)
+    if named is None:  # of real Minari, which leaves no manifest
+        if unnamed(published) == metadata and _same_files(remote, upload, there):
+            return "same"
+    else:
+        manifest = remote.retried(partial(remote.read, f"{place}/{MANIFEST}"))
+        is_whole = hashlib.sha256(manifest).hexdigest() == named
+        if is_whole and parse_manifest(manifest).get("content_sha256") == content:
+            return (
+                f"{remote.address} has {place} with the same content and other metadata "
+                f"({_differing(unnamed(published), metadata)}), which stay as they are"
+            )
+    raise DatasetExistsError(
+        f"{place} already exists in {remote.address}, with other content; a published version is "
+        "never changed. Upload under another version"
+    )
+
+
+def _same_files(remote: Remote, upload: Upload, there: Mapping[str, RemoteFile]) -> bool:
+    for name, source in upload.files.items():
+        if name == MANIFEST:
+            continue
+        found = there.get(name)
+        if found is None or found.size != source.size:
+            return False
+        path = f"{upload.dataset_id}/{name}"
+        if (found.sha256 or remote_sha256(remote, path, source.size)) != source.sha256:
+            return False
+    return True
+
+
+def _differing(there: bytes, here: bytes) -> str:
+    """Names of the keys that differ between two metadata."""
+    try:
+        old, new = json.loads(there), json.loads(here)
+        keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    except (ValueError, AttributeError):
+        return "damaged"
+    return ", ".join(keys) or "written otherwise"
