@@ -23,6 +23,7 @@ _TABLES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
         ("act", "scale"),
         ("case", "size", "time", "Minari", "here", "ratio", "beside", "limit", "goal", "reached"),
     ),
+    ("Publishing", ("remote",), ("case", "size", "here", "limit", "goal", "reached")),
 )
 _TO_THE_LEFT = ("case", "size", "time", "beside", "goal")
 

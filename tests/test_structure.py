@@ -20,6 +20,7 @@ MODULES = {
 
 #: packages that a function may import for itself: optional, or slow and rarely needed
 DEFERRED = {
+    "aiohttp": "optional, with gcsfs",
     "aiobotocore": "optional, with s3fs",
     "botocore": "optional, with s3fs",
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",

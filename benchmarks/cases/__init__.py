@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.cases import acting, collecting, memory, reading, scale, selecting, writing
+from benchmarks.cases import (
+    acting,
+    collecting,
+    memory,
+    reading,
+    remotes,
+    scale,
+    selecting,
+    writing,
+)
 from benchmarks.measure import Case, Goal
 from benchmarks.work import Shape
 
@@ -13,8 +22,8 @@ def all_cases() -> list[Case]:
     """Return every case of both runs.
 
     Example:
-        >>> {case.group for case in all_cases()} == {"write", "read", "collect", "act", "scale"}
-        True
+        >>> sorted({case.group for case in all_cases()})
+        ['act', 'collect', 'read', 'remote', 'scale', 'write']
     """
     return [
         *writing.cases(),
@@ -24,6 +33,7 @@ def all_cases() -> list[Case]:
         *memory.cases(),
         *acting.cases(),
         *scale.cases(),
+        *remotes.cases(),
     ]
 
 

@@ -254,6 +254,16 @@ def parts_of(size: int, part: int = PART) -> list[tuple[int, int]]:
     return [(start, min(start + part, size)) for start in range(0, size, part)]
 
 
+def read_parts_of(size: int) -> list[tuple[int, int]]:
+    """Return the ends of the pieces in which a file is read: larger ones of a large file.
+
+    Example:
+        >>> len(read_parts_of(10 * PART)), len(read_parts_of(2 * PART))
+        (8, 2)
+    """
+    return parts_of(size, min(max(PART, -(-size // 8)), 4 * PART))
+
+
 def at_once(works: Iterable[Callable[[], None]]) -> None:
     """Do independent pieces of work in a few threads; the first error ends all of it."""
     pool = ThreadPoolExecutor(N_THREADS)
@@ -267,7 +277,7 @@ def at_once(works: Iterable[Callable[[], None]]) -> None:
 def remote_sha256(remote: Remote, path: str, size: int) -> str:
     """Read a file back and return its sha256, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    parts = iter(parts_of(size))
+    parts = iter(read_parts_of(size))
     pool = ThreadPoolExecutor(N_THREADS)
 
     def ask(part: tuple[int, int]) -> Future[bytes]:

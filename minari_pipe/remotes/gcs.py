@@ -47,6 +47,7 @@ class GCSRemote(ObjectStore):
             ConfigError: there is no such file.
         """
         try:
+            from aiohttp import ClientTimeout
             from gcsfs.core import GCSFileSystem
         except ImportError as error:
             raise MissingDependencyError(
@@ -56,7 +57,7 @@ class GCSRemote(ObjectStore):
         class Once(GCSFileSystem):
             """Leaves it to who calls to try again; gcsfs itself takes half a minute to give up."""
 
-            _request = GCSFileSystem._request.__wrapped__
+            _request = getattr(GCSFileSystem._request, "__wrapped__", GCSFileSystem._request)
 
         # It logs what it raises, with a traceback.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
@@ -68,7 +69,13 @@ class GCSRemote(ObjectStore):
                     "not there"  # not shown, as it may be a secret
                 )
             credentials = token
-        files = Once(token=credentials, use_listings_cache=False, skip_instance_cache=True)
+        files = Once(
+            token=credentials,
+            use_listings_cache=False,
+            skip_instance_cache=True,
+            # By itself it would wait for ever.
+            requests_timeout=ClientTimeout(total=None, sock_connect=10, sock_read=60),
+        )
         super().__init__(address, files)
 
     def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
@@ -139,8 +146,28 @@ class GCSRemote(ObjectStore):
     def _forget_others(self, upload: Upload) -> None:
         """Sessions hold no room in the bucket, and end by themselves."""
 
+    def _put(self, path: str, source: Source, told: Told) -> None:
+        self._post(path, source.read())
+        told(source.size)
+
     def _put_new(self, path: str, content: bytes) -> None:
-        self._files.pipe_file(self._path(path), content, mode="create")
+        self._post(path, content, ifGenerationMatch="0")
+
+    def _post(self, path: str, content: bytes, **condition: str) -> None:
+        """Write a small file as it is: gcsfs would put it between lines that it may hold itself."""
+        if not content:  # which emulators do not take so
+            mode = "create" if condition else "overwrite"
+            self._files.pipe_file(self._path(path), content, mode=mode)
+            return
+        self._files.call(
+            "POST",
+            f"{self._files._location}/upload/storage/v1/b/{self.bucket}/o",
+            uploadType="media",
+            name=self.folder + path,
+            headers={"Content-Type": "application/octet-stream"},
+            data=BytesIO(content),
+            **condition,
+        )
 
 
 def _keep(record: Path, session: str) -> None:

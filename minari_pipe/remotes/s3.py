@@ -51,6 +51,7 @@ class S3Remote(ObjectStore):
                 # Who calls tries again, for all remotes alike.
                 "retries": {"total_max_attempts": 1},
                 "connect_timeout": 10,
+                "read_timeout": 60,
                 # Checksums beyond the protocol's own break with stores of other providers; what
                 # is sent and received here is compared by its sha256.
                 "request_checksum_calculation": "when_required",

@@ -36,7 +36,7 @@ from minari_pipe.remotes.base import (
     RemoteFile,
     Told,
     at_once,
-    parts_of,
+    read_parts_of,
 )
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
@@ -201,7 +201,7 @@ def _receive_file(
                     journal.write(json.dumps([name, start, end]) + "\n")
             told(end - start)
 
-        at_once(partial(fetch, *part) for part in parts_of(file.size))
+        at_once(partial(fetch, *part) for part in read_parts_of(file.size))
         os.fsync(handle)
     finally:
         os.close(handle)

@@ -82,11 +82,12 @@ def upload(
     place = folder or _local(dataset_id)
     metadata_bytes = _read_metadata(place / METADATA, dataset_id)
     metadata = json.loads(metadata_bytes)
-    manifest = _manifest(place, metadata)
+    files = {name: Source.of(place / name) for name in _names(place)}
+    manifest = _manifest(place, metadata, files)
     content: str = json.loads(manifest)["content_sha256"]
-    files = {name: Source.of(place / name) for name in _names(place) if name != METADATA}
+    if files.pop(METADATA).sha256 != Source.of(metadata_bytes).sha256:
+        raise _changing(place / METADATA)
     files[MANIFEST] = Source.of(manifest)
-    _check_unchanged(place, files, manifest)
     upload = Upload(
         dataset_id, files, naming(metadata_bytes, manifest), _namespaces(dataset_id, place)
     )
@@ -133,7 +134,7 @@ def _read_metadata(path: Path, dataset_id: str) -> bytes:
         if manifest_named(content) or json.loads(content) != raw:
             raise ValueError
     except ValueError:
-        raise CorruptDatasetError(f"{path} was changed while it was read, or is damaged") from None
+        raise _changing(path) from None
     return content
 
 
@@ -143,40 +144,33 @@ def _names(place: Path) -> list[str]:
     return sorted(f"{name}/{file}" for name in folders for file in files_below(place / name))
 
 
-def _manifest(place: Path, metadata: Mapping[str, Any]) -> bytes:
-    """The manifest to publish, with the sha256 of every file: the dataset's own if it has them."""
+def _manifest(place: Path, metadata: Mapping[str, Any], files: Mapping[str, Source]) -> bytes:
+    """The manifest to publish, with the sha256 of every file: the dataset's own if it has them.
+
+    Raises:
+        CorruptDatasetError: the files are not what the dataset's own names.
+    """
+    entries = {name: {"sha256": file.sha256, "size": file.size} for name, file in files.items()}
     own = read_manifest(place)
     if own is not None:
-        faults = list(file_faults(place, own))
-        if faults and totals_agree(place / "data", own):
-            verify(place)  # raises, and says it all
-        entries = own["files"]
-        named = not faults and all("sha256" in entry for entry in entries.values())
-        if named and own.get("content_sha256") and set(entries) == set(_names(place)):
+        if own["files"] == entries and own.get("content_sha256"):
             return (place / MANIFEST).read_bytes()
-    storage = MinariStorage.read(place / "data")
-    files = {
-        name: {"sha256": source.sha256, "size": source.size}
-        for name in _names(place)
-        for source in [Source.of(place / name)]
-    }
+        faults = next(file_faults(place, own), None)
+        if faults is not None and totals_agree(place / "data", own):
+            verify(place)  # raises, and says it all
     content = {
-        "content_sha256": content_sha256(storage, metadata),
+        "content_sha256": content_sha256(MinariStorage.read(place / "data"), metadata),
         "total_episodes": metadata["total_episodes"],
         "total_steps": metadata["total_steps"],
-        "files": files,
+        "files": entries,
     }
     return (json.dumps(content) + "\n").encode()
 
 
-def _check_unchanged(place: Path, files: Mapping[str, Source], manifest: bytes) -> None:
-    """Refuse a dataset that somebody appends to."""
-    entries = json.loads(manifest)["files"]
-    for name, source in files.items():
-        if name != MANIFEST and entries[name]["sha256"] != source.sha256:
-            raise CorruptDatasetError(
-                f"{place / name} changes while it is uploaded; wait until nobody writes to it"
-            )
+def _changing(path: Path) -> CorruptDatasetError:
+    return CorruptDatasetError(
+        f"{path} changes while it is uploaded; wait until nobody writes to the dataset"
+    )
 
 
 def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
