@@ -1,4 +1,7 @@
-"""Datasets go from real Minari 0.5.4 to a remote and back."""
+"""Datasets go between real Minari 0.5.4 and this library by way of a bucket of Google's.
+
+The Hub is in test_hub_with_minari.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,35 @@ from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 from minari.namespace import create_namespace
 
+import minari_pipe
+from minari_pipe.examples import step_index_dataset
 from tests.real_minari import PeerError, RealMinari, content_of
-from tests.servers.gcs import gcs_server
+from tests.servers.gcs import create_bucket, gcs_server
+from tests.servers.running import entered
+
+IDS = ["doors/wide/human-v1", "doors/wide/human-v10", "plain-v0"]
 
 
 @pytest.fixture(scope="module")
-def gcs() -> Iterator[dict[str, str]]:
-    """The variables by which real Minari finds a bucket of the emulator's."""
-    with gcs_server("bucket") as variables:
-        yield {**variables, "MINARI_REMOTE": "gcp://bucket"}
+def server() -> Iterator[dict[str, str]]:
+    with gcs_server() as variables:
+        yield variables
+
+
+@pytest.fixture
+def gcs(server, tmp_path) -> dict[str, str]:
+    """The variables by which both libraries find a bucket of their own."""
+    bucket = tmp_path.name.replace("_", "-")
+    create_bucket(server["STORAGE_EMULATOR_HOST"], bucket)
+    return {**server, "MINARI_REMOTE": f"gcp://{bucket}"}
+
+
+@pytest.fixture
+def here(gcs, own_home) -> Iterator[Path]:
+    """Let this library speak with the server; its datasets root."""
+    own = {"MINARI_DATASETS_PATH": str(own_home / "datasets")}
+    with entered({**gcs, **own}):
+        yield own_home / "datasets"
 
 
 @pytest.fixture
@@ -78,6 +101,58 @@ def test_what_real_minari_uploaded_it_lists_and_downloads(publisher, user, monke
     assert user.load_dataset("doors/wide/human-v1") == content
     publisher.upload_dataset("doors/wide/human-v1")
     assert "already in remote" in publisher.warnings[0]
+
+
+def test_what_was_published_here_real_minari_lists_downloads_and_reads(here, user):
+    contents = {}
+    for number, dataset_id in enumerate(IDS, start=1):
+        contents[dataset_id] = content_of(step_index_dataset(dataset_id, lengths=[4] * number))
+        assert minari_pipe.publish_dataset(dataset_id).outcome == "uploaded"
+    listed = user.list_remote_datasets()
+    assert sorted(listed) == IDS
+    assert [listed[i]["total_episodes"] for i in IDS] == [1, 2, 3]
+    # It asks for all parents of a dataset's namespace before it downloads.
+    assert user.list_remote_namespaces() == ["doors", "doors/wide"]
+    for dataset_id in IDS:
+        user.download_dataset(dataset_id, force_download=True)
+        assert user.load_dataset(dataset_id) == contents[dataset_id]
+
+
+def test_what_real_minari_uploaded_is_listed_downloaded_and_read_here(publisher, here, monkeypatch):
+    contents = {}
+    for number, dataset_id in enumerate(IDS, start=1):
+        contents[dataset_id] = make(publisher.datasets, dataset_id, number, monkeypatch)
+        publisher.upload_dataset(dataset_id)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(here))
+    assert sorted(minari_pipe.list_remote_datasets()) == IDS
+    assert minari_pipe.list_remote_namespaces() == ["doors", "doors/wide"]
+    with pytest.warns(UserWarning, match="higher dataset version"):
+        minari_pipe.download_dataset(IDS[0])
+    assert list(minari_pipe.list_local_datasets()) == IDS[:1]
+    assert minari_pipe.get_namespace_metadata("doors/wide")["description"] == "Doors"
+    for dataset_id in IDS[1:]:
+        minari_pipe.download_dataset(dataset_id)
+    for dataset_id in IDS:
+        assert content_of(minari_pipe.load_dataset(dataset_id)) == contents[dataset_id]
+
+
+def test_a_version_that_either_library_published_is_kept(here, publisher, monkeypatch):
+    step_index_dataset("plain-v0", lengths=(2, 3))
+    minari_pipe.publish_dataset("plain-v0")
+    make(publisher.datasets, "plain-v0", 1, monkeypatch)
+    publisher.upload_dataset("plain-v0")
+    assert "already in remote" in publisher.warnings[0]
+    make(publisher.datasets, "other-v0", 1, monkeypatch)
+    publisher.upload_dataset("other-v0")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(here))
+    step_index_dataset("other-v0", lengths=(2, 3, 4))
+    with pytest.raises(minari_pipe.errors.DatasetExistsError, match="other-v0 already exists"):
+        minari_pipe.publish_dataset("other-v0")
+    found = minari_pipe.list_remote_datasets()
+    assert {name: one["total_episodes"] for name, one in found.items()} == {
+        "other-v0": 1,
+        "plain-v0": 2,
+    }
 
 
 def test_an_error_of_real_minari_is_told(user):
