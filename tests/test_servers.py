@@ -116,7 +116,10 @@ def test_an_upload_in_pieces_goes_on_where_it_was_and_can_be_given_up(servers):
     assert put(b"", "bytes */6") == (308, None)
     assert put(b"123", "bytes 0-2/6") == (308, "bytes=0-2")
     assert put(b"", "bytes */6") == (308, "bytes=0-2")
-    assert put(b"456", "bytes 3-5/6") == (200, None)
+    assert put(b"3", "bytes 4-4/6") == (400, None)
+    assert put(b"234", "bytes 1-3/6") == (308, "bytes=0-3")
+    assert put(b"3456", "bytes 2-5/6") == (200, None)
+    assert put(b"", "bytes */6") == put(b"3456", "bytes 2-5/6") == (200, None)
     assert requests.get(f"{address}/bucket/pieces", timeout=60).content == b"123456"
     upload = requests.post(place, params=query, json={}, timeout=60).headers["Location"]
     assert requests.delete(upload, timeout=60).status_code == 499

@@ -8,16 +8,20 @@ loses a CR that ends what gcsfs uploads        yes           no     ?
 one silent connection stops all others         yes           no     no
 says that nothing came of a new upload         no            yes    yes
 an upload in pieces can be given up            no            yes    yes
+takes a piece, or its end, that is sent again  no            yes    yes
 ``ifGenerationMatch`` of an upload counts      no            yes    yes
 ``ifGenerationMatch`` of anything else counts  no            no     yes
 asks who you are, and what you may             no            no     yes
 =============================================  ============  =====  ===========
+
+What is said of the service is from its documentation: there is none to ask on one's own machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,6 +35,7 @@ from urllib.parse import parse_qs, urlparse
 
 import requests
 from gcp_storage_emulator import server as emulator
+from gcp_storage_emulator.exceptions import BadRequest
 from gcp_storage_emulator.storage import Storage
 
 from tests.servers.running import server_process
@@ -77,6 +82,8 @@ class ConditionalStorage(Storage):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.expected_by_upload: dict[str, str | None] = {}
+        self.arrived: dict[str, bytearray] = {}
+        self.finished: dict[str, dict[str, Any]] = {}
 
     def create_resumable_upload(self, bucket: str, name: str, resource: dict[str, Any]) -> str:
         self._check(bucket, name, self.expected)
@@ -90,6 +97,24 @@ class ConditionalStorage(Storage):
         expected = self.expected if upload is None else self.expected_by_upload.get(upload)
         self._check(bucket, name, expected)
         super().create_file(bucket, name, content, resource, upload)
+        if upload is not None:
+            self.finished[upload] = resource
+
+    def get_resumable_byte_count(self, upload: str) -> int:
+        return len(self.arrived.get(upload, b""))
+
+    def add_to_resumable_upload(
+        self, upload: str, content: bytes, total_size: int | None, expected_start: int | None
+    ) -> bytes | None:
+        """Keep what is new of a piece; the emulator copies all that came before with each."""
+        arrived = self.arrived.setdefault(upload, bytearray())
+        known = len(arrived) - (expected_start or 0)
+        if known < 0:
+            raise BadRequest(f"byte {len(arrived)} is next, and not {expected_start}")
+        arrived += content[known:]
+        if total_size is None or len(arrived) < total_size:
+            return None
+        return bytes(self.arrived.pop(upload)[:total_size])
 
     def _check(self, bucket: str, name: str, expected: str | None) -> None:
         found = self.objects.get(bucket, {}).get(name, {}).get("generation", "0")
@@ -137,8 +162,11 @@ class WholeRequests(emulator.RequestHandler):
         with self.turn:
             self.storage.expected = query.get("ifGenerationMatch", [None])[0]
             try:
-                if method == "DELETE" and "upload_id" in query:
-                    self._give_up(query["upload_id"][0])
+                upload = query.get("upload_id", [""])[0]
+                if method == "DELETE" and upload:
+                    self._give_up(upload)
+                elif upload in self.storage.finished:
+                    self._say(HTTPStatus.OK, json.dumps(self.storage.finished[upload]))
                 else:
                     emulator.Router(self).handle(method)
             except PreconditionFailedError:
@@ -147,9 +175,15 @@ class WholeRequests(emulator.RequestHandler):
 
     def _give_up(self, upload: str) -> None:
         known = self.storage.resumable.pop(upload, None)
-        self.send_response(499 if known else HTTPStatus.NOT_FOUND)
-        self.send_header("Content-Length", "0")
+        self.storage.arrived.pop(upload, None)
+        self._say(499 if known else HTTPStatus.NOT_FOUND)
+
+    def _say(self, status: int, text: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
+        self.wfile.write(text.encode())
 
     def send_header(self, keyword: str, value: str) -> None:
         """The emulator says ``bytes=0-0`` of an upload that has no byte, as if it had one."""
