@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
+from minari_pipe.errors import ConfigError, DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
@@ -46,15 +46,18 @@ class DirectoryRemote(Remote):
         Args:
             address: a path, or ``file://`` and a path.
             token: not used: the file system knows who may write.
+
+        Raises:
+            ConfigError: the address names no directory.
         """
         path = address.partition("://")[2] if "://" in address else address
+        if not path:
+            raise ConfigError(f"{address!r} names no directory: expected one such as file:///share")
         self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
         self._root = Path(path).expanduser().absolute()
 
     def dataset_ids(self, prefix: str = "") -> list[str]:
-        below = prefix.rpartition("/")[0]
-        found = self._walk(below)
-        return [name for name, is_dataset in found if is_dataset and name.startswith(prefix)]
+        return [name for name, is_dataset in self._walk(prefix) if is_dataset]
 
     def namespaces(self) -> list[str]:
         return [name for name, is_dataset in self._walk() if not is_dataset]
@@ -126,20 +129,29 @@ class DirectoryRemote(Remote):
         told = RemoteError(f"{self.address}: {where}: {error.strerror or error}{hint}")
         return Fault(told, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
 
-    def _walk(self, below: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the names of datasets and namespaces, and whether each is a dataset; sorted."""
+    def _walk(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """Yield the names of datasets and namespaces, and whether each is a dataset; sorted.
+
+        Folders that lead to no name with this prefix are not looked into.
+        """
         if not self._root.is_dir():
             raise RemoteError(f"{self.address}: there is no directory {self._root}")
         found = []
-        for folder, folders, files in os.walk(self._place(below), onerror=_skip):
+        top = prefix.rpartition("/")[0]
+        for folder, folders, files in os.walk(self._place(top), onerror=_skip):
             name = Path(folder).relative_to(self._root).as_posix()
             if "data" in folders and name != ".":
                 folders.clear()
-                if Path(folder, METADATA).is_file():
+                if name.startswith(prefix) and Path(folder, METADATA).is_file():
                     found.append((name, True))
                 continue
-            folders[:] = [entry for entry in folders if not entry.startswith(".")]
-            if NAMESPACE_METADATA in files and name != ".":
+            below = "" if name == "." else f"{name}/"
+            folders[:] = [
+                entry
+                for entry in folders
+                if not entry.startswith(".") and _leads_to(f"{below}{entry}", prefix)
+            ]
+            if NAMESPACE_METADATA in files and name != "." and name.startswith(prefix):
                 found.append((name, False))
         yield from sorted(found)
 
@@ -190,6 +202,11 @@ def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:
         os.replace(beside, place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _leads_to(folder: str, prefix: str) -> bool:
+    """Whether names in a folder, or its own, may begin with a text."""
+    return folder.startswith(prefix) or prefix.startswith(f"{folder}/")
 
 
 def _files_below(folder: Path) -> Iterator[str]:
