@@ -16,6 +16,8 @@ from minari_pipe.errors import did_you_mean
 COMMANDS = (
     "list",
     "show",
+    "download",
+    "upload",
     "validate",
     "delete",
     "combine",

@@ -164,7 +164,7 @@ def publish_dataset(
         'present'
         >>> delete_dataset("example/steps-v0")
     """
-    return upload(dataset_id, _opened(remote_path, token), dry_run=dry_run)
+    return upload(dataset_id, opened(remote_path, token), dry_run=dry_run)
 
 
 def upload_dataset(dataset_id: str, token: str | None = None) -> None:
@@ -190,7 +190,7 @@ def upload_dataset(dataset_id: str, token: str | None = None) -> None:
         >>> del os.environ["MINARI_REMOTE"]
         >>> delete_dataset("example/steps-v0")
     """
-    remote = _opened(None, token)
+    remote = opened(None, token)
     names, notes = with_combined([dataset_id])
     for name in names:
         done = upload(name, remote)
@@ -257,7 +257,7 @@ def list_remote_datasets(
         >>> delete_dataset("example/steps-v0")
     """
     return selected(
-        remote_listing.datasets(_opened(remote_path), prefix or ""),
+        remote_listing.datasets(opened(remote_path), prefix or ""),
         latest_version=latest_version,
         compatible_minari_version=compatible_minari_version,
     )
@@ -279,7 +279,7 @@ def list_remote_namespaces(remote_path: str | None = None) -> list[str]:
         ...     list_remote_namespaces(shared)
         []
     """
-    return remote_listing.namespaces(_opened(remote_path))
+    return remote_listing.namespaces(opened(remote_path))
 
 
 def download_namespace_metadata(namespace: str, overwrite: bool = False) -> None:
@@ -316,7 +316,7 @@ def download_namespace_metadata(namespace: str, overwrite: bool = False) -> None
             stacklevel=2,
         )
         return
-    remote = _opened(None)
+    remote = opened(None)
     if not fetch_namespace(remote, namespace, overwrite=overwrite):
         raise DatasetNotFoundError(
             f"The namespace '{namespace}' doesn't exist in {remote.address}; "
@@ -350,7 +350,7 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
         >>> delete_namespace("example")
     """
     get_namespace_metadata(namespace)  # says what is wrong if it is not there
-    remote = _opened(None, token)
+    remote = opened(None, token)
     there = remote_listing.namespaces(remote)
     if namespace in there:
         warnings.warn(
@@ -362,7 +362,17 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
             remote.send_namespace(parent, namespace_metadata_bytes(parent))
 
 
-def _opened(address: str | None, token: str | None = None) -> Remote:
+def opened(address: str | None = None, token: str | None = None) -> Remote:
+    """Return the remote at an address, unless this process is to stay offline.
+
+    Args:
+        address: see :func:`minari_pipe.remotes.open_remote`; so is ``token``.
+        token: of who writes.
+
+    Raises:
+        RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and it is no directory.
+        ConfigError: the address is none.
+    """
     address = address or default_address()
     offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
     if offline and split_scheme(address)[0] != "file":
@@ -380,7 +390,7 @@ def split_remote_path(remote_path: str) -> tuple[str, str]:
         ConfigError: the address is none.
         RemoteError: the remote cannot be reached.
     """
-    remote, prefix = split_address(remote_path, _opened)
+    remote, prefix = split_address(remote_path, opened)
     return remote.address, prefix
 
 
@@ -388,12 +398,12 @@ def _located(address: str, remote_path: str | None = None) -> tuple[Remote, str]
     """Return the remote of an address, and the rest: an id, or a namespace with a slash."""
     if "://" not in address:
         _check_form(address)
-        return _opened(remote_path), address
+        return opened(remote_path), address
     if remote_path is not None:
         raise ConfigError(f"{address!r} has an address already, and {remote_path!r} is another")
     # of any version, as the one that is asked for need not be there
     version = match[0] if (match := re.search(r"-v\d+$", address)) else ""
-    remote, rest = split_address(address.removesuffix(version), _opened)
+    remote, rest = split_address(address.removesuffix(version), opened)
     try:
         _check_form(rest + version)
     except InvalidDatasetIdError as error:
@@ -419,8 +429,8 @@ def _of_namespace(remote: Remote, prefix: str) -> dict[str, dict[str, Any]]:
     found = remote_listing.datasets(remote, prefix)
     if not found:
         raise DatasetNotFoundError(
-            f"there are no datasets in {prefix!r} of {remote.address}; minari-pipe list ADDRESS "
-            "shows what is there"
+            f"there are no datasets in {prefix!r} of {remote.address}; "
+            f"minari-pipe list {remote.address} shows what is there"
         )
     latest = selected(found, latest_version=True, compatible_minari_version=True)
     readable = {parse_dataset_id(name)[:2] for name in latest}

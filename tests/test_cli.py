@@ -27,6 +27,13 @@ from tests.legacy_files import d4rl_columns, write_attributes, write_d4rl, write
 ID = "tests/tiny-v0"
 
 
+@pytest.fixture(autouse=True)
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a remote be asked that is a directory, and holds nothing."""
+    (tmp_path / "remote").mkdir()
+    monkeypatch.setenv("MINARI_REMOTE", f"file://{tmp_path}/remote")
+
+
 def make(dataset_id: str = ID, n_episodes: int = 5, **description) -> minari_pipe.MinariDataset:
     buffers = [
         EpisodeBuffer(
@@ -75,7 +82,7 @@ def test_list_shows_the_latest_versions_and_all_versions_on_demand() -> None:
         "tests/tiny-v10",
     ]
     assert json.loads(run("list", "--json", "--prefix", "other").stdout) == {}
-    assert "no remotes yet" in error("list", "remote")
+    assert "expected local, remote, or an address" in error("list", "elsewhere")
 
 
 def test_show_describes_a_dataset_and_takes_the_latest_version() -> None:

@@ -45,7 +45,7 @@ from minari_pipe.transfer.remote_listing import published_metadata
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
     """What a remote has under an id.
 
     Attributes:
@@ -87,7 +87,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
     ):
         is_wanted = replace or not _is_there(dataset_id)  # another process may have been quicker
         if is_wanted:
-            expected = _look(remote, dataset_id)
+            expected = look(remote, dataset_id)
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
             _fetch_namespaces(remote, dataset_id)
@@ -100,8 +100,17 @@ def _is_there(dataset_id: str) -> bool:
     return os.path.lexists(data_path_of(dataset_id))
 
 
-def _look(remote: Remote, dataset_id: str) -> _Expected:
-    """Find out what is to come, all of it named by the metadata where a manifest was left."""
+def look(remote: Remote, dataset_id: str) -> Expected:
+    """Find out what is to come, all of it named by the metadata where a manifest was left.
+
+    Args:
+        remote: where.
+        dataset_id: with its version.
+
+    Raises:
+        RemoteError: the remote cannot be reached, or has no such dataset.
+        CorruptDatasetError: its files contradict each other, or have hostile names.
+    """
     try:
         content, _ = published_metadata(remote, dataset_id)
         named = manifest_named(content)
@@ -111,7 +120,7 @@ def _look(remote: Remote, dataset_id: str) -> _Expected:
             files = {name: file for name, file in found.items() if "/" in name}
             for name in files:
                 check_name(name)
-            expected = _Expected(own, None, files)
+            expected = Expected(own, None, files)
         else:
             manifest = remote.retried(partial(remote.read, f"{dataset_id}/{MANIFEST}"))
             if hashlib.sha256(manifest).hexdigest() != named:
@@ -123,7 +132,7 @@ def _look(remote: Remote, dataset_id: str) -> _Expected:
                 name: RemoteFile(entry["size"], entry.get("sha256"))
                 for name, entry in entries.items()
             }
-            expected = _Expected(own, manifest, files)
+            expected = Expected(own, manifest, files)
     except FileNotFoundError as error:
         raise RemoteError(
             f"{remote.address} has no dataset {dataset_id!r}, or not any more"
@@ -137,7 +146,7 @@ def _look(remote: Remote, dataset_id: str) -> _Expected:
     return expected
 
 
-def _resume(stage: Path, expected: _Expected) -> None:
+def _resume(stage: Path, expected: Expected) -> None:
     """Drop what an earlier call received of something else."""
     text = json.dumps(
         {
@@ -152,7 +161,7 @@ def _resume(stage: Path, expected: _Expected) -> None:
         record.write_text(text, encoding="utf-8")
 
 
-def _receive(remote: Remote, dataset_id: str, stage: Path, expected: _Expected) -> None:
+def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -> None:
     place = stage / "dataset"
     size = sum(file.size for file in expected.files.values())
     _require_room(stage, size)

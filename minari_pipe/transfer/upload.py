@@ -91,14 +91,15 @@ def upload(
     upload = Upload(
         dataset_id, files, naming(metadata_bytes, manifest), _namespaces(dataset_id, place)
     )
-    sizes = {name: source.size for name, source in files.items()}
+    size = sum(source.size for source in files.values())
+    sizes = {**{name: f.size for name, f in files.items()}, METADATA: len(upload.metadata)}
     done = partial(Published, dataset_id, remote.address, content, sizes=sizes)
     if note := _compare(remote, upload, content, metadata_bytes):
         return done("present", notes=(note,) if note != "same" else ())
     notes = remote.cautions(metadata)
     if dry_run:
         return done("planned", notes=tuple(notes))
-    with progress(f"upload {dataset_id}", sum(sizes.values())) as told:
+    with progress(f"upload {dataset_id}", size) as told:
         remote.send(upload, told)
     if not remote.reveal(upload):
         notes.append(

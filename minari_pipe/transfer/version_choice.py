@@ -37,7 +37,7 @@ def chosen_version(
     if not found:
         raise DatasetNotFoundError(
             f"Couldn't find any version for dataset {versionless} in {address}. "
-            "minari-pipe list ADDRESS shows what is there"
+            f"minari-pipe list {address} shows what is there"
         )
     compatible = selected(found, latest_version=True, compatible_minari_version=True)
     latest = next(iter(compatible), None)
