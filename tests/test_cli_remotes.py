@@ -301,7 +301,9 @@ def test_a_published_dataset_whose_spaces_are_no_spaces_is_shown(folder) -> None
     make(ID)
     run("upload", ID)
     run("delete", ID, "--yes")
-    change_published(folder, ID, observation_space='{"type": "Cheese"}', action_space='{"type": "Box"}')
+    change_published(
+        folder, ID, observation_space='{"type": "Cheese"}', action_space='{"type": "Box"}'
+    )
     out = run("show", ID).stdout
     assert "Cheese" in out and "not a space of the Minari standard" in out
 
