@@ -10,24 +10,34 @@ from pathlib import Path
 import pytest
 
 from minari_pipe import (
+    create_namespace,
     delete_dataset,
+    delete_namespace,
     download_dataset,
+    download_namespace_metadata,
+    get_namespace_metadata,
     list_local_datasets,
+    list_local_namespaces,
     list_remote_datasets,
+    list_remote_namespaces,
     load_dataset,
     publish_dataset,
+    update_namespace_metadata,
     upload_dataset,
+    upload_namespace,
 )
-from minari_pipe.datasets_root import data_path_of
+from minari_pipe.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.errors import (
     ConfigError,
+    CorruptDatasetError,
     DatasetNotFoundError,
     MinariPipeError,
+    RemoteError,
     UnsupportedVersionError,
 )
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.hosting import find_datasets, split_remote_path
-from minari_pipe.testing.remotes import another_root
+from minari_pipe.testing.remotes import another_root, tree
 
 ID = "example/steps-v1"
 
@@ -306,3 +316,147 @@ def test_parents_that_are_no_ids_are_told_and_stop_nothing(parents, shared, else
     with warnings.catch_warnings(action="ignore"):
         download_dataset(ID)
     assert load_dataset(ID).total_episodes == 3
+
+
+# namespaces
+
+
+def test_a_namespace_goes_and_comes_with_its_metadata_and_parents(shared, elsewhere) -> None:
+    create_namespace("D4RL", description="Data for deep RL", author="A")
+    create_namespace("D4RL/door", description="Doors")
+    upload_namespace("D4RL/door")
+    assert list_remote_namespaces() == ["D4RL", "D4RL/door"]
+    assert list_remote_datasets() == {}
+    elsewhere()
+    with warnings.catch_warnings(action="error"):
+        download_namespace_metadata("D4RL")
+        download_namespace_metadata("D4RL/door")
+    assert get_namespace_metadata("D4RL") == {"author": "A", "description": "Data for deep RL"}
+    assert get_namespace_metadata("D4RL/door") == {"description": "Doors"}
+
+
+def test_metadata_of_a_namespace_are_overwritten_on_request_only(shared) -> None:
+    create_namespace("D4RL", description="theirs")
+    upload_namespace("D4RL")
+    update_namespace_metadata("D4RL", description="mine")
+    with pytest.warns(UserWarning, match="Skipping update for namespace 'D4RL' due to existing"):
+        download_namespace_metadata("D4RL")
+    assert get_namespace_metadata("D4RL") == {"description": "mine"}
+    download_namespace_metadata("D4RL", overwrite=True)
+    assert get_namespace_metadata("D4RL") == {"description": "theirs"}
+    with pytest.warns(UserWarning, match="Upload aborted. Namespace 'D4RL' is already in remote"):
+        upload_namespace("D4RL")
+
+
+def test_a_namespace_that_is_not_there_is_told_in_minari_s_words(shared) -> None:
+    with pytest.raises(ValueError, match="The namespace 'other' doesn't exist in file://"):
+        download_namespace_metadata("other")
+    with pytest.raises(ValueError, match="Namespace '?other'? does not exist locally"):
+        upload_namespace("other")
+    for function in (download_namespace_metadata, upload_namespace):
+        with pytest.raises(ValueError, match="Malformed namespace"):
+            function("../other")
+    assert list_local_namespaces() == []
+
+
+def test_a_dataset_brings_its_namespaces_and_leaves_those_that_are_here(shared, elsewhere) -> None:
+    create_namespace("D4RL", description="theirs")
+    create_namespace("D4RL/door", description="Doors")
+    published("D4RL/door/human-v0")
+    elsewhere()
+    create_namespace("D4RL", description="mine")
+    download_dataset("D4RL/door/human-v0")
+    assert get_namespace_metadata("D4RL") == {"description": "mine"}
+    assert get_namespace_metadata("D4RL/door") == {"description": "Doors"}
+    delete_dataset("D4RL/door/human-v0")
+    delete_namespace("D4RL/door")
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b"\xff", b"[" * 100_000, b"NaN"], ids=lambda content: repr(content[:5])
+)
+def test_a_namespace_with_broken_metadata_stops_no_dataset(content, shared, elsewhere) -> None:
+    published("D4RL/door/human-v0")
+    (shared / "D4RL/namespace_metadata.json").write_bytes(content)
+    elsewhere()
+    download_dataset("D4RL/door/human-v0")
+    assert load_dataset("D4RL/door/human-v0").total_episodes == 3
+    with pytest.raises(MinariPipeError):
+        download_namespace_metadata("D4RL", overwrite=True)
+
+
+# offline
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES"])
+def test_offline_only_a_directory_is_asked(value, shared, monkeypatch) -> None:
+    monkeypatch.setenv("MINARI_PIPE_OFFLINE", value)
+    published(ID)
+    assert load_dataset(ID, download=True).id == ID
+    monkeypatch.setenv("MINARI_REMOTE", "hf://org")
+    words = "hf://org is not asked, as MINARI_PIPE_OFFLINE is set; unset it where there is a net"
+    assert load_dataset(ID, download=True).id == ID
+    for ask in (
+        lambda: load_dataset("example/other-v0", download=True),
+        lambda: download_dataset("example/other-v0"),
+        lambda: download_dataset("hf://org/example/other-v0"),
+        list_remote_datasets,
+        list_remote_namespaces,
+        lambda: upload_dataset(ID),
+    ):
+        with pytest.raises(RemoteError, match=words):
+            ask()
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", " no "])
+def test_a_process_is_not_offline_by_a_no(value, shared, monkeypatch) -> None:
+    monkeypatch.setenv("MINARI_PIPE_OFFLINE", value)
+    monkeypatch.setenv("MINARI_REMOTE", "s3://")
+    with pytest.raises(ConfigError, match="no address of a bucket"):
+        list_remote_datasets()
+
+
+# a directory that is a local root too
+
+
+def test_a_published_directory_is_a_local_root_of_this_library(shared, monkeypatch) -> None:
+    published(ID)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(shared))
+    assert list(list_local_datasets()) == [ID]
+    assert load_dataset(ID, verify=True).total_episodes == 3
+
+
+def test_a_dataset_of_such_a_root_is_published_and_changed_like_any_other(
+    shared, tmp_path, monkeypatch
+) -> None:
+    published(ID)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(shared))
+    second = str(tmp_path / "second")
+    assert publish_dataset(ID, second).outcome == "uploaded"
+    assert (tmp_path / "second" / ID / "manifest.json").read_bytes() == (
+        shared / ID / "manifest.json"
+    ).read_bytes()
+    dataset = load_dataset(ID)
+    assert "manifest_sha256" not in dataset.storage.metadata
+    dataset.storage.update_metadata({"author": {"Ada"}})
+    assert load_dataset(ID, verify=True).storage.metadata["author"] == {"Ada"}
+    assert list(list_remote_datasets()) == [ID]
+    assert publish_dataset(ID, second).outcome == "present"
+
+
+def test_published_metadata_that_were_changed_are_found(shared, monkeypatch) -> None:
+    published(ID)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(shared))
+    path = data_path_of(ID) / "metadata.json"
+    path.write_bytes(path.read_bytes().replace(b"0.5.4", b"0.5.3"))
+    with pytest.raises(CorruptDatasetError, match="data/metadata.json"):
+        load_dataset(ID, verify=True)
+
+
+def test_a_local_root_of_others_is_a_remote(tmp_path, elsewhere) -> None:
+    step_index_dataset(ID)
+    mine = tree(data_path_of(ID))
+    other = get_dataset_path()
+    elsewhere()
+    download_dataset(f"file://{other}/{ID}")
+    assert tree(data_path_of(ID)) == mine
