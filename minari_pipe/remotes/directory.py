@@ -17,7 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minari_pipe.errors import ConfigError, DatasetExistsError, MinariPipeError, RemoteError
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetExistsError,
+    MinariPipeError,
+    RemoteError,
+)
 from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
@@ -142,7 +148,7 @@ class DirectoryRemote(Remote):
             name = Path(folder).relative_to(self._root).as_posix()
             if "data" in folders and name != ".":
                 folders.clear()
-                if name.startswith(prefix) and Path(folder, METADATA).is_file():
+                if name.startswith(prefix) and _may_be_file(Path(folder, METADATA)):
                     found.append((name, True))
                 continue
             below = "" if name == "." else f"{name}/"
@@ -159,7 +165,9 @@ class DirectoryRemote(Remote):
         """Return where a path is, once it is proven that no link leads out of the directory."""
         place = self._root / path
         if not place.resolve().is_relative_to(self._root.resolve()):
-            raise RemoteError(f"{place} is a link that leads out of {self.address}; it is not used")
+            raise CorruptDatasetError(
+                f"{place} is a link that leads out of {self.address}; it is not used"
+            )
         return place
 
     @contextmanager
@@ -202,6 +210,16 @@ def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:
         os.replace(beside, place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether there is a file, also one that cannot be looked at; reading it says why."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def _leads_to(folder: str, prefix: str) -> bool:

@@ -40,7 +40,7 @@ from minari_pipe.remotes.base import (
 )
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
-from minari_pipe.transfer.published import check_name, manifest_named, parse_manifest, unnamed
+from minari_pipe.transfer.published import check_names, manifest_named, parse_manifest, unnamed
 from minari_pipe.transfer.remote_listing import published_metadata
 
 
@@ -118,8 +118,7 @@ def look(remote: Remote, dataset_id: str) -> Expected:
         if named is None:
             found = remote.retried(partial(remote.files, dataset_id))
             files = {name: file for name, file in found.items() if "/" in name}
-            for name in files:
-                check_name(name)
+            check_names(files)
             expected = Expected(own, None, files)
         else:
             manifest = remote.retried(partial(remote.read, f"{dataset_id}/{MANIFEST}"))
@@ -199,7 +198,13 @@ def _receive_file(
 
         def fetch(start: int, end: int) -> None:
             if (start, end) not in received:
-                data = remote.retried(partial(remote.read, path, start, end))
+                try:
+                    data = remote.retried(partial(remote.read, path, start, end))
+                except FileNotFoundError as error:
+                    raise RemoteError(
+                        f"{remote.address}/{path} is not there, though the dataset names it; tell "
+                        "those who published it"
+                    ) from error
                 if len(data) != end - start:
                     raise RemoteError(
                         f"{remote.address}/{path} has other bytes than announced: {len(data)} "
@@ -263,8 +268,8 @@ def _require_room(stage: Path, size: int) -> None:
     free = shutil.disk_usage(stage).free + there
     if size > free:
         raise RemoteError(
-            f"the disk is full: {size / 1e6:,.0f} MB are to come into {stage.parent}, which has "
-            f"{free / 1e6:,.0f} MB; make room, or set MINARI_DATASETS_PATH to another folder"
+            f"the disk is full: {size / 1e6:,.1f} MB are to come into {stage.parent}, which has "
+            f"{free / 1e6:,.1f} MB; make room, or set MINARI_DATASETS_PATH to another folder"
         )
 
 
