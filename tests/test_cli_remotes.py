@@ -13,6 +13,7 @@ import minari_pipe
 from minari_pipe.cli import datasets, tables
 from minari_pipe.datasets_root import data_path_of
 from minari_pipe.testing.remotes import tree
+from tests.servers.hub import WRITER, enter, hub_server
 from tests.test_cli import HOSTILE, error, make, run
 
 ID = "tests/tiny-v0"
@@ -322,3 +323,32 @@ def test_the_tables_fit_80_columns(monkeypatch, capsys, folder) -> None:
     lines = [line for line in told.splitlines() if "upload" not in line and "in file:" not in line]
     assert max(map(len, map(str.rstrip, lines))) <= 80
     assert any(line.split()[:1] == ["content_sha256"] and len(line) == 80 for line in lines)
+
+
+# the Hub
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # httpx, of large files
+def test_the_commands_speak_with_the_hub_and_never_show_its_token(tmp_path, monkeypatch) -> None:
+    make("tests/tiny-v0")
+    make("tests/tiny-v1")
+    secret = tmp_path / "token"
+    secret.write_text(f"{WRITER}\n")
+    with hub_server(tmp_path / "server") as hub:
+        enter(hub, monkeypatch, token=None)
+        denied = error("upload", ID, "--to", "hf://org")
+        assert "HF_TOKEN" in denied
+        secret.write_text("hf_unknown\n")
+        for option in (("--token-file", str(secret)), ("--key-path", "hf_unknown")):
+            assert "hf_unknown" not in error("upload", ID, "--to", "hf://org", *option)
+        secret.write_text(f"{WRITER}\n")
+        run("upload", ID, "--to", "hf://org", "--token-file", str(secret))
+        run("upload", "tests/tiny-v1", "--to", "hf://org", "--key-path", WRITER)
+        assert "tests/tiny-v1" in run("list", "hf://org/tests/ti").stdout
+        assert "no datasets in hf://org" in run("list", "hf://org/other").stdout
+        assert "hf://org/tests/tiny-v1" in run("show", "hf://org/tests/tiny").stdout
+        run("delete", ID, "tests/tiny-v1", "--yes")
+        run("download", "hf://org/tests/tiny-v0", "hf://org/tests/")
+        assert "there is no dataset at 'hf://org'" in error("download", "hf://org")
+        assert "there is no namespace at 'hf://org/'" in error("download", "hf://org/")
+    assert list(minari_pipe.list_local_datasets()) == [ID, "tests/tiny-v1"]

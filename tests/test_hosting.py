@@ -38,6 +38,7 @@ from minari_pipe.errors import (
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.hosting import find_datasets, split_remote_path
 from minari_pipe.testing.remotes import another_root, tree
+from tests.real_minari import RealMinari
 
 ID = "example/steps-v1"
 
@@ -176,6 +177,18 @@ def test_only_the_files_of_the_id_come_and_no_hidden_folder_stays(shared, elsewh
         "namespace_metadata.json",
         "steps-v1",
     ]
+
+
+def test_a_warning_names_the_line_that_asked(shared) -> None:
+    published("example/steps-v0", ID)
+    change_published(shared, "example/steps-v0", combined_datasets=["example/gone-v0"])
+    with pytest.warns(UserWarning, match="We recommend|was combined") as told:
+        download_dataset("example/steps-v0")
+    assert len(told) == 2
+    (shared / ID / "data/metadata.json").write_text("{")
+    with pytest.warns(UserWarning, match="Skipping 'example/steps-v1' of file://") as listed:
+        list_remote_datasets()
+    assert {warning.filename for warning in (*told, *listed)} == {__file__}
 
 
 def test_loading_downloads_what_is_missing(shared) -> None:
@@ -424,6 +437,15 @@ def test_a_published_directory_is_a_local_root_of_this_library(shared, monkeypat
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(shared))
     assert list(list_local_datasets()) == [ID]
     assert load_dataset(ID, verify=True).total_episodes == 3
+
+
+def test_a_published_directory_is_a_local_root_of_real_minari(tmp_path) -> None:
+    published(ID)
+    with RealMinari({}, tmp_path) as peer:
+        (tmp_path / "datasets").rmdir()
+        (tmp_path / "shared").rename(peer.datasets)
+        found = peer.load_dataset(ID)
+    assert (found["id"], found["total_episodes"], found["total_steps"]) == (ID, 3, 9)
 
 
 def test_a_dataset_of_such_a_root_is_published_and_changed_like_any_other(
