@@ -18,6 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import minari_pipe
+from minari_pipe.__main__ import main
 from minari_pipe.cli import app, datasets, tables
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, CorruptDatasetError
@@ -250,6 +251,16 @@ def test_commands_are_reached_from_the_shell(tmp_path: Path) -> None:
     asked = {"COMP_WORDS": "minari-pipe mi", "COMP_CWORD": "1"}
     completion = shell(_MINARI_PIPE_COMPLETE="complete_bash", **asked)
     assert completion.stdout.split() == ["migrate"], completion
+
+
+def test_an_interrupt_before_a_command_has_begun_is_no_traceback(monkeypatch) -> None:
+    def interrupted(**_) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minari_pipe.cli.app", interrupted)
+    monkeypatch.setattr("sys.argv", ["minari-pipe", "list"])
+    with pytest.raises(SystemExit, match="Aborted!"):
+        main()
 
 
 def test_a_long_id_is_broken_after_its_slashes_on_a_narrow_terminal(monkeypatch, capsys) -> None:
