@@ -429,6 +429,22 @@ def test_a_process_is_not_offline_by_a_no(value, shared, monkeypatch) -> None:
         list_remote_datasets()
 
 
+# what others have published
+
+
+def test_other_files_beside_published_data_are_left_where_they_are(shared) -> None:
+    published(ID)
+    change_published(shared, ID)
+    (shared / ID / "manifest.json").unlink()
+    for name in ("README.md", "docs/door.gif", ".gitattributes", "data/.DS_Store", ".cache/x/y"):
+        (shared / ID / name).parent.mkdir(parents=True, exist_ok=True)
+        (shared / ID / name).write_bytes(b"x")
+    download_dataset(ID)
+    place = get_dataset_path(ID)
+    assert set(tree(place)) == {"data/main_data.hdf5", "data/metadata.json"}
+    assert load_dataset(ID).total_episodes == 3
+
+
 # a directory that is a local root too
 
 

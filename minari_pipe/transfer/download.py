@@ -40,7 +40,13 @@ from minari_pipe.remotes.base import (
 )
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
-from minari_pipe.transfer.published import check_names, manifest_named, parse_manifest, unnamed
+from minari_pipe.transfer.published import (
+    check_names,
+    is_part,
+    manifest_named,
+    parse_manifest,
+    unnamed,
+)
 from minari_pipe.transfer.remote_listing import published_metadata
 
 
@@ -117,7 +123,7 @@ def look(remote: Remote, dataset_id: str) -> Expected:
         own = unnamed(content)
         if named is None:
             found = remote.retried(partial(remote.files, dataset_id))
-            files = {name: file for name, file in found.items() if "/" in name}
+            files = {name: file for name, file in found.items() if is_part(name)}
             check_names(files)
             expected = Expected(own, None, files)
         else:

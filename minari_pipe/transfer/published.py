@@ -64,6 +64,19 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
     return manifest
 
 
+def is_part(name: str) -> bool:
+    """Whether a file at a dataset's place is one of the dataset: no README, and nothing hidden.
+
+    Example:
+        >>> [name for name in ("data/a.hdf5", "data/.DS_Store", "docs/a.gif") if is_part(name)]
+        ['data/a.hdf5']
+    """
+    folder, *parts = name.split("/")
+    # Names of dots only are no hidden files but hostile.
+    is_hidden = any(part.startswith(".") and part.strip(".") for part in parts)
+    return folder in _FOLDERS and bool(parts) and not is_hidden
+
+
 def check_names(names: Collection[str]) -> None:
     """Check that all names can be files in the folder of one dataset.
 
