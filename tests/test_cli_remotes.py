@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 import minari_pipe
-from minari_pipe.cli import datasets, tables
+from minari_pipe.cli import app, datasets, tables
 from minari_pipe.datasets_root import data_path_of
 from minari_pipe.testing.remotes import tree
+from tests.legacy_files import write_attributes
 from tests.servers.hub import WRITER, enter, hub_server
 from tests.test_cli import HOSTILE, error, make, run
 
@@ -146,9 +148,18 @@ def test_a_token_is_taken_from_a_file_and_shown_nowhere(tmp_path) -> None:
     assert "hf_secret" not in told and "service account's key" in told
 
 
+def test_a_dataset_of_an_older_layout_is_not_uploaded_but_migrated_first() -> None:
+    write_attributes(minari_pipe.get_dataset_path(), "old-v0", [0, 1])
+    told = error("upload", "old-v0")
+    assert "has the layout of an older Minari" in told and "minari-pipe migrate old-v0" in told
+
+
 def test_local_ids_are_completed_for_an_upload() -> None:
     make(ID)
-    assert datasets.complete_id("tests/t") == [ID]
+    asked = {"COMP_WORDS": "minari-pipe upload tests/t", "COMP_CWORD": "2"}
+    variables = {**asked, "_MINARI_PIPE_COMPLETE": "complete_bash"}
+    result = CliRunner().invoke(app, [], env=variables, prog_name="minari-pipe")
+    assert result.stdout.split() == [ID]
 
 
 # download
@@ -250,6 +261,14 @@ def test_a_remote_is_listed_as_the_local_root_is(shared, folder) -> None:
     ):
         assert list(json.loads(run("list", *arguments, "--json").stdout)) == ["tests/a-v1"]
     assert "no datasets in" in run("list", "remote", "--prefix", "x").stdout
+
+
+def test_a_folder_is_listed_by_its_path(folder, monkeypatch) -> None:
+    make(ID)
+    run("upload", ID)
+    monkeypatch.chdir(folder.parent)
+    for source in ("shared", "./shared", "shared/", "shared/tests", str(folder)):
+        assert list(json.loads(run("list", source, "--json").stdout)) == [ID]
 
 
 def test_what_cannot_be_listed_is_told_in_one_line(shared) -> None:

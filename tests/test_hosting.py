@@ -234,8 +234,9 @@ def test_an_address_ends_where_the_id_of_what_is_there_begins(
             "'ftp://host/example/steps' is no remote",
         ),
         ("hf:/org/example/steps-v1", "Malformed dataset ID"),
-        ("://bucket", "Malformed dataset ID|is no remote|no dataset"),
+        ("://bucket", "names no directory"),
         ("file://", "names no directory"),
+        ("file://share/example/steps-v1", "expected one such as file:///share, with three slash"),
         ("file:///nowhere/at/all-v1", "there is no directory|there is no dataset at"),
         ("hf://", "names no bucket or organization"),
         ("s3://", "names no bucket or organization"),
@@ -263,6 +264,16 @@ def test_a_version_that_an_address_has_not_is_told_with_the_one_that_is_there(sh
 def test_an_address_goes_with_no_other_remote(shared) -> None:
     with pytest.raises(ConfigError, match="has an address already"):
         find_datasets(f"file://{shared}/{ID}", str(shared))
+
+
+def test_an_upload_to_an_address_of_two_slashes_makes_no_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    step_index_dataset(ID)
+    with pytest.raises(ConfigError, match="names no directory"):
+        publish_dataset(ID, "file://other")
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"]
+    publish_dataset(ID, "./other")
+    assert list(list_remote_datasets("other")) == [ID]
 
 
 @pytest.mark.parametrize("remote", ["file://{}", "{}", "FILE://{}", " {} ", "{}/"])

@@ -57,8 +57,11 @@ class DirectoryRemote(Remote):
             ConfigError: the address names no directory.
         """
         path = address.partition("://")[2] if "://" in address else address
-        if not path:
-            raise ConfigError(f"{address!r} names no directory: expected one such as file:///share")
+        if not path or (path != address and path[0] not in "/~"):
+            raise ConfigError(
+                f"{address!r} names no directory: expected one such as file:///share, with three "
+                "slashes, or a path alone"
+            )
         self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
         self._root = Path(path).expanduser().absolute()
 
