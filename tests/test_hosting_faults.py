@@ -266,6 +266,26 @@ def test_a_dataset_or_its_metadata_that_a_link_leads_to_is_left_out(shared, plac
         assert list_remote_datasets() == {}
 
 
+def test_a_namespace_of_the_root_that_a_link_leads_out_of_takes_no_download(place) -> None:
+    (place / "outside").mkdir()
+    shutil.rmtree(place / "root/example")
+    (place / "root/example").symlink_to(place / "outside")
+    refused(CorruptDatasetError, "leads out of the datasets root", lambda: download_dataset(ID))
+    assert not list((place / "outside").iterdir())
+
+
+def test_a_namespace_whose_metadata_may_not_be_read_stops_no_dataset(shared, place) -> None:
+    (shared / "example/namespace_metadata.json").chmod(0o000)
+    shutil.rmtree(place / "root/example")
+    (place / "root").chmod(0o777)
+    with read_only(), pytest.warns(UserWarning, match="'example' is made anew: .* denied"):
+        download_dataset(ID)
+    assert load_dataset(ID).total_episodes == 3
+    (shared / "example/namespace_metadata.json").unlink()
+    (shared / "example/namespace_metadata.json").symlink_to(place / "root")
+    download_dataset(ID, force_download=True)
+
+
 @pytest.mark.parametrize("name", ["metadata.json", "main_data.hdf5"])
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name, shared) -> None:
     path = shared / ID / "data" / name

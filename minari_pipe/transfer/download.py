@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -295,7 +296,12 @@ def _storing(dataset_id: str) -> Iterator[None]:
 
 def _fetch_namespaces(remote: Remote, dataset_id: str) -> None:
     for namespace in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
-        fetch_namespace(remote, namespace)
+        try:
+            fetch_namespace(remote, namespace)
+        except RemoteError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            warnings.warn(f"the namespace {namespace!r} is made anew: {error}", stacklevel=5)
 
 
 def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) -> bool:
