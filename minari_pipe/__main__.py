@@ -16,6 +16,8 @@ from minari_pipe.errors import did_you_mean
 COMMANDS = (
     "list",
     "show",
+    "download",
+    "upload",
     "validate",
     "delete",
     "combine",
@@ -37,9 +39,12 @@ def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 1."""
     words = [word for word in sys.argv[1:] if word != "--debug"]
     if COMPLETION in os.environ or (words and words[0] in COMMANDS):
-        from minari_pipe.cli import app
+        try:
+            from minari_pipe.cli import app
 
-        app(prog_name="minari-pipe")  # also under python -m, whose name no shell completes
+            app(prog_name="minari-pipe")  # also under python -m, whose name no shell completes
+        except KeyboardInterrupt:  # before typer, which says the same, has begun
+            sys.exit("Aborted!")
     elif words and words[0].replace("-", "").isalpha() and not words[0].startswith("-"):
         near = did_you_mean(words[0], COMMANDS)
         sys.exit(f"error: no command {words[0]!r}.{near} A run takes +dataset=NAME; see --help")

@@ -43,7 +43,7 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
     match = DATASET_ID_RE.fullmatch(dataset_id) if isinstance(dataset_id, str) else None
     if match is None or "//" in dataset_id or dataset_id.endswith("\n"):
         raise InvalidDatasetIdError(
-            f"Malformed dataset ID: {dataset_id!s:.300}. (IDs must be of the form "
+            f"Malformed dataset ID: {_shown(dataset_id)}. (IDs must be of the form "
             "(namespace/)(dataset_name)-v(version). The namespace is optional, and needs at "
             "least two characters; letters, digits, '-' and '_' are allowed.)"
         )
@@ -54,6 +54,12 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
             f"{_LONGEST_VERSION} are allowed"
         )
     return namespace or None, name, None if version is None else int(version)
+
+
+def _shown(name: object) -> str:
+    """A name as it is, or as Python writes it if a terminal would obey it."""
+    text = str(name)[:300]
+    return text if text.isprintable() else repr(text)
 
 
 def gen_dataset_id(namespace: str | None, dataset_name: str, version: int | None = None) -> str:
@@ -106,7 +112,7 @@ def validate_namespace(namespace: str | None) -> None:
         or "//" in namespace
     ):
         raise InvalidDatasetIdError(
-            f"Malformed namespace: {namespace!s:.300}. Expected names of letters, digits, '-' and "
+            f"Malformed namespace: {_shown(namespace)}. Expected names of letters, digits, '-' and "
             "'_', separated by single slashes, at least two characters long"
         )
 

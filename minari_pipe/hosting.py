@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from minari_pipe.dataset_id import (
-    gen_dataset_id,
     namespace_hierarchy,
     parse_dataset_id,
     validate_namespace,
@@ -19,10 +20,8 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
     MinariPipeError,
     RemoteError,
-    UnsupportedVersionError,
 )
 from minari_pipe.listing import selected
-from minari_pipe.metadata import MINARI_VERSION, is_supported_version
 from minari_pipe.namespace import (
     get_namespace_metadata,
     list_local_namespaces,
@@ -31,8 +30,10 @@ from minari_pipe.namespace import (
 from minari_pipe.remotes import Remote, default_address, open_remote, split_scheme
 from minari_pipe.storage.base import MinariStorage
 from minari_pipe.transfer import remote_listing
+from minari_pipe.transfer.addresses import split_address
 from minari_pipe.transfer.download import download, fetch_namespace
 from minari_pipe.transfer.upload import Published, upload
+from minari_pipe.transfer.version_choice import chosen_version
 
 OFFLINE_VARIABLE = "MINARI_PIPE_OFFLINE"
 
@@ -45,7 +46,8 @@ def download_dataset(dataset_id: str, force_download: bool = False) -> None:
 
     Args:
         dataset_id: id of the dataset, or its whole address such as ``hf://org/door/human-v2``;
-            without a version the latest that this package can read.
+            without a version the latest that this package can read. With a slash at its end a
+            namespace, of which every dataset is fetched.
         force_download: fetch it also if it is there, in its place, or follows an unknown version.
 
     Raises:
@@ -67,8 +69,64 @@ def download_dataset(dataset_id: str, force_download: bool = False) -> None:
         ...     download_dataset(f"file://{shared}/example/steps-v0")
         >>> delete_dataset("example/steps-v0")
     """
-    remote, wanted = _located(dataset_id)
-    _download(remote, wanted, force_download, set())
+    if not force_download and _is_versioned(dataset_id) and _skipped(dataset_id):
+        return
+    remote, found = find_datasets(dataset_id, force=force_download)
+    for name in found:
+        if force_download or not _skipped(name):
+            fetch(remote, name, replace=force_download)
+
+
+def find_datasets(
+    dataset_id: str, remote_path: str | None = None, *, force: bool = False
+) -> tuple[Remote, dict[str, dict[str, Any]]]:
+    """Return a remote, and the metadata by id of those of its datasets that somebody means.
+
+    Args:
+        dataset_id: see :func:`download_dataset`.
+        remote_path: address of the remote, for an id; None means ``MINARI_REMOTE``, or the default.
+        force: see :func:`download_dataset`.
+
+    Raises:
+        MinariPipeError: see :func:`download_dataset`.
+    """
+    remote, wanted = _located(dataset_id, remote_path)
+    if wanted.endswith("/"):
+        return remote, _of_namespace(remote, wanted)
+    found = remote_listing.versions(remote, *parse_dataset_id(wanted)[:2])
+    name = chosen_version(remote.address, wanted, found, force=force)
+    return remote, {name: found[name]}
+
+
+def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> None:
+    """Fetch one version of a dataset, and what it was combined from if that is not there.
+
+    Args:
+        remote: where from.
+        dataset_id: with its version.
+        replace: also if it is there, in its place.
+
+    Raises:
+        MinariPipeError: see :func:`download_dataset`.
+    """
+    download(dataset_id, remote, replace=replace)
+    waiting = [(dataset_id, parent) for parent in _combined(dataset_id)]
+    seen = {dataset_id}
+    while waiting:
+        child, parent = waiting.pop()
+        if parent in seen:
+            continue
+        seen.add(parent)
+        try:
+            if data_path_of(parent).exists():
+                continue
+            found = remote_listing.versions(remote, *parse_dataset_id(parent)[:2])
+            name = chosen_version(remote.address, parent, found)
+            download(name, remote)
+            waiting += [(name, other) for other in _combined(name)]
+        except MinariPipeError as error:
+            # It holds all of its episodes itself.
+            warnings.warn(f"{child} was combined from {parent}: {error}", stacklevel=3)
 
 
 def publish_dataset(
@@ -106,7 +164,7 @@ def publish_dataset(
         'present'
         >>> delete_dataset("example/steps-v0")
     """
-    return upload(dataset_id, _opened(remote_path, token), dry_run=dry_run)
+    return upload(dataset_id, opened(remote_path, token), dry_run=dry_run)
 
 
 def upload_dataset(dataset_id: str, token: str | None = None) -> None:
@@ -132,27 +190,39 @@ def upload_dataset(dataset_id: str, token: str | None = None) -> None:
         >>> del os.environ["MINARI_REMOTE"]
         >>> delete_dataset("example/steps-v0")
     """
-    remote = _opened(None, token)
-    waiting, seen = [dataset_id], {dataset_id}
-    while waiting:
-        name = waiting.pop()
+    remote = opened(None, token)
+    names, notes = with_combined([dataset_id])
+    for name in names:
         done = upload(name, remote)
         if done.outcome == "present":
             warnings.warn(f"Upload aborted. {name} is already in remote.", stacklevel=2)
-        for note in done.notes:
-            warnings.warn(note, stacklevel=2)
+        notes += done.notes
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+
+
+def with_combined(dataset_ids: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return datasets with those of the local root that they were combined from.
+
+    Args:
+        dataset_ids: with versions.
+
+    Returns:
+        The ids, and a sentence for each that is not in the local root.
+    """
+    names, notes = list(dict.fromkeys(dataset_ids)), []
+    for name in names:  # grows
         for parent in _combined(name):
-            if parent in seen:
+            if parent in names:
                 continue
-            seen.add(parent)
-            if data_path_of(parent).exists():
-                waiting.append(parent)
+            if _is_here(parent):
+                names.append(parent)
             else:
-                warnings.warn(
+                notes.append(
                     f"{name} was combined from {parent}, which is not in the local root and stays "
-                    "unpublished",
-                    stacklevel=2,
+                    "unpublished"
                 )
+    return names, notes
 
 
 def list_remote_datasets(
@@ -187,7 +257,7 @@ def list_remote_datasets(
         >>> delete_dataset("example/steps-v0")
     """
     return selected(
-        remote_listing.datasets(_opened(remote_path), prefix or ""),
+        remote_listing.datasets(opened(remote_path), prefix or ""),
         latest_version=latest_version,
         compatible_minari_version=compatible_minari_version,
     )
@@ -209,7 +279,7 @@ def list_remote_namespaces(remote_path: str | None = None) -> list[str]:
         ...     list_remote_namespaces(shared)
         []
     """
-    return remote_listing.namespaces(_opened(remote_path))
+    return remote_listing.namespaces(opened(remote_path))
 
 
 def download_namespace_metadata(namespace: str, overwrite: bool = False) -> None:
@@ -246,7 +316,7 @@ def download_namespace_metadata(namespace: str, overwrite: bool = False) -> None
             stacklevel=2,
         )
         return
-    remote = _opened(None)
+    remote = opened(None)
     if not fetch_namespace(remote, namespace, overwrite=overwrite):
         raise DatasetNotFoundError(
             f"The namespace '{namespace}' doesn't exist in {remote.address}; "
@@ -280,7 +350,7 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
         >>> delete_namespace("example")
     """
     get_namespace_metadata(namespace)  # says what is wrong if it is not there
-    remote = _opened(None, token)
+    remote = opened(None, token)
     there = remote_listing.namespaces(remote)
     if namespace in there:
         warnings.warn(
@@ -292,7 +362,17 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
             remote.send_namespace(parent, namespace_metadata_bytes(parent))
 
 
-def _opened(address: str | None, token: str | None = None) -> Remote:
+def opened(address: str | None = None, token: str | None = None) -> Remote:
+    """Return the remote at an address, unless this process is to stay offline.
+
+    Args:
+        address: see :func:`minari_pipe.remotes.open_remote`; so is ``token``.
+        token: of who writes.
+
+    Raises:
+        RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and it is no directory.
+        ConfigError: the address is none.
+    """
     address = address or default_address()
     offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
     if offline and split_scheme(address)[0] != "file":
@@ -303,52 +383,75 @@ def _opened(address: str | None, token: str | None = None) -> Remote:
     return open_remote(address, token)
 
 
-def _located(address: str) -> tuple[Remote, str]:
-    """Split ``hf://org/door/human-v2`` into the remote and the id; an id alone is of the default.
+def split_remote_path(remote_path: str) -> tuple[str, str]:
+    """Split ``hf://org/D4RL/door`` into the address of a remote and the beginning of ids in it.
 
-    A bucket's folder, or a directory, could end anywhere: it ends where the rest is a dataset.
+    Raises:
+        ConfigError: the address is none.
+        RemoteError: the remote cannot be reached.
     """
+    remote, prefix = split_address(remote_path, opened)
+    return remote.address, prefix
+
+
+def _located(address: str, remote_path: str | None = None) -> tuple[Remote, str]:
+    """Return the remote of an address, and the rest: an id, or a namespace with a slash."""
     if "://" not in address:
-        parse_dataset_id(address)
-        return _opened(None), address
-    scheme, rest = split_scheme(address)
-    parts = rest.split("/")
-    for n_parts in range(1, len(parts)):
-        dataset_id = "/".join(parts[n_parts:])
-        place = "/".join(parts[:n_parts])
-        if not place.strip("/") and scheme != "file":
-            continue
-        try:
-            namespace, name, _ = parse_dataset_id(dataset_id)
-            remote = _opened(f"{scheme}://{place or '/'}")
-            if scheme == "hf" or remote_listing.has_version(remote, namespace, name):
-                return remote, dataset_id
-        except (InvalidDatasetIdError, ConfigError):
-            continue
-    raise DatasetNotFoundError(
-        f"there is no dataset at {address!r}; expected the address of a remote and an id in it, "
-        "such as hf://farama-minari/D4RL/door/human-v2"
-    )
+        _check_form(address)
+        return opened(remote_path), address
+    if remote_path is not None:
+        raise ConfigError(f"{address!r} has an address already, and {remote_path!r} is another")
+    # of any version, as the one that is asked for need not be there
+    version = match[0] if (match := re.search(r"-v\d+$", address)) else ""
+    remote, rest = split_address(address.removesuffix(version), opened)
+    try:
+        _check_form(rest + version)
+    except InvalidDatasetIdError as error:
+        is_namespace = address.endswith("/")
+        what, example = ("namespace", "door/") if is_namespace else ("dataset", "door/human-v2")
+        raise DatasetNotFoundError(
+            f"there is no {what} at {address!r}; expected the address of a remote and what is in "
+            f"it, such as hf://farama-minari/D4RL/{example}"
+        ) from error
+    return remote, rest + version
 
 
-def _download(remote: Remote, dataset_id: str, force: bool, seen: set[str]) -> None:
-    namespace, name, version = parse_dataset_id(dataset_id)
-    if version is not None and not force and _skipped(dataset_id):
-        return
-    found = remote_listing.versions(remote, namespace, name)
-    dataset_id = _chosen(remote, dataset_id, found, force)
-    seen.add(dataset_id)
-    if not force and _skipped(dataset_id):
-        return
-    download(dataset_id, remote, replace=force)
-    for parent in _combined(dataset_id):
-        if parent in seen or data_path_of(parent).exists():
-            continue
-        try:
-            _download(remote, parent, False, seen)
-        except MinariPipeError as error:
-            # It holds all of its episodes itself.
-            warnings.warn(f"{dataset_id} was combined from {parent}: {error}", stacklevel=3)
+def _check_form(wanted: str) -> None:
+    """Check an id, or a namespace with a slash at its end."""
+    if wanted.endswith("/"):
+        validate_namespace(wanted[:-1])
+    else:
+        parse_dataset_id(wanted)
+
+
+def _of_namespace(remote: Remote, prefix: str) -> dict[str, dict[str, Any]]:
+    """Return the latest version of each dataset of a namespace that this package can read."""
+    found = remote_listing.datasets(remote, prefix)
+    if not found:
+        raise DatasetNotFoundError(
+            f"there are no datasets in {prefix!r} of {remote.address}; "
+            f"minari-pipe list {remote.address} shows what is there"
+        )
+    latest = selected(found, latest_version=True, compatible_minari_version=True)
+    readable = {parse_dataset_id(name)[:2] for name in latest}
+    for name in selected(found, latest_version=True, compatible_minari_version=False):
+        if parse_dataset_id(name)[:2] not in readable:
+            warnings.warn(
+                f"{name} is left out: no version of it can be read by this package", stacklevel=4
+            )
+    return latest
+
+
+def _is_versioned(dataset_id: str) -> bool:
+    is_id = "://" not in dataset_id and not dataset_id.endswith("/")
+    return is_id and parse_dataset_id(dataset_id)[2] is not None
+
+
+def _is_here(dataset_id: str) -> bool:
+    try:
+        return data_path_of(dataset_id).exists()
+    except MinariPipeError:  # no id of a dataset
+        return False
 
 
 def _skipped(dataset_id: str) -> bool:
@@ -357,64 +460,9 @@ def _skipped(dataset_id: str) -> bool:
     warnings.warn(
         f"Skipping Download. Dataset {dataset_id} found locally at {get_dataset_path(dataset_id)}, "
         "Use force_download=True to download the dataset again.",
-        stacklevel=4,
+        stacklevel=3,
     )
     return True
-
-
-def _chosen(remote: Remote, dataset_id: str, found: dict[str, Any], force: bool) -> str:
-    """Return which version to fetch, by the rules that Minari documents.
-
-    Raises:
-        DatasetNotFoundError: there is none that could be meant.
-    """
-    namespace, name, version = parse_dataset_id(dataset_id)
-    versionless = gen_dataset_id(namespace, name)
-    if not found:
-        raise DatasetNotFoundError(
-            f"Couldn't find any version for dataset {versionless} in {remote.address}. "
-            "minari-pipe list ADDRESS shows what is there"
-        )
-    compatible = selected(found, latest_version=True, compatible_minari_version=True)
-    latest = next(iter(compatible), None)
-    if version is None:
-        newest = next(iter(selected(found, latest_version=True, compatible_minari_version=False)))
-        if latest is None and not force:
-            raise _incompatible(versionless, None)
-        return latest or newest
-    if dataset_id not in found:
-        hint = (
-            f" We suggest you download the latest compatible version of this dataset: {latest}"
-            if latest
-            else f", and no other compatible versions with Minari {MINARI_VERSION} were found."
-        )
-        raise DatasetNotFoundError(
-            f"The dataset version, {dataset_id}, doesn't exist in {remote.address}.{hint}"
-        )
-    if not is_supported_version(found[dataset_id].get("minari_version")):
-        error = _incompatible(dataset_id, latest)
-        if not force:
-            raise error
-        warnings.warn(f"{error} It is downloaded all the same.", stacklevel=4)
-    elif latest is not None and (parse_dataset_id(latest)[2] or 0) > version:
-        warnings.warn(
-            "We recommend you install a higher dataset version available and compatible with your "
-            f"local installed Minari version: {latest}.",
-            stacklevel=4,
-        )
-    return dataset_id
-
-
-def _incompatible(dataset_id: str, latest: str | None) -> UnsupportedVersionError:
-    hint = (
-        f" You can download the latest compatible version of this dataset: {latest}."
-        if latest
-        else " force_download=True fetches it all the same."
-    )
-    return UnsupportedVersionError(
-        f"The version you are trying to download for dataset, {dataset_id}, is not compatible "
-        f"with Minari {MINARI_VERSION}, which this package reads.{hint}"
-    )
 
 
 def _combined(dataset_id: str) -> list[str]:

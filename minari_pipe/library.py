@@ -31,6 +31,9 @@ from minari_pipe.storage.base import (
     get_minari_storage,
 )
 
+HOW_TO_FETCH = " To fetch it: load_dataset(..., download=True), or minari-pipe download ID"
+"""Ends what is said of a dataset that is not in the local root."""
+
 #: a dataset of Minari 0.2 is one file
 _FLAT = ".hdf5"
 
@@ -131,8 +134,7 @@ def _latest(dataset_id: str) -> str:
 def _not_found(dataset_id: str) -> DatasetNotFoundError:
     hint = did_you_mean(dataset_id, _dataset_ids())
     return DatasetNotFoundError(
-        f"no dataset {dataset_id!r} in {get_dataset_path()}.{hint} "
-        "To fetch it: load_dataset(..., download=True), or minari-pipe download ID"
+        f"no dataset {dataset_id!r} in {get_dataset_path()}.{hint}{HOW_TO_FETCH}"
     )
 
 

@@ -14,18 +14,25 @@ program's change makes it untrue. Files of more than 64 KiB have ``sums``, which
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from minari_pipe.checksums import content_differs, entry_of, is_entry
+from minari_pipe.checksums import content_differs, entry_of, entry_of_bytes, is_entry
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.files import MANIFEST, current, read_text, sha256_file, staged_manifest
 
+NAME_KEY = "manifest_sha256"
+"""The first key of metadata that were published: the sha256 of the manifest, which names theirs."""
+
 _TOTALS = ("total_episodes", "total_steps")
+_METADATA = "data/metadata.json"
+_NAMED = re.compile(rb'(\s*\{)"manifest_sha256": "([0-9a-f]{64})", ')
 
 
 def describe(dataset: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,6 +176,8 @@ def file_faults(
             ]
             if not S_ISREG(stat.st_mode):
                 return "is no file"
+            if name == _METADATA and _is_published(path, expected):
+                return None
             if stat.st_size != expected["size"]:
                 return f"has {stat.st_size} bytes, not {expected['size']}"
             if stamps.get(name) != stamp:
@@ -187,6 +196,41 @@ def file_faults(
             yield name, found
     for name in sorted({f"data/{name}" for name in files_below(data)} - set(content["files"])):
         yield name, "is not in the manifest"
+
+
+def manifest_named(metadata: bytes) -> str | None:
+    """Return the sha256 that published metadata name, None if they name none, as real Minari's.
+
+    Example:
+        >>> manifest_named(b'{"manifest_sha256": "' + b"0" * 64 + b'", "total_steps": 3}')[:4]
+        '0000'
+    """
+    found = _NAMED.match(metadata)
+    return found[2].decode() if found else None
+
+
+def unnamed(metadata: bytes) -> bytes:
+    """Return the dataset's own metadata: what was published, without the name of the manifest.
+
+    Example:
+        >>> unnamed(b'{"manifest_sha256": "' + b"0" * 64 + b'", "total_steps": 3}')
+        b'{"total_steps": 3}'
+    """
+    return _NAMED.sub(rb"\1", metadata, count=1) if _NAMED.match(metadata) else metadata
+
+
+def _is_published(path: Path, expected: Mapping[str, Any]) -> bool:
+    """Whether metadata are the expected ones, as a remote has them.
+
+    They are so in a directory that is a remote and a root, and where real Minari has fetched them.
+    """
+    content = path.read_bytes()
+    own = unnamed(content)
+    if own == content or len(own) != expected["size"]:
+        return False
+    if "sha256" in expected:
+        return hashlib.sha256(own).hexdigest() == expected["sha256"]
+    return entry_of_bytes([own]).get("sums") == expected["sums"]
 
 
 def changed_files(

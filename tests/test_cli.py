@@ -18,6 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import minari_pipe
+from minari_pipe.__main__ import main
 from minari_pipe.cli import app, datasets, tables
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, CorruptDatasetError
@@ -25,6 +26,13 @@ from tests.conftest import CHECKOUT
 from tests.legacy_files import d4rl_columns, write_attributes, write_d4rl, write_flat
 
 ID = "tests/tiny-v0"
+
+
+@pytest.fixture(autouse=True)
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a remote be asked that is a directory, and holds nothing."""
+    (tmp_path / "remote").mkdir()
+    monkeypatch.setenv("MINARI_REMOTE", f"file://{tmp_path}/remote")
 
 
 def make(dataset_id: str = ID, n_episodes: int = 5, **description) -> minari_pipe.MinariDataset:
@@ -75,7 +83,7 @@ def test_list_shows_the_latest_versions_and_all_versions_on_demand() -> None:
         "tests/tiny-v10",
     ]
     assert json.loads(run("list", "--json", "--prefix", "other").stdout) == {}
-    assert "no remotes yet" in error("list", "remote")
+    assert "expected local, remote, or an address" in error("list", "elsewhere")
 
 
 def test_show_describes_a_dataset_and_takes_the_latest_version() -> None:
@@ -243,6 +251,16 @@ def test_commands_are_reached_from_the_shell(tmp_path: Path) -> None:
     asked = {"COMP_WORDS": "minari-pipe mi", "COMP_CWORD": "1"}
     completion = shell(_MINARI_PIPE_COMPLETE="complete_bash", **asked)
     assert completion.stdout.split() == ["migrate"], completion
+
+
+def test_an_interrupt_before_a_command_has_begun_is_no_traceback(monkeypatch) -> None:
+    def interrupted(**_) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minari_pipe.cli.app", interrupted)
+    monkeypatch.setattr("sys.argv", ["minari-pipe", "list"])
+    with pytest.raises(SystemExit, match="Aborted!"):
+        main()
 
 
 def test_a_long_id_is_broken_after_its_slashes_on_a_narrow_terminal(monkeypatch, capsys) -> None:

@@ -25,6 +25,7 @@ from minari_pipe.policies.scripted import ScriptedPolicy
 from minari_pipe.rollout import run_episodes
 from tests.conftest import CHECKOUT
 from tests.legacy_files import GOLDEN
+from tests.servers.s3 import moto_server
 from tests.test_both_directions import MINARI_IS_WRONG
 from tests.workspaces import make_workspace, run_ok, stages_that_ran
 
@@ -167,7 +168,35 @@ def test_the_commands_of_the_library_run(doors, own_home) -> None:
     }
 
 
-@pytest.mark.parametrize("data_format", re.findall(r"^\| .* \| `(\w+)`", README, re.MULTILINE))
+@pytest.mark.filterwarnings("ignore::UserWarning")  # what is skipped
+def test_the_session_with_a_remote_says_what_the_readme_shows(doors, monkeypatch) -> None:
+    session = block("console", "$ minari-pipe upload")
+    shown = README.partition(f"{session}```\n```\n")[2].partition("```")[0]
+    out = ""
+    with moto_server("robots") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        for line in session.splitlines():
+            result = CliRunner().invoke(app, shlex.split(line)[2:])
+            assert result.exit_code == 0, f"{line}: {result.output}"
+            assert result.stderr == "", line
+            out += result.stdout
+        assert _without_figures(out) == _without_figures(shown)
+        monkeypatch.setenv("MINARI_REMOTE", "s3://robots/datasets")
+        exec(block("python", "# with MINARI_REMOTE=s3://robots/datasets"), names := {})
+    assert names["dataset"].id == "door/expert-v0"
+
+
+def _without_figures(text: str) -> list[str]:
+    """The words of a session without sizes, hashes, authors and the widths of columns."""
+    text = re.sub(r"[─]+|[\d.,]+ [kM]?B|[0-9a-f]{12}|[\d,]{2,}|minari_pipe", "", text)
+    return text.split()
+
+
+FORMATS = README.partition("| format | `data_format=` | needs |\n")[2].partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("data_format", re.findall(r"^\| .* \| `(\w+)`", FORMATS, re.MULTILINE))
 def test_every_format_of_the_readme_exists(data_format) -> None:
     assert data_format in minari_pipe.get_storage_keys()
 

@@ -15,7 +15,8 @@ import typer
 from minari_pipe import __version__
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, migrate, recover, split
-from minari_pipe.cli.tables import one_line
+from minari_pipe.cli.tables import tell
+from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import init, release
 from minari_pipe.errors import MinariPipeError
@@ -57,12 +58,7 @@ def _group(
 
 
 def _show_warning(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
-    _say("warning", str(message))
-
-
-def _say(level: str, text: str) -> None:
-    if sys.stderr is not None:
-        print(f"{level}: {one_line(text)}", file=sys.stderr)
+    tell("warning", str(message))
 
 
 def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,7 +81,7 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
         except Exception as exc:
             if os.environ.get(_DEBUG) == "1":
                 raise
-            _say("error", _told(exc))
+            tell("error", _told(exc))
             raise typer.Exit(1) from exc
 
     return told
@@ -100,6 +96,8 @@ def _told(exc: Exception) -> str:
 _COMMANDS: dict[str, Callable[..., None]] = {
     "list": list_datasets,
     "show": show,
+    "download": download,
+    "upload": upload,
     "validate": validate,
     "delete": delete,
     "combine": combine,

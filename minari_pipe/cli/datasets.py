@@ -1,14 +1,16 @@
-"""The commands that look at datasets of the local root, or remove them."""
+"""The commands that look at datasets, or remove them from the local root."""
 
 from __future__ import annotations
 
 import sys
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
+from minari_pipe.cli.descriptions import dataset_fields, print_environments
+from minari_pipe.cli.remote_datasets import remote_place, show_remote
 from minari_pipe.cli.tables import (
+    FILES_WIDTH,
     count,
     counted,
     megabytes,
@@ -18,18 +20,18 @@ from minari_pipe.cli.tables import (
     print_json,
     print_table,
 )
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.dataset_spec import parse_spec
 from minari_pipe.datasets_root import data_path_of, get_dataset_path
-from minari_pipe.errors import ConfigError, CorruptDatasetError, MinariPipeError, RemoteError
+from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.hosting import list_remote_datasets
 from minari_pipe.library import (
+    HOW_TO_FETCH,
     delete_dataset,
     latest_version_of,
     list_local_datasets,
     load_dataset,
 )
 from minari_pipe.manifest import read_manifest
-from minari_pipe.metadata import is_finite_number, metadata_faults, supported_dataset_versions
+from minari_pipe.metadata import is_finite_number
 from minari_pipe.storage.base import MinariStorage
 
 
@@ -38,36 +40,34 @@ def complete_id(incomplete: str) -> list[str]:
     return list(list_local_datasets(prefix=incomplete))
 
 
-DatasetId = Annotated[
-    str, typer.Argument(autocompletion=complete_id, help="Without a version: the latest.")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def list_datasets(
-    source: Annotated[str, typer.Argument(help="Where: local.")] = "local",
+    source: Annotated[
+        str, typer.Argument(help="local, remote, or an address such as hf://org/D4RL.")
+    ] = "local",
     all: Annotated[bool, typer.Option("--all", "-a", help="Every version of each.")] = False,
     prefix: Annotated[
         str | None, typer.Option("--prefix", "-p", help="Only ids that begin like this.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the datasets of the local root, the latest version of each."""
-    if source != "local":
-        raise RemoteError(
-            f"cannot list {source!r}: this version of minari_pipe has no remotes yet; expected "
-            "'local'"
+    """List datasets, the latest version of each; of a remote the latest that can be read."""
+    if source == "local":
+        place = str(get_dataset_path())
+        found = list_local_datasets(latest_version=not all, prefix=prefix)
+    else:
+        place, prefix = remote_place(source, prefix)
+        found = list_remote_datasets(
+            place, prefix, latest_version=not all, compatible_minari_version=not all
         )
-    found = list_local_datasets(latest_version=not all, prefix=prefix)
     if as_json:
         print_json(found)
-        return
-    if not found:
-        print(
-            f"no datasets in {get_dataset_path()}" + (f" begin with {prefix!r}" if prefix else "")
-        )
-        return
-    print_datasets(f"Minari datasets in {get_dataset_path()}", found)
+    elif found:
+        print_datasets(f"Minari datasets in {place}", found)
+    else:
+        print(f"no datasets in {one_line(place)}" + (f" begin with {prefix!r}" if prefix else ""))
 
 
 def print_datasets(title: str, found: dict[str, dict[str, Any]]) -> None:
@@ -98,88 +98,41 @@ def print_datasets(title: str, found: dict[str, dict[str, Any]]) -> None:
     )
 
 
-def show(dataset_id: DatasetId, as_json: Json = False) -> None:
-    """Describe a dataset of the local root, its spaces, environment and scores."""
-    dataset = load_dataset(dataset_id)
+def show(
+    dataset_id: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete_id,
+            help="Without a version: the latest. An address, or not local: of a remote.",
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Describe a dataset of the local root or of a remote: spaces, environment, scores, files."""
+    if "://" in dataset_id:
+        return show_remote(dataset_id, as_json)
+    try:
+        dataset = load_dataset(dataset_id)
+    except DatasetNotFoundError as error:
+        try:
+            return show_remote(dataset_id, as_json)
+        except MinariPipeError as other:
+            told = str(error).removesuffix(HOW_TO_FETCH)
+            raise DatasetNotFoundError(f"{told} And of the remote: {other}") from other
     metadata = dataset.storage.read_raw_metadata(dataset.storage.data_path)
     path = dataset.storage.data_path
     manifest = read_manifest(path.parent)
     if as_json:
         print_json({**metadata, "path": str(path), "manifest": manifest})
-        return
-    print_fields(dataset.id, _description(dataset, metadata))
-    collection, evaluation = metadata.get("env_spec"), metadata.get("eval_env_spec")
-    same = evaluation == collection
-    for title, spec in (
-        ("Environment, also for evaluation" if same else "Environment", collection),
-        ("Evaluation environment", None if same else evaluation),
-    ):
-        if spec:
-            print()
-            print_fields(title, _environment(spec, dataset.id))
+        return None
+    print_fields(dataset.id, dataset_fields(dataset, metadata))
+    print_environments(metadata, dataset.id)
     print()
     files = {"Path": str(path)}
-    if manifest is not None:
-        files["content_sha256"] = str(manifest.get("content_sha256"))
-    print_fields("Files", files)
-
-
-def _description(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, str]:
-    faults = dict(metadata_faults(metadata))
-    metadata = {key: value for key, value in metadata.items() if key not in faults}
-    version = dataset.minari_version or "not given"
-    returns = np.asarray(dataset.episodes["return"], dtype=np.float64)
-    fields = {
-        "Description": metadata.get("description"),
-        "Episodes": count(dataset.total_episodes),
-        "Steps": count(dataset.total_steps),
-        "Return": _spread(returns),
-        "Reference scores": _scores(metadata),
-        "Observation space": one_line(dataset.observation_space),
-        "Action space": one_line(dataset.action_space),
-        "Algorithm": metadata.get("algorithm_name"),
-        "Author": names(metadata.get("author")),
-        "Email": names(metadata.get("author_email")),
-        "Code": metadata.get("code_permalink"),
-        "Requirements": names(metadata.get("requirements")),
-        "Combined from": names(metadata.get("combined_datasets")),
-        "License": metadata.get("license"),
-        "Citation": metadata.get("citation"),
-        "Format": f"{metadata.get('data_format')}, {megabytes(metadata.get('dataset_size'))}",
-        "Standard": version
-        + ("" if version in supported_dataset_versions else " (an older or unknown one)"),
-        "Not valid": "; ".join(f"{key} {what}" for key, what in faults.items()),
-    }
-    return {name: str(value) for name, value in fields.items() if value}
-
-
-def _spread(returns: np.ndarray) -> str:
-    if not len(returns):
-        return ""
-    low, high = returns.min(), returns.max()
-    return f"mean {returns.mean():.2f}, from {low:.2f} to {high:.2f}"
-
-
-def _scores(metadata: dict[str, Any]) -> str:
-    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    texts = [
-        f"{who} {value:.2f}"
-        for who, value in (("random", low), ("expert", high))
-        if is_finite_number(value)
-    ]
-    n = metadata.get("num_episodes_average_score")
-    return ", ".join(texts) + (f" (over {n} episodes)" if n and texts else "")
-
-
-def _environment(text: Any, dataset_id: str) -> dict[str, str]:
-    try:
-        spec = parse_spec(text, dataset_id)
-    except CorruptDatasetError as error:
-        return {"not valid": str(error)}
-    keys = ("id", "entry_point", "max_episode_steps", "reward_threshold", "kwargs")
-    fields = {key: str(getattr(spec, key)) for key in keys if getattr(spec, key)}
-    wrappers = [str(wrapper.name) for wrapper in getattr(spec, "additional_wrappers", ())]
-    return {**fields, "wrappers": ", ".join(wrappers)} if wrappers else fields
+    if manifest is not None and "content_sha256" in manifest:
+        files["content_sha256"] = str(manifest["content_sha256"])
+    print_fields("Files", files, name_width=FILES_WIDTH)
+    return None
 
 
 def _number(value: Any) -> float:

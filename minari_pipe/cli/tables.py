@@ -23,6 +23,9 @@ _WIDE = 10_000
 #: the names of fields are this wide at least, so that the values of several groups align
 _FIELD = 17
 
+FILES_WIDTH = 14
+"""Those beside which a sha256 is: with it, they fill the 80 columns of a terminal."""
+
 #: a column of text is folded down to this width, before a table is given up
 _SLIVER = 12
 
@@ -129,10 +132,16 @@ def _broken(name: Text, width: int) -> Text:
     return Text("\n".join(lines))
 
 
-def print_fields(title: str, fields: Mapping[str, str | Text]) -> None:
-    """Print names and values below each other."""
+def print_fields(title: str, fields: Mapping[str, str | Text], *, name_width: int = _FIELD) -> None:
+    """Print names and values below each other.
+
+    Args:
+        title: above them.
+        fields: values by their names.
+        name_width: letters that the names have at least, so that several groups align.
+    """
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True, min_width=_FIELD)
+    table.add_column(style="bold", no_wrap=True, min_width=name_width)
     table.add_column(overflow="fold")
     for name, value in fields.items():
         table.add_row(name, value if isinstance(value, Text) else Text(printable(value)))
@@ -162,6 +171,29 @@ def megabytes(value: Any) -> str:
             return f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def size(n_bytes: int) -> str:
+    """A number of bytes as people read it.
+
+    Example:
+        >>> size(999), size(12_345), size(7_300_000)
+        ('999 B', '12.3 kB', '7.3 MB')
+    """
+    if n_bytes < 1000:
+        return f"{n_bytes} B"
+    return f"{n_bytes / 1000:.1f} kB" if n_bytes < 999_950 else megabytes(n_bytes / 1e6)
+
+
+def tell(level: str, text: str) -> None:
+    """Say an error or a warning in one line, where it does not mix with the output.
+
+    Args:
+        level: ``error`` or ``warning``.
+        text: what is wrong.
+    """
+    if sys.stderr is not None:
+        print(f"{level}: {one_line(text)}", file=sys.stderr)
 
 
 def names(value: Any) -> str:

@@ -114,6 +114,8 @@ other commands, each with --help
   minari-pipe release ID             freeze a published version
   minari-pipe list                   the datasets that are installed
   minari-pipe show ID                what one of them is
+  minari-pipe download ID            fetch a dataset from a remote
+  minari-pipe upload ID              publish a dataset in a remote
   minari-pipe validate ID            check a dataset
   minari-pipe delete ID              remove a dataset
   minari-pipe combine ID ID          make one dataset of several

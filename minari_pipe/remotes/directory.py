@@ -17,7 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetExistsError,
+    MinariPipeError,
+    RemoteError,
+)
 from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
@@ -46,15 +52,21 @@ class DirectoryRemote(Remote):
         Args:
             address: a path, or ``file://`` and a path.
             token: not used: the file system knows who may write.
+
+        Raises:
+            ConfigError: the address names no directory.
         """
         path = address.partition("://")[2] if "://" in address else address
+        if not path or (path != address and path[0] not in "/~"):
+            raise ConfigError(
+                f"{address!r} names no directory: expected one such as file:///share, with three "
+                "slashes, or a path alone"
+            )
         self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
         self._root = Path(path).expanduser().absolute()
 
     def dataset_ids(self, prefix: str = "") -> list[str]:
-        below = prefix.rpartition("/")[0]
-        found = self._walk(below)
-        return [name for name, is_dataset in found if is_dataset and name.startswith(prefix)]
+        return [name for name, is_dataset in self._walk(prefix) if is_dataset]
 
     def namespaces(self) -> list[str]:
         return [name for name, is_dataset in self._walk() if not is_dataset]
@@ -126,20 +138,29 @@ class DirectoryRemote(Remote):
         told = RemoteError(f"{self.address}: {where}: {error.strerror or error}{hint}")
         return Fault(told, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
 
-    def _walk(self, below: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the names of datasets and namespaces, and whether each is a dataset; sorted."""
+    def _walk(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """Yield the names of datasets and namespaces, and whether each is a dataset; sorted.
+
+        Folders that lead to no name with this prefix are not looked into.
+        """
         if not self._root.is_dir():
             raise RemoteError(f"{self.address}: there is no directory {self._root}")
         found = []
-        for folder, folders, files in os.walk(self._place(below), onerror=_skip):
+        top = prefix.rpartition("/")[0]
+        for folder, folders, files in os.walk(self._place(top), onerror=_skip):
             name = Path(folder).relative_to(self._root).as_posix()
             if "data" in folders and name != ".":
                 folders.clear()
-                if Path(folder, METADATA).is_file():
+                if name.startswith(prefix) and _may_be_file(Path(folder, METADATA)):
                     found.append((name, True))
                 continue
-            folders[:] = [entry for entry in folders if not entry.startswith(".")]
-            if NAMESPACE_METADATA in files and name != ".":
+            below = "" if name == "." else f"{name}/"
+            folders[:] = [
+                entry
+                for entry in folders
+                if not entry.startswith(".") and _leads_to(f"{below}{entry}", prefix)
+            ]
+            if NAMESPACE_METADATA in files and name != "." and name.startswith(prefix):
                 found.append((name, False))
         yield from sorted(found)
 
@@ -147,7 +168,9 @@ class DirectoryRemote(Remote):
         """Return where a path is, once it is proven that no link leads out of the directory."""
         place = self._root / path
         if not place.resolve().is_relative_to(self._root.resolve()):
-            raise RemoteError(f"{place} is a link that leads out of {self.address}; it is not used")
+            raise CorruptDatasetError(
+                f"{place} is a link that leads out of {self.address}; it is not used"
+            )
         return place
 
     @contextmanager
@@ -190,6 +213,21 @@ def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:
         os.replace(beside, place)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _may_be_file(path: Path) -> bool:
+    """Whether there is a file, also one that cannot be looked at; reading it says why."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+
+
+def _leads_to(folder: str, prefix: str) -> bool:
+    """Whether names in a folder, or its own, may begin with a text."""
+    return folder.startswith(prefix) or prefix.startswith(f"{folder}/")
 
 
 def _files_below(folder: Path) -> Iterator[str]:

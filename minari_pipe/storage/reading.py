@@ -18,6 +18,7 @@ from minari_pipe.environments import recover
 from minari_pipe.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
 from minari_pipe.files import current, read_text
+from minari_pipe.manifest import NAME_KEY
 from minari_pipe.metadata import metadata_faults
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.formats import (
@@ -75,7 +76,9 @@ class StoredEpisodes(ABC):
 
     @classmethod
     def read_raw_metadata(cls, data_path: PathLike) -> dict[str, Any]:
-        """Return the content of ``metadata.json`` as it is, or what an older layout has of it.
+        """Return the content of ``metadata.json``, or what an older layout has of it.
+
+        The name of a manifest that a remote has put into it is not part of it.
 
         Args:
             data_path: directory of the data, or the file of a layout that is one file.
@@ -87,6 +90,7 @@ class StoredEpisodes(ABC):
         data_path = Path(data_path)
         metadata = _metadata_file(data_path)
         if metadata is not None:
+            metadata.pop(NAME_KEY, None)
             return metadata
         other = other_format(data_path)
         if other is not None:

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -40,12 +41,18 @@ from minari_pipe.remotes.base import (
 )
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
-from minari_pipe.transfer.published import check_name, manifest_named, parse_manifest, unnamed
+from minari_pipe.transfer.published import (
+    check_names,
+    is_part,
+    manifest_named,
+    parse_manifest,
+    unnamed,
+)
 from minari_pipe.transfer.remote_listing import published_metadata
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
     """What a remote has under an id.
 
     Attributes:
@@ -87,7 +94,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
     ):
         is_wanted = replace or not _is_there(dataset_id)  # another process may have been quicker
         if is_wanted:
-            expected = _look(remote, dataset_id)
+            expected = look(remote, dataset_id)
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
             _fetch_namespaces(remote, dataset_id)
@@ -100,18 +107,26 @@ def _is_there(dataset_id: str) -> bool:
     return os.path.lexists(data_path_of(dataset_id))
 
 
-def _look(remote: Remote, dataset_id: str) -> _Expected:
-    """Find out what is to come, all of it named by the metadata where a manifest was left."""
+def look(remote: Remote, dataset_id: str) -> Expected:
+    """Find out what is to come, all of it named by the metadata where a manifest was left.
+
+    Args:
+        remote: where.
+        dataset_id: with its version.
+
+    Raises:
+        RemoteError: the remote cannot be reached, or has no such dataset.
+        CorruptDatasetError: its files contradict each other, or have hostile names.
+    """
     try:
         content, _ = published_metadata(remote, dataset_id)
         named = manifest_named(content)
         own = unnamed(content)
         if named is None:
             found = remote.retried(partial(remote.files, dataset_id))
-            files = {name: file for name, file in found.items() if "/" in name}
-            for name in files:
-                check_name(name)
-            expected = _Expected(own, None, files)
+            files = {name: file for name, file in found.items() if is_part(name)}
+            check_names(files)
+            expected = Expected(own, None, files)
         else:
             manifest = remote.retried(partial(remote.read, f"{dataset_id}/{MANIFEST}"))
             if hashlib.sha256(manifest).hexdigest() != named:
@@ -123,7 +138,7 @@ def _look(remote: Remote, dataset_id: str) -> _Expected:
                 name: RemoteFile(entry["size"], entry.get("sha256"))
                 for name, entry in entries.items()
             }
-            expected = _Expected(own, manifest, files)
+            expected = Expected(own, manifest, files)
     except FileNotFoundError as error:
         raise RemoteError(
             f"{remote.address} has no dataset {dataset_id!r}, or not any more"
@@ -137,7 +152,7 @@ def _look(remote: Remote, dataset_id: str) -> _Expected:
     return expected
 
 
-def _resume(stage: Path, expected: _Expected) -> None:
+def _resume(stage: Path, expected: Expected) -> None:
     """Drop what an earlier call received of something else."""
     text = json.dumps(
         {
@@ -152,7 +167,7 @@ def _resume(stage: Path, expected: _Expected) -> None:
         record.write_text(text, encoding="utf-8")
 
 
-def _receive(remote: Remote, dataset_id: str, stage: Path, expected: _Expected) -> None:
+def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -> None:
     place = stage / "dataset"
     size = sum(file.size for file in expected.files.values())
     _require_room(stage, size)
@@ -190,7 +205,13 @@ def _receive_file(
 
         def fetch(start: int, end: int) -> None:
             if (start, end) not in received:
-                data = remote.retried(partial(remote.read, path, start, end))
+                try:
+                    data = remote.retried(partial(remote.read, path, start, end))
+                except FileNotFoundError as error:
+                    raise RemoteError(
+                        f"{remote.address}/{path} is not there, though the dataset names it; tell "
+                        "those who published it"
+                    ) from error
                 if len(data) != end - start:
                     raise RemoteError(
                         f"{remote.address}/{path} has other bytes than announced: {len(data)} "
@@ -254,8 +275,8 @@ def _require_room(stage: Path, size: int) -> None:
     free = shutil.disk_usage(stage).free + there
     if size > free:
         raise RemoteError(
-            f"the disk is full: {size / 1e6:,.0f} MB are to come into {stage.parent}, which has "
-            f"{free / 1e6:,.0f} MB; make room, or set MINARI_DATASETS_PATH to another folder"
+            f"the disk is full: {size / 1e6:,.1f} MB are to come into {stage.parent}, which has "
+            f"{free / 1e6:,.1f} MB; make room, or set MINARI_DATASETS_PATH to another folder"
         )
 
 
@@ -275,7 +296,12 @@ def _storing(dataset_id: str) -> Iterator[None]:
 
 def _fetch_namespaces(remote: Remote, dataset_id: str) -> None:
     for namespace in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
-        fetch_namespace(remote, namespace)
+        try:
+            fetch_namespace(remote, namespace)
+        except RemoteError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            warnings.warn(f"the namespace {namespace!r} is made anew: {error}", stacklevel=5)
 
 
 def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) -> bool:

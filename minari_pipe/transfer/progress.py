@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from minari_pipe.remotes.base import Told
 
+_LONGEST = 36  # letters, of the 80 columns of a terminal
+
 
 @contextmanager
 def progress(what: str, size: int) -> Iterator[Told]:
@@ -23,7 +25,7 @@ def progress(what: str, size: int) -> Iterator[Told]:
     from tqdm import tqdm
 
     lock = threading.Lock()
-    bar = tqdm(total=size, desc=what, unit="B", unit_scale=True, disable=None, leave=False)
+    bar = tqdm(total=size, desc=_short(what), unit="B", unit_scale=True, disable=None, leave=False)
 
     def told(size: int) -> None:
         with lock:
@@ -31,3 +33,11 @@ def progress(what: str, size: int) -> Iterator[Told]:
 
     with bar:
         yield told
+
+
+def _short(what: str) -> str:
+    """Leave room for the bar beside a long id."""
+    if len(what) <= _LONGEST:
+        return what
+    verb, _, dataset_id = what.partition(" ")
+    return f"{verb} .../{dataset_id.rpartition('/')[2]}"

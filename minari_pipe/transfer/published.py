@@ -13,14 +13,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
 from minari_pipe.checksums import is_entry
 from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.manifest import NAME_KEY
+from minari_pipe.manifest import manifest_named as manifest_named
+from minari_pipe.manifest import unnamed as unnamed
 from minari_pipe.remotes.base import METADATA
 
-_NAMED = re.compile(rb'(\s*\{)"manifest_sha256": "([0-9a-f]{64})", ')
 _FOLDERS = ("data", "policies")
 _LONGEST_NAME = 255
 
@@ -37,29 +40,8 @@ def naming(metadata: bytes, manifest: bytes) -> bytes:
         b'{"manifest_sha256": "44136fa355b3'
     """
     start = metadata.index(b"{") + 1
-    name = f'"manifest_sha256": "{hashlib.sha256(manifest).hexdigest()}", '
+    name = f'"{NAME_KEY}": "{hashlib.sha256(manifest).hexdigest()}", '
     return metadata[:start] + name.encode() + metadata[start:]
-
-
-def manifest_named(metadata: bytes) -> str | None:
-    """Return the sha256 that published metadata name, None if they name none, as real Minari's.
-
-    Example:
-        >>> manifest_named(naming(b'{"total_steps": 3}', b"{}"))[:12]
-        '44136fa355b3'
-    """
-    found = _NAMED.match(metadata)
-    return found[2].decode() if found else None
-
-
-def unnamed(metadata: bytes) -> bytes:
-    """Return the dataset's own metadata: what was published, without the name of the manifest.
-
-    Example:
-        >>> unnamed(naming(b'{"total_steps": 3}', b"{}"))
-        b'{"total_steps": 3}'
-    """
-    return _NAMED.sub(rb"\1", metadata, count=1) if _NAMED.match(metadata) else metadata
 
 
 def parse_manifest(content: bytes) -> dict[str, Any]:
@@ -76,11 +58,38 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
         well_formed = False
     if not well_formed:
         raise CorruptDatasetError("its manifest.json is damaged")
-    for name in files:
-        check_name(name)
+    check_names(files)
     if METADATA not in files:
         raise CorruptDatasetError(f"its manifest.json does not name {METADATA}")
     return manifest
+
+
+def is_part(name: str) -> bool:
+    """Whether a file at a dataset's place is one of the dataset: no README, and nothing hidden.
+
+    Example:
+        >>> [name for name in ("data/a.hdf5", "data/.DS_Store", "docs/a.gif") if is_part(name)]
+        ['data/a.hdf5']
+    """
+    folder, *parts = name.split("/")
+    # Names of dots only are no hidden files but hostile.
+    is_hidden = any(part.startswith(".") and part.strip(".") for part in parts)
+    return folder in _FOLDERS and bool(parts) and not is_hidden
+
+
+def check_names(names: Collection[str]) -> None:
+    """Check that all names can be files in the folder of one dataset.
+
+    Raises:
+        CorruptDatasetError: one leads elsewhere, or is a folder of another.
+    """
+    for name in names:
+        check_name(name)
+        for parent in PurePosixPath(name).parents:
+            if parent.as_posix() in names:
+                raise CorruptDatasetError(
+                    f"it has a file {parent.as_posix()[:200]!r} and another below it"
+                )
 
 
 def check_name(name: str) -> str:
@@ -101,6 +110,7 @@ def check_name(name: str) -> str:
     if (
         len(parts) < 2
         or parts[0] not in _FOLDERS
+        or not name.isprintable()  # such as what a terminal obeys, and what has no bytes
         or PurePosixPath(name).as_posix() != name
         or any(
             part.startswith(".")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from minari_pipe.dataset_id import parse_dataset_id, validate_namespace
-from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError
+from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError, RemoteError
 from minari_pipe.listing import check_summary
 from minari_pipe.remotes.base import METADATA, Remote
 from minari_pipe.transfer.published import unnamed
@@ -106,6 +106,10 @@ def _metadata(remote: Remote, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
             return None
         except (InvalidDatasetIdError, CorruptDatasetError) as error:
             return str(error)
+        except RemoteError as error:
+            if isinstance(error.__cause__, PermissionError):  # of this one alone
+                return str(error)
+            raise
 
     ids = list(ids)
     found = {}

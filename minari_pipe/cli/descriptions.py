@@ -1,0 +1,126 @@
+"""What ``minari-pipe show`` tells of a dataset, whether it is here or in a remote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from minari_pipe.cli.tables import count, megabytes, names, one_line, print_fields
+from minari_pipe.dataset import MinariDataset
+from minari_pipe.dataset_spec import parse_spec
+from minari_pipe.errors import CorruptDatasetError, MinariPipeError
+from minari_pipe.metadata import is_finite_number, metadata_faults, supported_dataset_versions
+from minari_pipe.spaces import deserialize_space
+
+
+def dataset_fields(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, str]:
+    """Return what is shown of a dataset whose data are there, by its name.
+
+    Args:
+        dataset: the dataset.
+        metadata: as stored.
+    """
+    return _fields(
+        metadata,
+        {
+            "Episodes": count(dataset.total_episodes),
+            "Steps": count(dataset.total_steps),
+            "Return": _spread(np.asarray(dataset.episodes["return"], dtype=np.float64)),
+            "Observation space": one_line(dataset.observation_space),
+            "Action space": one_line(dataset.action_space),
+        },
+        dataset.minari_version or "not given",
+    )
+
+
+def metadata_fields(metadata: dict[str, Any]) -> dict[str, str]:
+    """Return what the metadata alone tell of a dataset, by its name.
+
+    Args:
+        metadata: as published.
+    """
+    return _fields(
+        metadata,
+        {
+            "Episodes": count(metadata.get("total_episodes")),
+            "Steps": count(metadata.get("total_steps")),
+            "Observation space": _space(metadata.get("observation_space")),
+            "Action space": _space(metadata.get("action_space")),
+        },
+        str(metadata.get("minari_version") or "not given"),
+    )
+
+
+def _space(text: Any) -> str:
+    if text is None:
+        return ""
+    try:
+        return one_line(deserialize_space(text))
+    except MinariPipeError as error:
+        return one_line(error)
+
+
+def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> dict[str, str]:
+    faults = dict(metadata_faults(metadata))
+    metadata = {key: value for key, value in metadata.items() if key not in faults}
+    fields = {
+        "Description": metadata.get("description"),
+        **known,
+        "Reference scores": _scores(metadata),
+        "Algorithm": metadata.get("algorithm_name"),
+        "Author": names(metadata.get("author")),
+        "Email": names(metadata.get("author_email")),
+        "Code": metadata.get("code_permalink"),
+        "Requirements": names(metadata.get("requirements")),
+        "Combined from": names(metadata.get("combined_datasets")),
+        "License": metadata.get("license"),
+        "Citation": metadata.get("citation"),
+        "Format": f"{metadata.get('data_format')}, {megabytes(metadata.get('dataset_size'))}",
+        "Standard": version
+        + ("" if version in supported_dataset_versions else " (an older or unknown one)"),
+        "Not valid": "; ".join(f"{key} {what}" for key, what in faults.items()),
+    }
+    return {name: str(value) for name, value in fields.items() if value}
+
+
+def _spread(returns: np.ndarray) -> str:
+    if not len(returns):
+        return ""
+    low, high = returns.min(), returns.max()
+    return f"mean {returns.mean():.2f}, from {low:.2f} to {high:.2f}"
+
+
+def _scores(metadata: dict[str, Any]) -> str:
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    texts = [
+        f"{who} {value:.2f}"
+        for who, value in (("random", low), ("expert", high))
+        if is_finite_number(value)
+    ]
+    n = metadata.get("num_episodes_average_score")
+    return ", ".join(texts) + (f" (over {n} episodes)" if n and texts else "")
+
+
+def print_environments(metadata: dict[str, Any], dataset_id: str) -> None:
+    """Print what metadata say of the environments of collection and of evaluation."""
+    collection, evaluation = metadata.get("env_spec"), metadata.get("eval_env_spec")
+    same = evaluation == collection
+    for title, spec in (
+        ("Environment, also for evaluation" if same else "Environment", collection),
+        ("Evaluation environment", None if same else evaluation),
+    ):
+        if spec:
+            print()
+            print_fields(title, _environment(spec, dataset_id))
+
+
+def _environment(text: Any, dataset_id: str) -> dict[str, str]:
+    try:
+        spec = parse_spec(text, dataset_id)
+    except CorruptDatasetError as error:
+        return {"not valid": str(error)}
+    keys = ("id", "entry_point", "max_episode_steps", "reward_threshold", "kwargs")
+    fields = {key: str(getattr(spec, key)) for key in keys if getattr(spec, key)}
+    wrappers = [str(wrapper.name) for wrapper in getattr(spec, "additional_wrappers", ())]
+    return {**fields, "wrappers": ", ".join(wrappers)} if wrappers else fields

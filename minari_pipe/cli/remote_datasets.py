@@ -1,0 +1,74 @@
+"""What ``list`` and ``show`` find at an address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minari_pipe.cli.descriptions import metadata_fields, print_environments
+from minari_pipe.cli.tables import FILES_WIDTH, counted, print_fields, print_json, size
+from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.files import MANIFEST
+from minari_pipe.hosting import find_datasets, split_remote_path
+from minari_pipe.remotes import default_address
+from minari_pipe.remotes.base import METADATA
+from minari_pipe.transfer.download import look
+from minari_pipe.transfer.published import parse_manifest
+
+
+def remote_place(source: str, prefix: str | None) -> tuple[str, str | None]:
+    """Return the address of a remote, and the beginning of the ids that are meant.
+
+    Args:
+        source: ``remote``, or an address that may go on with the beginning of ids.
+        prefix: which follows it.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if source == "remote":
+        source = default_address()
+    elif "/" not in source and not Path(source).is_dir():
+        hint = did_you_mean(source, ("local", "remote"))
+        raise ConfigError(
+            f"cannot list {source!r}: expected local, remote, or an address such as "
+            f"hf://farama-minari.{hint}"
+        )
+    address, begin = split_remote_path(source)
+    if begin and prefix:
+        return address, f"{begin.rstrip('/')}/{prefix}"
+    return address, begin or prefix
+
+
+def show_remote(dataset_id: str, as_json: bool) -> None:
+    """Describe a dataset of a remote.
+
+    Args:
+        dataset_id: its id or address; without a version the latest.
+        as_json: print JSON for programs.
+
+    Raises:
+        MinariPipeError: it cannot be found, or contradicts itself.
+    """
+    remote, found = find_datasets(dataset_id, force=True)
+    for name, metadata in found.items():
+        there = look(remote, name)
+        sizes = {METADATA: len(there.metadata)}
+        sizes |= {file: entry.size for file, entry in there.files.items()}
+        manifest = None
+        if there.manifest is not None:
+            manifest = parse_manifest(there.manifest)
+            sizes[MANIFEST] = len(there.manifest)
+        address = f"{remote.address.rstrip('/')}/{name}"
+        if as_json:
+            print_json({**metadata, "address": address, "files": sizes, "manifest": manifest})
+            continue
+        print_fields(name, metadata_fields(metadata))
+        print_environments(metadata, name)
+        print()
+        files = {
+            "Address": address,
+            "Size": f"{size(sum(sizes.values()))} in {counted(len(sizes), 'file')}",
+        }
+        if manifest is not None:
+            files["content_sha256"] = str(manifest.get("content_sha256"))
+        print_fields("Files", files, name_width=FILES_WIDTH)

@@ -1,0 +1,240 @@
+"""The commands that bring datasets to remotes and from them: upload, download."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from minari_pipe.cli.datasets import Json, complete_id, confirm, print_datasets
+from minari_pipe.cli.tables import counted, one_line, print_json, print_table, size, tell
+from minari_pipe.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.hosting import fetch, find_datasets, opened, with_combined
+from minari_pipe.library import HOW_TO_FETCH, latest_version_of
+from minari_pipe.manifest import files_below, read_manifest
+from minari_pipe.remotes import Remote, default_address, split_scheme
+from minari_pipe.storage.base import MinariStorage
+from minari_pipe.transfer.upload import Published
+from minari_pipe.transfer.upload import upload as publish
+
+#: files of a dataset that a dry run names, or groups of them
+_N_SHOWN = 20
+_WITHOUT_TOKENS = {
+    "s3": "its credentials come from where the AWS tools take them",
+    "file": "the file system knows who may write",
+}
+
+
+def upload(
+    datasets: Annotated[
+        list[str], typer.Argument(autocompletion=complete_id, help="With their versions.")
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Such as hf://org; else MINARI_REMOTE's."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Holds the token of the Hub, or the key of Google's account."
+        ),
+    ] = None,
+    key_path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Minari's name for Google's key file, or for the Hub's token."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Publish datasets, with those that they were combined from; a published one never changes.
+
+    Credentials come from where the provider's own tools take them.
+    """
+    address = to or default_address()
+    remote = opened(address, _token(address, token_file, key_path))
+    _check_all_are_there(datasets)
+    names, notes = with_combined(datasets)
+    told: list[dict[str, Any]] = []
+    for name in names:
+        try:
+            done = publish(name, remote, dry_run=dry_run)
+        except (MinariPipeError, OSError) as error:
+            tell("error", f"{name}: {error}")
+            told.append({"dataset_id": name, "outcome": "failed", "error": str(error)})
+            continue
+        notes += done.notes
+        told.append(_facts(done))
+        if not as_json:
+            _show(done)
+    for note in notes:
+        tell("warning", note)
+    if as_json:
+        print_json(told)
+    if any(entry["outcome"] == "failed" for entry in told):
+        raise typer.Exit(1)
+
+
+def _token(address: str, token_file: Path | None, key_path: str | None) -> str | None:
+    """Return what a remote takes as its token, which for Google is the path of a file."""
+    if token_file is None and key_path is None:
+        return None
+    if token_file is not None and key_path is not None:
+        raise ConfigError("--key-path is Minari's name for --token-file; give one of them")
+    scheme = split_scheme(address)[0]
+    if scheme in _WITHOUT_TOKENS:
+        raise ConfigError(f"{address} takes no token: {_WITHOUT_TOKENS[scheme]}")
+    if token_file is None or scheme in ("gs", "gcp"):
+        return key_path or str(token_file)
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        what = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"the token file {token_file} cannot be read: {what}") from error
+    if len(token.split()) != 1:
+        raise ConfigError(f"the token file {token_file} must hold one word, the token")
+    return token
+
+
+def _check_all_are_there(dataset_ids: Iterable[str]) -> None:
+    """Look for every dataset before the first is sent."""
+    missing = {}
+    for name in dataset_ids:
+        try:
+            latest = latest_version_of(name)
+        except DatasetNotFoundError as error:
+            missing[name] = error
+            continue
+        if latest != name:
+            raise ConfigError(f"which version of {name!r} to upload? The latest is {latest!r}")
+    if len(missing) == 1:
+        told = str(*missing.values()).removesuffix(HOW_TO_FETCH)
+        raise DatasetNotFoundError(told)
+    if missing:
+        raise DatasetNotFoundError(
+            f"there are no datasets {', '.join(map(repr, missing))} in {get_dataset_path()}; "
+            "nothing is uploaded"
+        )
+
+
+def _facts(done: Published) -> dict[str, Any]:
+    return {
+        "dataset_id": done.dataset_id,
+        "address": done.address,
+        "outcome": done.outcome,
+        "content_sha256": done.content_sha256,
+        "n_bytes": sum(done.sizes.values()),
+        "files": done.sizes,
+        "notes": done.notes,
+    }
+
+
+def _show(done: Published) -> None:
+    total = f"{counted(len(done.sizes), 'file')}, {size(sum(done.sizes.values()))}"
+    content = f"content_sha256 {done.content_sha256[:12]}"
+    if done.outcome == "present":
+        print(f"{done.dataset_id}: is in {done.address} already, with the same {content}")
+    elif done.outcome == "uploaded":
+        print(f"{done.dataset_id}: uploaded to {done.address}, {total}, {content}")
+    else:
+        groups = _grouped(done.sizes)
+        rest = f", {counted(len(groups) - _N_SHOWN, 'smaller one')} not shown"
+        print_table(
+            f"{done.dataset_id} would be uploaded to {done.address}",
+            {"File": "left", "Number": "right", "Size": "right"},
+            ((name, f"{n_files:,}", size(n_bytes)) for name, n_files, n_bytes in groups[:_N_SHOWN]),
+            caption=f"{total}{rest if len(groups) > _N_SHOWN else ''}; {content}",
+        )
+        print()
+
+
+def _grouped(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Return name, number and bytes of files, the most bytes first; those of episodes as one."""
+    groups: dict[str, list[int]] = {}
+    for name, n_bytes in sizes.items():
+        groups.setdefault(re.sub(r"/\d+/", "/*/", name), []).append(n_bytes)
+    found = [(name, len(each), sum(each)) for name, each in groups.items()]
+    return sorted(found, key=lambda group: (-group[2], group[0]))
+
+
+def download(
+    datasets: Annotated[
+        list[str],
+        typer.Argument(
+            help="Ids, addresses such as hf://org/door/human-v2, or namespaces: D4RL/door/"
+        ),
+    ],
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", "-f", help="Overwrite without asking; take versions that cannot be read."
+        ),
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="ADDRESS", help="Remote of the ids, such as hf://org; else the usual."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite without asking.")] = False,
+) -> None:
+    """Fetch datasets into the local root; without a version, the latest that can be read.
+
+    Of a namespace with a slash at its end, such as D4RL/door/, every dataset that is missing comes.
+    """
+    found: dict[str, Remote] = {}
+    asked_for: set[str] = set()
+    failed = False
+    for wanted in datasets:
+        try:
+            remote, metadata = find_datasets(wanted, source, force=force)
+        except (MinariPipeError, OSError) as error:
+            tell("error", str(error))
+            failed = True
+            continue
+        found.update(dict.fromkeys(metadata, remote))
+        if not wanted.endswith("/"):
+            asked_for.update(metadata)
+    here = {name for name in found if data_path_of(name).exists()}
+    if not (force or yes):
+        for name in sorted(here - asked_for):
+            print(f"{name}: is in {one_line(get_dataset_path())} already")
+            del found[name]
+        here &= asked_for
+        if here:
+            print_datasets("To be overwritten", {name: _local_metadata(name) for name in here})
+            confirm("Are you sure you want to override these local datasets?")
+    for name, remote in found.items():
+        try:
+            fetch(remote, name, replace=name in here)
+        except (MinariPipeError, OSError) as error:
+            tell("error", str(error))
+            failed = True
+        else:
+            print(f"{name}: downloaded from {remote.address}, {_received(name)}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _local_metadata(dataset_id: str) -> dict[str, Any]:
+    try:
+        return MinariStorage.read_raw_metadata(data_path_of(dataset_id))
+    except MinariPipeError:  # a damaged one, which is a reason to fetch it again
+        return {}
+
+
+def _received(dataset_id: str) -> str:
+    place = get_dataset_path(dataset_id)
+    sizes = [(place / name).stat().st_size for name in files_below(place)]
+    text = f"{counted(len(sizes), 'file')}, {size(sum(sizes))}"
+    manifest = read_manifest(place)
+    if manifest is None:
+        return f"{text}; who published it left no sha256s to verify it by"
+    return f"{text}, content_sha256 {str(manifest.get('content_sha256'))[:12]}"

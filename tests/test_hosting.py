@@ -1,0 +1,511 @@
+"""What is downloaded, uploaded and listed by which name; the remote is a directory."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minari_pipe import (
+    create_namespace,
+    delete_dataset,
+    delete_namespace,
+    download_dataset,
+    download_namespace_metadata,
+    get_namespace_metadata,
+    list_local_datasets,
+    list_local_namespaces,
+    list_remote_datasets,
+    list_remote_namespaces,
+    load_dataset,
+    publish_dataset,
+    update_namespace_metadata,
+    upload_dataset,
+    upload_namespace,
+)
+from minari_pipe.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    MinariPipeError,
+    RemoteError,
+    UnsupportedVersionError,
+)
+from minari_pipe.examples import step_index_dataset
+from minari_pipe.hosting import find_datasets, split_remote_path
+from minari_pipe.testing.remotes import another_root, tree
+from tests.real_minari import RealMinari
+
+ID = "example/steps-v1"
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The remote of MINARI_REMOTE, a directory that is empty."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    monkeypatch.setenv("MINARI_REMOTE", f"file://{folder}")
+    return folder
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
+    """Let an empty folder be the local root from then on, as on another machine."""
+    return lambda: another_root(monkeypatch, tmp_path / "elsewhere")
+
+
+def published(*dataset_ids: str, **metadata: object) -> None:
+    """Publish tiny datasets that no local root has afterwards."""
+    for dataset_id in dataset_ids:
+        step_index_dataset(dataset_id)
+        if metadata:
+            change_metadata(data_path_of(dataset_id), **metadata)
+        with warnings.catch_warnings(action="ignore"):
+            upload_dataset(dataset_id)
+        delete_dataset(dataset_id)
+
+
+def change_metadata(data: Path, **values: object) -> None:
+    """Change metadata as a program that keeps no manifest does."""
+    path = data / "metadata.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    (data.parent / "manifest.json").unlink(missing_ok=True)
+
+
+def change_published(shared: Path, dataset_id: str, **values: object) -> None:
+    """Change what a remote has of a dataset, whose metadata name no manifest any more."""
+    path = shared / dataset_id / "data" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    metadata.pop("manifest_sha256", None)
+    path.write_text(json.dumps({**metadata, **values}))
+
+
+def unreadable(shared: Path, dataset_id: str) -> None:
+    """Let a dataset of a remote follow a version of the standard that nobody knows."""
+    change_published(shared, dataset_id, minari_version="9.0.0")
+
+
+# which version
+
+
+def test_an_id_without_a_version_means_the_latest_that_can_be_read(shared) -> None:
+    published("example/steps-v2", "example/steps-v10", "example/steps-v11", "example/stepsize-v20")
+    unreadable(shared, "example/steps-v11")
+    download_dataset("example/steps")
+    assert list(list_local_datasets()) == ["example/steps-v10"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "openings"),
+    [
+        ("example/other-v0", [ID], ["Couldn't find any version for dataset example/other in "]),
+        (
+            "example/steps-v7",
+            [ID],
+            [
+                "The dataset version, example/steps-v7, doesn't exist in ",
+                f"We suggest you download the latest compatible version of this dataset: {ID}",
+            ],
+        ),
+        ("example/Steps-v1", [ID], ["Couldn't find any version for dataset example/Steps in "]),
+    ],
+)
+def test_what_a_remote_has_not_is_told_in_minari_s_words(wanted, has, openings) -> None:
+    published(*has)
+    with pytest.raises(DatasetNotFoundError) as told:
+        download_dataset(wanted)
+    assert isinstance(told.value, ValueError)  # which Minari raises
+    assert str(told.value).startswith(openings[0])
+    assert all(words in str(told.value) for words in openings)
+
+
+def test_a_version_that_cannot_be_read_is_refused_and_another_suggested(shared) -> None:
+    published("example/steps-v0", ID)
+    unreadable(shared, ID)
+    with pytest.raises(ValueError, match="The version you are trying to download for dataset") as e:
+        download_dataset(ID)
+    assert isinstance(e.value, UnsupportedVersionError)
+    assert "the latest compatible version of this dataset: example/steps-v0" in str(e.value)
+    with pytest.warns(UserWarning, match="is not compatible .* It is downloaded all the same, but"):
+        download_dataset(ID, force_download=True)
+    assert data_path_of(ID).is_dir()
+
+
+def test_of_a_dataset_that_cannot_be_read_at_all_one_is_forced(shared) -> None:
+    published(ID)
+    unreadable(shared, ID)
+    words = "Couldn't find any compatible version of dataset example/steps with Minari"
+    for wanted in (ID, "example/steps"):
+        with pytest.raises(UnsupportedVersionError, match=words):
+            download_dataset(wanted)
+        with pytest.warns(UserWarning, match=words):
+            download_dataset(wanted, force_download=True)
+    with (
+        pytest.warns(UserWarning, match=words),
+        pytest.raises(ValueError, match="exist .*, and no other compatible versions"),
+    ):
+        download_dataset("example/steps-v5", force_download=True)
+
+
+def test_an_older_version_is_downloaded_with_a_recommendation(shared) -> None:
+    published("example/steps-v0", ID)
+    with pytest.warns(UserWarning, match=f"We recommend you install a higher dataset .*: {ID}"):
+        download_dataset("example/steps-v0")
+    assert list(list_local_datasets()) == ["example/steps-v0"]
+
+
+def test_what_is_there_is_not_downloaded_again_and_no_remote_is_asked(shared, monkeypatch) -> None:
+    step_index_dataset(ID)
+    monkeypatch.setenv("MINARI_REMOTE", "hf://nowhere")
+    monkeypatch.setenv("MINARI_PIPE_OFFLINE", "1")
+    with pytest.warns(UserWarning, match="Skipping Download. Dataset .* found locally at") as told:
+        download_dataset(ID)
+    assert told[0].filename == __file__
+
+
+def test_only_the_files_of_the_id_come_and_no_hidden_folder_stays(shared, elsewhere) -> None:
+    published(ID, "example/steps-v10")
+    root = elsewhere()
+    with warnings.catch_warnings(action="ignore"):
+        download_dataset(ID)
+    assert sorted(path.name for path in root.iterdir()) == ["example"]
+    assert sorted(path.name for path in (root / "example").iterdir()) == [
+        "namespace_metadata.json",
+        "steps-v1",
+    ]
+
+
+def test_a_warning_names_the_line_that_asked(shared) -> None:
+    published("example/steps-v0", ID)
+    change_published(shared, "example/steps-v0", combined_datasets=["example/gone-v0"])
+    with pytest.warns(UserWarning, match="We recommend|was combined") as told:
+        download_dataset("example/steps-v0")
+    assert len(told) == 2
+    (shared / ID / "data/metadata.json").write_text("{")
+    with pytest.warns(UserWarning, match="Skipping 'example/steps-v1' of file://") as listed:
+        list_remote_datasets()
+    assert {warning.filename for warning in (*told, *listed)} == {__file__}
+
+
+def test_loading_downloads_what_is_missing(shared) -> None:
+    published("example/steps-v0", ID)
+    with pytest.raises(DatasetNotFoundError, match="download=True"):
+        load_dataset(ID)
+    assert load_dataset("example/steps", download=True, verify=True).id == ID
+    with warnings.catch_warnings(action="error"):
+        assert load_dataset("example/steps", download=True).id == ID
+    with pytest.raises(ValueError, match="doesn't exist"):
+        load_dataset("example/steps-v5", download=True)
+
+
+# addresses
+
+
+@pytest.mark.parametrize("name", [ID, "aa/bb/cc/steps-v1", "steps-v1"])
+@pytest.mark.parametrize("folder", ["", "/D4RL", "/D4RL/door", "/of.team/a-v1"])
+def test_an_address_ends_where_the_id_of_what_is_there_begins(
+    folder, name, tmp_path, elsewhere
+) -> None:
+    remote = tmp_path / f"remote{folder}"
+    remote.mkdir(parents=True)
+    step_index_dataset(name)
+    publish_dataset(name, str(remote))
+    elsewhere()
+    address = f"file://{remote}"
+    download_dataset(f"{address}/{name}")
+    assert list(list_local_datasets()) == [name]
+    assert split_remote_path(address) == (address, "")
+    for n_letters in (1, len(name) - 1, len(name)):
+        assert split_remote_path(f"{address}/{name[:n_letters]}") == (address, name[:n_letters])
+    delete_dataset(name)
+    download_dataset(f"{address}/{name.removesuffix('-v1')}")
+    assert list(list_local_datasets()) == [name]
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        (
+            "ftp://host/example/steps-v1",
+            "'ftp://host/example/steps' is no remote",
+        ),
+        ("hf:/org/example/steps-v1", "Malformed dataset ID"),
+        ("://bucket", "names no directory"),
+        ("file://", "names no directory"),
+        ("file://share/example/steps-v1", "expected one such as file:///share, with three slash"),
+        ("file:///nowhere/at/all-v1", "there is no directory|there is no dataset at"),
+        ("hf://", "names no bucket or organization"),
+        ("s3://", "names no bucket or organization"),
+        ("s3:///example/steps-v1", "names no bucket or organization"),
+        ("example/steps-v1\n", "Malformed dataset ID"),
+        ("../steps-v1", "Malformed dataset ID"),
+        ("//", "Malformed namespace"),
+        ("../", "Malformed namespace"),
+        ("", "Malformed dataset ID"),
+    ],
+    ids=repr,
+)
+def test_an_address_that_is_none_is_one_clear_line(address, words) -> None:
+    with pytest.raises(MinariPipeError, match=words) as told:
+        download_dataset(address)
+    assert "\n" not in str(told.value) or address.endswith("\n")
+
+
+def test_a_version_that_an_address_has_not_is_told_with_the_one_that_is_there(shared) -> None:
+    published(ID)
+    with pytest.raises(DatasetNotFoundError, match=f"doesn't exist in .*: {ID}"):
+        download_dataset(f"file://{shared}/example/steps-v7")
+
+
+def test_an_address_goes_with_no_other_remote(shared) -> None:
+    with pytest.raises(ConfigError, match="has an address already"):
+        find_datasets(f"file://{shared}/{ID}", str(shared))
+
+
+def test_an_upload_to_an_address_of_two_slashes_makes_no_folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    step_index_dataset(ID)
+    with pytest.raises(ConfigError, match="names no directory"):
+        publish_dataset(ID, "file://other")
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"]
+    publish_dataset(ID, "./other")
+    assert list(list_remote_datasets("other")) == [ID]
+
+
+@pytest.mark.parametrize("remote", ["file://{}", "{}", "FILE://{}", " {} ", "{}/"])
+def test_the_remote_of_the_variable_may_be_a_path(remote, shared, monkeypatch) -> None:
+    published(ID)
+    monkeypatch.setenv("MINARI_REMOTE", remote.format(shared))
+    assert list(list_remote_datasets()) == [ID]
+    download_dataset(ID)
+
+
+# whole namespaces
+
+
+def test_a_namespace_with_a_slash_brings_the_latest_of_each_dataset(shared, elsewhere) -> None:
+    published("D4RL/door/human-v1", "D4RL/door/human-v2", "D4RL/door/expert-v0", "D4RL/pen/x-v0")
+    published("D4RL/door/new-v0", "D4RL/doors/y-v0")
+    unreadable(shared, "D4RL/door/new-v0")
+    elsewhere()
+    with pytest.warns(UserWarning, match="D4RL/door/new-v0 is left out: no version of it can be"):
+        download_dataset("D4RL/door/")
+    assert list(list_local_datasets()) == ["D4RL/door/expert-v0", "D4RL/door/human-v2"]
+    with pytest.warns(UserWarning, match="Skipping Download|left out"):
+        download_dataset(f"file://{shared}/D4RL/")
+    assert list(list_local_datasets(prefix="D4RL/pen")) == ["D4RL/pen/x-v0"]
+
+
+def test_a_namespace_that_holds_nothing_is_told(shared) -> None:
+    published(ID)
+    for address in ("other/", f"file://{shared}/other/"):
+        with pytest.raises(MinariPipeError, match="there are no datasets|there is no namesp"):
+            download_dataset(address)
+
+
+# combined datasets
+
+
+def combined(name: str, *parents: str) -> None:
+    """A local dataset that says it was combined from others."""
+    step_index_dataset(name)
+    change_metadata(data_path_of(name), combined_datasets=list(parents))
+
+
+def test_what_a_dataset_was_combined_from_travels_too(shared, elsewhere) -> None:
+    combined("example/a-v0", "example/b-v0", "example/gone-v0")
+    combined("example/b-v0", "example/c-v0", "example/a-v0")
+    step_index_dataset("example/c-v0")
+    with pytest.warns(UserWarning, match="from example/gone-v0, which is not in the local root"):
+        upload_dataset("example/a-v0")
+    assert list(list_remote_datasets()) == [f"example/{name}-v0" for name in "abc"]
+    elsewhere()
+    with pytest.warns(UserWarning, match="combined") as told:
+        download_dataset("example/a-v0")
+    assert [str(w.message).partition(":")[0] for w in told] == [
+        "example/a-v0 was combined from example/gone-v0"
+    ]
+    assert list(list_local_datasets()) == [f"example/{name}-v0" for name in "abc"]
+
+
+@pytest.mark.parametrize("parents", [["../../evil-v0"], ["/etc/x-v0"], [3], "text", [None], {}])
+def test_parents_that_are_no_ids_are_told_and_stop_nothing(parents, shared, elsewhere) -> None:
+    published(ID)
+    change_published(shared, ID, combined_datasets=parents)
+    elsewhere()
+    with warnings.catch_warnings(action="ignore"):
+        download_dataset(ID)
+    assert load_dataset(ID).total_episodes == 3
+
+
+# namespaces
+
+
+def test_a_namespace_goes_and_comes_with_its_metadata_and_parents(shared, elsewhere) -> None:
+    create_namespace("D4RL", description="Data for deep RL", author="A")
+    create_namespace("D4RL/door", description="Doors")
+    upload_namespace("D4RL/door")
+    assert list_remote_namespaces() == ["D4RL", "D4RL/door"]
+    assert list_remote_datasets() == {}
+    elsewhere()
+    with warnings.catch_warnings(action="error"):
+        download_namespace_metadata("D4RL")
+        download_namespace_metadata("D4RL/door")
+    assert get_namespace_metadata("D4RL") == {"author": "A", "description": "Data for deep RL"}
+    assert get_namespace_metadata("D4RL/door") == {"description": "Doors"}
+
+
+def test_metadata_of_a_namespace_are_overwritten_on_request_only(shared) -> None:
+    create_namespace("D4RL", description="theirs")
+    upload_namespace("D4RL")
+    update_namespace_metadata("D4RL", description="mine")
+    with pytest.warns(UserWarning, match="Skipping update for namespace 'D4RL' due to existing"):
+        download_namespace_metadata("D4RL")
+    assert get_namespace_metadata("D4RL") == {"description": "mine"}
+    download_namespace_metadata("D4RL", overwrite=True)
+    assert get_namespace_metadata("D4RL") == {"description": "theirs"}
+    with pytest.warns(UserWarning, match="Upload aborted. Namespace 'D4RL' is already in remote"):
+        upload_namespace("D4RL")
+
+
+def test_a_namespace_that_is_not_there_is_told_in_minari_s_words(shared) -> None:
+    with pytest.raises(ValueError, match="The namespace 'other' doesn't exist in file://"):
+        download_namespace_metadata("other")
+    with pytest.raises(ValueError, match="Namespace '?other'? does not exist locally"):
+        upload_namespace("other")
+    for function in (download_namespace_metadata, upload_namespace):
+        with pytest.raises(ValueError, match="Malformed namespace"):
+            function("../other")
+    assert list_local_namespaces() == []
+
+
+def test_a_dataset_brings_its_namespaces_and_leaves_those_that_are_here(shared, elsewhere) -> None:
+    create_namespace("D4RL", description="theirs")
+    create_namespace("D4RL/door", description="Doors")
+    published("D4RL/door/human-v0")
+    elsewhere()
+    create_namespace("D4RL", description="mine")
+    download_dataset("D4RL/door/human-v0")
+    assert get_namespace_metadata("D4RL") == {"description": "mine"}
+    assert get_namespace_metadata("D4RL/door") == {"description": "Doors"}
+    delete_dataset("D4RL/door/human-v0")
+    delete_namespace("D4RL/door")
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b"\xff", b"[" * 100_000, b"NaN"], ids=lambda content: repr(content[:5])
+)
+def test_a_namespace_with_broken_metadata_stops_no_dataset(content, shared, elsewhere) -> None:
+    published("D4RL/door/human-v0")
+    (shared / "D4RL/namespace_metadata.json").write_bytes(content)
+    elsewhere()
+    download_dataset("D4RL/door/human-v0")
+    assert load_dataset("D4RL/door/human-v0").total_episodes == 3
+    with pytest.raises(MinariPipeError):
+        download_namespace_metadata("D4RL", overwrite=True)
+
+
+# offline
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES"])
+def test_offline_only_a_directory_is_asked(value, shared, monkeypatch) -> None:
+    monkeypatch.setenv("MINARI_PIPE_OFFLINE", value)
+    published(ID)
+    assert load_dataset(ID, download=True).id == ID
+    monkeypatch.setenv("MINARI_REMOTE", "hf://org")
+    words = "hf://org is not asked, as MINARI_PIPE_OFFLINE is set; unset it where there is a net"
+    assert load_dataset(ID, download=True).id == ID
+    for ask in (
+        lambda: load_dataset("example/other-v0", download=True),
+        lambda: download_dataset("example/other-v0"),
+        lambda: download_dataset("hf://org/example/other-v0"),
+        list_remote_datasets,
+        list_remote_namespaces,
+        lambda: upload_dataset(ID),
+    ):
+        with pytest.raises(RemoteError, match=words):
+            ask()
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", " no "])
+def test_a_process_is_not_offline_by_a_no(value, shared, monkeypatch) -> None:
+    monkeypatch.setenv("MINARI_PIPE_OFFLINE", value)
+    monkeypatch.setenv("MINARI_REMOTE", "s3://")
+    with pytest.raises(ConfigError, match="no address of a bucket"):
+        list_remote_datasets()
+
+
+# what others have published
+
+
+def test_other_files_beside_published_data_are_left_where_they_are(shared) -> None:
+    published(ID)
+    change_published(shared, ID)
+    (shared / ID / "manifest.json").unlink()
+    for name in ("README.md", "docs/door.gif", ".gitattributes", "data/.DS_Store", ".cache/x/y"):
+        (shared / ID / name).parent.mkdir(parents=True, exist_ok=True)
+        (shared / ID / name).write_bytes(b"x")
+    download_dataset(ID)
+    place = get_dataset_path(ID)
+    assert set(tree(place)) == {"data/main_data.hdf5", "data/metadata.json"}
+    assert load_dataset(ID).total_episodes == 3
+
+
+# a directory that is a local root too
+
+
+def test_a_published_directory_is_a_local_root_of_this_library(shared, monkeypatch) -> None:
+    published(ID)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(shared))
+    assert list(list_local_datasets()) == [ID]
+    assert load_dataset(ID, verify=True).total_episodes == 3
+
+
+def test_a_published_directory_is_a_local_root_of_real_minari(tmp_path) -> None:
+    published(ID)
+    with RealMinari({}, tmp_path) as peer:
+        (tmp_path / "datasets").rmdir()
+        (tmp_path / "shared").rename(peer.datasets)
+        found = peer.load_dataset(ID)
+    assert (found["id"], found["total_episodes"], found["total_steps"]) == (ID, 3, 9)
+
+
+def test_a_dataset_of_such_a_root_is_published_and_changed_like_any_other(
+    shared, tmp_path, monkeypatch
+) -> None:
+    published(ID)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(shared))
+    second = str(tmp_path / "second")
+    assert publish_dataset(ID, second).outcome == "uploaded"
+    assert (tmp_path / "second" / ID / "manifest.json").read_bytes() == (
+        shared / ID / "manifest.json"
+    ).read_bytes()
+    dataset = load_dataset(ID)
+    assert "manifest_sha256" not in dataset.storage.metadata
+    dataset.storage.update_metadata({"author": {"Ada"}})
+    assert load_dataset(ID, verify=True).storage.metadata["author"] == {"Ada"}
+    assert list(list_remote_datasets()) == [ID]
+    assert publish_dataset(ID, second).outcome == "present"
+
+
+def test_published_metadata_that_were_changed_are_found(shared, monkeypatch) -> None:
+    published(ID)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(shared))
+    path = data_path_of(ID) / "metadata.json"
+    path.write_bytes(path.read_bytes().replace(b"0.5.4", b"0.5.3"))
+    with pytest.raises(CorruptDatasetError, match="data/metadata.json"):
+        load_dataset(ID, verify=True)
+
+
+def test_a_local_root_of_others_is_a_remote(tmp_path, elsewhere) -> None:
+    step_index_dataset(ID)
+    mine = tree(data_path_of(ID))
+    other = get_dataset_path()
+    elsewhere()
+    download_dataset(f"file://{other}/{ID}")
+    assert tree(data_path_of(ID)) == mine
