@@ -404,7 +404,7 @@ def test_too_many_requests_are_made_later_when_the_server_says(hub, address, pau
     hub.answer("GET /api/datasets\\?", 429, headers=limits)
     remote = open_remote(address)
     assert remote.retried(remote.dataset_ids) == [ID]
-    assert pauses == [7, 13]
+    assert pauses == [7, 12]
 
 
 def test_whoever_has_too_many_requests_learns_when_to_go_on(hub, monkeypatch, pauses) -> None:
@@ -447,6 +447,19 @@ def test_without_a_network_one_line_says_so(address, monkeypatch, pauses) -> Non
     remote = open_remote(address)
     message = refused(lambda: remote.retried(remote.dataset_ids))
     assert message.startswith(f"{address} cannot be reached at http://no-such-host.invalid (")
+
+
+def test_a_server_that_is_silent_is_given_up(hub, address, pauses, monkeypatch) -> None:
+    monkeypatch.setattr("minari_pipe.remotes.hub_commits._PATIENCE", 0.2)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    remote = open_remote(address)
+    remote.send(an_upload(), lambda size: None)
+    for pattern in ("POST .*/commit/", "GET /api/datasets/"):
+        hub.answer(pattern, -1, times=5)
+        message = refused(lambda: remote.reveal(an_upload()))
+        assert message.startswith(f"{address} cannot be reached at {hub.endpoint} (")
+        assert "timed out" in message
+    assert get_session().timeout.read is None
 
 
 def test_a_login_page_is_not_taken_for_the_hub(hub, address) -> None:

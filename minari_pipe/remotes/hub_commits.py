@@ -6,13 +6,18 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, constants
-from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+    get_session,
+)
 from huggingface_hub.utils._runtime import is_xet_available
 
 from minari_pipe.errors import MinariPipeError, RemoteError
@@ -24,6 +29,8 @@ CARD = "README.md"
 
 _ROUNDS = 40  # of others that are faster
 _REPAIRS = 3
+_PATIENCE = 60.0
+"""Seconds without a byte; the Hub itself ends a request after as many."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ class Committer:
             self._remote.retried(partial(self._client.head, repo))
         except FileNotFoundError:
             make = partial(self._client.api.create_repo, repo_type="dataset", exist_ok=True)
-            self._remote.retried(partial(make, self._client.repo_id(repo)))
+            with _impatient():
+                self._remote.retried(partial(make, self._client.repo_id(repo)))
 
     def send_ahead(self, repo: str, files: Mapping[str, Source], told: Told) -> None:
         """Send the large ones of these files, so that a commit needs only to name them.
@@ -89,7 +97,7 @@ class Committer:
         """
         additions = [_Addition(path, source, told) for path, source in files.items()]
         # It tries again by itself, for every file alone.
-        with self._translated(), _own_progress():
+        with self._translated(), _own_progress(), _impatient():
             self._client.api.preupload_lfs_files(
                 self._client.repo_id(repo), additions=additions, repo_type="dataset"
             )
@@ -151,13 +159,14 @@ class Committer:
             is_usable = sent is not None and sent.source == source
             operations.append(sent if is_usable else _Addition(path, source))
         try:
-            self._client.api.create_commit(
-                self._client.repo_id(repo),
-                operations,
-                commit_message=message,
-                repo_type="dataset",
-                parent_commit=state.commit,
-            )
+            with _own_progress(), _impatient():
+                self._client.api.create_commit(
+                    self._client.repo_id(repo),
+                    operations,
+                    commit_message=message,
+                    repo_type="dataset",
+                    parent_commit=state.commit,
+                )
         except HfHubHTTPError as error:
             if error.response.status_code != STALE:
                 raise
@@ -184,8 +193,32 @@ def _own_progress() -> Iterator[None]:
     Of xet it is told when a file has arrived, so the bars of that stay.
     """
     is_asked_for = constants.HF_HUB_DISABLE_PROGRESS_BARS is False
-    with nullcontext() if is_asked_for or is_xet_available() else disable_progress_bars():
+    if is_asked_for or are_progress_bars_disabled() or is_xet_available():
         yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Let ``huggingface_hub`` give up on a server that is silent, for which it would wait for ever.
+
+    What it was told about that by others stays.
+    """
+    session = get_session()
+    before = session.timeout
+    if before.read is not None:
+        yield
+        return
+    session.timeout = _PATIENCE
+    try:
+        yield
+    finally:
+        session.timeout = before
 
 
 class _Addition(CommitOperationAdd):

@@ -106,7 +106,8 @@ class HubServer:
 
         Args:
             pattern: searched in method and path, such as ``"POST .*/commit/"``.
-            status: of the answer; 0 means that what is asked for is done, and the answer is lost.
+            status: of the answer; 0 means that what is asked for is done and the answer lost, -n
+                that the server is silent for n seconds and then closes the connection.
             times: for how many requests.
             headers: of the answer.
             body: of the answer.

@@ -19,6 +19,7 @@ import secrets
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -107,6 +108,10 @@ class Request(BaseHTTPRequestHandler):
         try:
             fault = self.server.fault(f"{self.command} {self.path}")
             self.is_lost = fault is not None and fault["status"] == 0
+            if fault and fault["status"] < 0:
+                time.sleep(-fault["status"])
+                self.close_connection = True
+                return
             if fault and fault["status"]:
                 self.drain()
                 self.send(fault["status"], fault["body"].encode(), fault["headers"])
