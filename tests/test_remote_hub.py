@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.utils import get_session
+from huggingface_hub.utils import get_session, http_backoff
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.examples import step_index_dataset
+from minari_pipe.hosting import download_dataset, publish_dataset
+from minari_pipe.library import load_dataset
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA, Source, Upload
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
@@ -166,6 +169,37 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub, api, address, paus
     assert remote.reveal(an_upload())
     titles = [commit.title for commit in api.list_repo_commits(**repo_of(address))]
     assert titles == [f"Publish {ID}", "initial commit"]
+
+
+def test_an_upload_that_ends_at_any_request_shows_nothing_or_all_and_completes(
+    hub, api, address, monkeypatch
+) -> None:
+    """With each request from the first to the last, done and unanswered, and nothing after it."""
+    monkeypatch.setattr("minari_pipe.remotes.base._WAITS", ())
+    monkeypatch.setitem(http_backoff.__kwdefaults__, "max_retries", 0)
+    step_index_dataset(ID, lengths=(600, 600))  # more than the server takes as a regular file
+    n_shown = 0
+    for n_requests in range(100):
+        place = f"{address}-{n_requests}"
+        hub.answer(f"/{place[5:]}/|/storage/|/repos/create", 0, skip=n_requests)
+        hub.answer(f"/{place[5:]}/|/storage/|/repos/create", 503, times=10**6)
+        try:
+            first = publish_dataset(ID, place).outcome
+        except RemoteError:
+            first = "failed"
+        hub.forget_answers()
+        if first == "uploaded":
+            break
+        shown = open_remote(place).dataset_ids()
+        if shown:
+            n_shown += 1
+            download_dataset(f"{place}/{ID}", force_download=True)
+            load_dataset(ID, verify=True)
+        assert publish_dataset(ID, place).outcome == ("present" if shown else "uploaded")
+        assert open_remote(place).dataset_ids() == [ID]
+        titles = [commit.title for commit in api.list_repo_commits(**repo_of(place))]
+        assert titles == [f"Publish {ID}", "initial commit"]
+    assert n_requests > 10 and n_shown > 2
 
 
 @pytest.mark.parametrize("n_damaged", [1, 100], ids=["once", "always"])

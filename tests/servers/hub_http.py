@@ -65,6 +65,9 @@ class Hub(ThreadingHTTPServer):
         with self.lock:
             for fault in self.faults:
                 if fault["times"] > 0 and re.search(fault["pattern"], line):
+                    if fault["skip"] > 0:
+                        fault["skip"] -= 1
+                        return None
                     fault["times"] -= 1
                     return fault
         return None
@@ -106,7 +109,8 @@ class Request(BaseHTTPRequestHandler):
         self.storage = f"http://localhost:{host.rpartition(':')[2]}"
         is_storage = host.startswith("localhost:")
         try:
-            fault = self.server.fault(f"{self.command} {self.path}")
+            is_control = address.path.startswith("/control/")
+            fault = None if is_control else self.server.fault(f"{self.command} {self.path}")
             self.is_lost = fault is not None and fault["status"] == 0
             if fault and fault["status"] < 0:
                 time.sleep(-fault["status"])
@@ -558,6 +562,12 @@ class Request(BaseHTTPRequestHandler):
     def order_fault(self) -> None:
         with self.server.lock:
             self.server.faults.append(self.json())
+        self.send_json({})
+
+    @route("DELETE", "/control/faults")
+    def forget_faults(self) -> None:
+        with self.server.lock:
+            self.server.faults.clear()
         self.send_json({})
 
 
