@@ -156,7 +156,8 @@ def test_what_was_committed_meanwhile_is_kept(api, address, monkeypatch) -> None
 def test_when_others_are_always_faster_it_ends_with_one_line(hub, api, address, pauses) -> None:
     remote = open_remote(address)
     remote.send(an_upload(), lambda size: None)
-    hub.answer("POST .*/commit/", 412, times=40)
+    hub.answer("POST .*/commit/", 409, times=20)
+    hub.answer("POST .*/commit/", 412, times=20)
     with pytest.raises(RemoteError, match="others change org-.*/example all the time; try again"):
         remote.reveal(an_upload())
     assert open_remote(address).dataset_ids() == []

@@ -35,8 +35,8 @@ except ImportError as error:
 
 from minari_pipe.remotes.hub_faults import judge
 
-STALE = 412
-"""The status of a commit whose parent is the newest no more."""
+STALE = (409, 412)
+"""The status of a commit while another is made, and of one whose parent is the newest no more."""
 
 _PATHS_AT_ONCE = 500  # the Hub takes 1000
 

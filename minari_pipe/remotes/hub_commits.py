@@ -168,7 +168,7 @@ class Committer:
                     parent_commit=state.commit,
                 )
         except HfHubHTTPError as error:
-            if error.response.status_code != STALE:
+            if error.response.status_code not in STALE:
                 raise
             raise _StaleError(
                 f"{self._remote.address}: others change {self._client.repo_id(repo)} all the time; "
