@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import re
 import threading
 from collections.abc import Iterator
@@ -265,6 +266,9 @@ def test_a_dataset_without_a_namespace_is_its_repository(api, address) -> None:
     assert remote.namespaces() == []
     assert set(remote.files("plain-v0")) == {*upload.files, METADATA}
     assert file_of(api, address, "LICENSE", "plain-v0") == "MIT"
+    (caution,) = remote.cautions({"dataset_id": "plain-v0"})
+    assert caution.startswith("real Minari lists 'plain-v0' among the namespaces")
+    assert remote.cautions({"dataset_id": ID}) == []
 
 
 def test_a_dataset_without_a_namespace_needs_no_index(api, address) -> None:
@@ -470,6 +474,33 @@ def test_a_connection_that_breaks_is_made_again(hub, address, pauses) -> None:
     hub.answer("GET /api/resolve-cache", 0, times=3)
     read = remote.retried(lambda: remote.read(f"{ID}/{METADATA}"))
     assert read == an_upload().metadata and len(pauses) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (503, "is overloaded or out of order (HTTP 503); try again later"),
+        (400, "refuses with HTTP 400"),
+        (0, "cannot be reached at"),
+    ],
+)
+def test_a_storage_that_fails_is_told_of_without_its_signed_addresses(
+    hub, address, tmp_path, monkeypatch, caplog, status: int, reason: str
+) -> None:
+    monkeypatch.setitem(http_backoff.__kwdefaults__, "max_retries", 1)
+    monkeypatch.setitem(http_backoff.__kwdefaults__, "base_wait_time", 0.01)
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
+    path = tmp_path / "main_data.hdf5"
+    path.write_bytes(f"{status}".encode() * 9000)
+    upload = an_upload()
+    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": Source.of(path)})
+    hub.answer("PUT /storage/", status, times=4)
+    message = refused(lambda: publish(open_remote(address), upload))
+    hub.forget_answers()
+    assert message.startswith(f"{address} {reason}")
+    assert "signature" not in message + caplog.text
+    assert status == 400 or "PUT (address)" in caplog.text
+    publish(open_remote(address), upload)
 
 
 def test_without_a_network_one_line_says_so(address, monkeypatch, pauses) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ from huggingface_hub.utils._runtime import is_xet_available
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.remotes.base import Remote, Source, Told
 from minari_pipe.remotes.hub_client import STALE, HfHubHTTPError, HubClient
+from minari_pipe.remotes.hub_faults import without_secrets
 from minari_pipe.remotes.hub_index import Index
 
 CARD = "README.md"
@@ -86,7 +88,7 @@ class Committer:
             self._remote.retried(partial(self._client.head, repo))
         except FileNotFoundError:
             make = partial(self._client.api.create_repo, repo_type="dataset", exist_ok=True)
-            with _impatient():
+            with _well_behaved():
                 self._remote.retried(partial(make, self._client.repo_id(repo)))
 
     def send_ahead(self, repo: str, files: Mapping[str, Source], told: Told) -> None:
@@ -97,7 +99,7 @@ class Committer:
         """
         additions = [_Addition(path, source, told) for path, source in files.items()]
         # It tries again by itself, for every file alone.
-        with self._translated(), _own_progress(), _impatient():
+        with self._translated(), _own_progress(), _well_behaved():
             self._client.api.preupload_lfs_files(
                 self._client.repo_id(repo), additions=additions, repo_type="dataset"
             )
@@ -159,7 +161,7 @@ class Committer:
             is_usable = sent is not None and sent.source == source
             operations.append(sent if is_usable else _Addition(path, source))
         try:
-            with _own_progress(), _impatient():
+            with _own_progress(), _well_behaved():
                 self._client.api.create_commit(
                     self._client.repo_id(repo),
                     operations,
@@ -204,21 +206,29 @@ def _own_progress() -> Iterator[None]:
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
-    """Let ``huggingface_hub`` give up on a server that is silent, for which it would wait for ever.
+def _well_behaved() -> Iterator[None]:
+    """Let ``huggingface_hub`` give up on a server that is silent, and log no signed addresses.
 
-    What it was told about that by others stays.
+    It would wait for ever, unless it was told otherwise, and shows where it tries again.
     """
     session = get_session()
     before = session.timeout
-    if before.read is not None:
-        yield
-        return
-    session.timeout = _PATIENCE
+    would_wait = before.read is None
+    if would_wait:
+        session.timeout = _PATIENCE
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    logger.addFilter(_redact)
     try:
         yield
     finally:
-        session.timeout = before
+        logger.removeFilter(_redact)
+        if would_wait:
+            session.timeout = before
+
+
+def _redact(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
 
 
 class _Addition(CommitOperationAdd):

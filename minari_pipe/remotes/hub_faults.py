@@ -109,11 +109,21 @@ def _wait(error: HfHubHTTPError) -> float:
     return max(float(after) if after.isdigit() else 0.0, float(found[1]) if found else 0.0)
 
 
+def without_secrets(text: str) -> str:
+    """Return a text without tokens, and without addresses that may carry a signature.
+
+    Example:
+        >>> without_secrets("PUT https://host/file?signature=1a2b failed")
+        'PUT (address) failed'
+    """
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
 def _safe(message: object, token: str | None) -> str:
     """Return the first line of a message, without what could be a secret."""
-    line = (str(message).strip().splitlines() or [""])[0]
-    for pattern, replacement in _SECRETS:
-        line = pattern.sub(replacement, line)
+    line = without_secrets((str(message).strip().splitlines() or [""])[0])
     return (line.replace(token, "(token)") if token else line)[:_LONGEST]
 
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from minari_pipe.errors import ConfigError, RemoteError
 from minari_pipe.remotes.base import (
@@ -112,6 +113,15 @@ class HubRemote(Remote):
         self._committer.create(locate(namespace)[0])
         change = partial(self._publisher.describing, namespace, metadata)
         self._change(namespace, f"Describe {namespace}", change)
+
+    def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
+        dataset_id = str(metadata.get("dataset_id"))
+        if "/" in dataset_id:
+            return []
+        return [
+            f"real Minari lists {dataset_id!r} among the namespaces of {self.address} as well, as "
+            "it does every repository with an index"
+        ]
 
     def judge(self, error: Exception) -> Fault:
         return self._client.judge(error)
