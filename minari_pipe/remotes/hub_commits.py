@@ -125,9 +125,10 @@ class Committer:
             RemoteError: others were always faster, or content arrived changed several times.
         """
         n_stale = n_made = 0
+        made = None
         while True:
             try:
-                state = self._remote.retried(partial(self._state, repo))
+                state = self._remote.retried(partial(self._state, repo, made))
                 change = changing(state)
                 if not change:
                     return state.commit
@@ -137,24 +138,26 @@ class Committer:
                         f"of {self._client.repo_id(repo)} are not what was sent, after "
                         f"{n_made} commits; a proxy or the server damages data"
                     )
-                self._remote.retried(partial(self._commit, repo, message, state, change))
+                made = self._remote.retried(partial(self._commit, repo, message, state, change))
                 n_made += 1
             except _StaleError:
+                made = None
                 n_stale += 1
                 if n_stale == _ROUNDS:
                     raise
                 # spread, so that not all of those who wait come back at once
                 time.sleep(random.uniform(0.0, 0.05 * min(n_stale, 10)))
 
-    def _state(self, repo: str) -> State:
-        commit = self._client.head(repo)
+    def _state(self, repo: str, made: str | None) -> State:
+        """Read a repository, at the commit just made, as the Hub may tell of it a little later."""
+        commit = made or self._client.head(repo)
         try:
             card = self._client.read(repo, commit, CARD)
         except FileNotFoundError:
             card = None
         return State(commit, self._client.index(repo, commit), card)
 
-    def _commit(self, repo: str, message: str, state: State, change: Change) -> None:
+    def _commit(self, repo: str, message: str, state: State, change: Change) -> str:
         operations: list[Any] = [CommitOperationDelete(path) for path in sorted(change.removed)]
         for path, source in change.put.items():
             sent = self._sent.get(path)
@@ -162,7 +165,7 @@ class Committer:
             operations.append(sent if is_usable else _Addition(path, source))
         try:
             with _own_progress(), _well_behaved():
-                self._client.api.create_commit(
+                made = self._client.api.create_commit(
                     self._client.repo_id(repo),
                     operations,
                     commit_message=message,
@@ -177,6 +180,7 @@ class Committer:
                 "try again later"
             ) from error
         self._sent.clear()  # they serve one commit
+        return made.oid
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -216,12 +220,10 @@ def _well_behaved() -> Iterator[None]:
     would_wait = before.read is None
     if would_wait:
         session.timeout = _PATIENCE
-    logger = logging.getLogger("huggingface_hub.utils._http")
-    logger.addFilter(_redact)
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_redact)  # once, and for good
     try:
         yield
     finally:
-        logger.removeFilter(_redact)
         if would_wait:
             session.timeout = before
 

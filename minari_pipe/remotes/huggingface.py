@@ -154,7 +154,7 @@ class HubRemote(Remote):
         else:
             heads = self._client.heads()
             with self._lock:
-                self._commits = heads | self._commits
+                self._commits = {k: v for k, v in heads.items() if v} | self._commits
             repos = [name for name in heads if name.startswith(prefix)]
         with ThreadPoolExecutor(N_READERS) as pool:
             found = list(pool.map(self._look_into, repos))
