@@ -25,9 +25,6 @@ from minari_pipe.remotes.base import METADATA, Source, Upload
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
 from tests.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
 
-# httpx says so of how huggingface_hub sends large files
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-
 REPO = "example"
 """The repository of the datasets that ``an_upload`` makes."""
 _NUMBERS = itertools.count()

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -211,10 +212,12 @@ def _own_progress() -> Iterator[None]:
 
 @contextmanager
 def _well_behaved() -> Iterator[None]:
-    """Let ``huggingface_hub`` give up on a server that is silent, and log no signed addresses.
+    """Let ``huggingface_hub`` give up on a server that is silent, and say nothing in our place.
 
-    It would wait for ever, unless it was told otherwise, and shows where it tries again.
+    It would wait for ever, unless it was told otherwise; it logs signed addresses where it tries
+    again; and its HTTP library deprecates, to our user, how it sends files.
     """
+    warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)
     session = get_session()
     before = session.timeout
     would_wait = before.read is None
