@@ -347,7 +347,6 @@ def test_the_tables_fit_80_columns(monkeypatch, capsys, folder) -> None:
 # the Hub
 
 
-@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # httpx, of large files
 def test_the_commands_speak_with_the_hub_and_never_show_its_token(tmp_path, monkeypatch) -> None:
     make("tests/tiny-v0")
     make("tests/tiny-v1")

@@ -22,9 +22,6 @@ from minari_pipe.remotes import open_remote
 from tests.servers.hub import WRITER, HubServer, enter, hub_server
 from tests.servers.minari_process import COLLECT, run_minari
 
-# httpx says so of how huggingface_hub sends large files
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-
 IDS = ["plain-v0", "pole/near-v1", "pole/near-v10", "pole/cart/far-v0"]
 
 

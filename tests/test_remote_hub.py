@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import re
 import threading
 from collections.abc import Iterator
@@ -12,17 +13,17 @@ from typing import Any
 
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.utils import get_session
+from huggingface_hub.utils import get_session, http_backoff
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.examples import step_index_dataset
+from minari_pipe.hosting import download_dataset, publish_dataset
+from minari_pipe.library import load_dataset
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA, Source, Upload
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
 from tests.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
-
-# httpx says so of how huggingface_hub sends large files
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 REPO = "example"
 """The repository of the datasets that ``an_upload`` makes."""
@@ -153,7 +154,8 @@ def test_what_was_committed_meanwhile_is_kept(api, address, monkeypatch) -> None
 def test_when_others_are_always_faster_it_ends_with_one_line(hub, api, address, pauses) -> None:
     remote = open_remote(address)
     remote.send(an_upload(), lambda size: None)
-    hub.answer("POST .*/commit/", 412, times=40)
+    hub.answer("POST .*/commit/", 409, times=20)
+    hub.answer("POST .*/commit/", 412, times=20)
     with pytest.raises(RemoteError, match="others change org-.*/example all the time; try again"):
         remote.reveal(an_upload())
     assert open_remote(address).dataset_ids() == []
@@ -166,6 +168,37 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub, api, address, paus
     assert remote.reveal(an_upload())
     titles = [commit.title for commit in api.list_repo_commits(**repo_of(address))]
     assert titles == [f"Publish {ID}", "initial commit"]
+
+
+def test_an_upload_that_ends_at_any_request_shows_nothing_or_all_and_completes(
+    hub, api, address, monkeypatch
+) -> None:
+    """With each request from the first to the last, done and unanswered, and nothing after it."""
+    monkeypatch.setattr("minari_pipe.remotes.base._WAITS", ())
+    monkeypatch.setitem(http_backoff.__kwdefaults__, "max_retries", 0)
+    step_index_dataset(ID, lengths=(600, 600))  # more than the server takes as a regular file
+    n_shown = 0
+    for n_requests in range(100):
+        place = f"{address}-{n_requests}"
+        hub.answer(f"/{place[5:]}/|/storage/|/repos/create", 0, skip=n_requests)
+        hub.answer(f"/{place[5:]}/|/storage/|/repos/create", 503, times=10**6)
+        try:
+            first = publish_dataset(ID, place).outcome
+        except RemoteError:
+            first = "failed"
+        hub.forget_answers()
+        if first == "uploaded":
+            break
+        shown = open_remote(place).dataset_ids()
+        if shown:
+            n_shown += 1
+            download_dataset(f"{place}/{ID}", force_download=True)
+            load_dataset(ID, verify=True)
+        assert publish_dataset(ID, place).outcome == ("present" if shown else "uploaded")
+        assert open_remote(place).dataset_ids() == [ID]
+        titles = [commit.title for commit in api.list_repo_commits(**repo_of(place))]
+        assert titles == [f"Publish {ID}", "initial commit"]
+    assert n_requests > 10 and n_shown > 2
 
 
 @pytest.mark.parametrize("n_damaged", [1, 100], ids=["once", "always"])
@@ -230,6 +263,9 @@ def test_a_dataset_without_a_namespace_is_its_repository(api, address) -> None:
     assert remote.namespaces() == []
     assert set(remote.files("plain-v0")) == {*upload.files, METADATA}
     assert file_of(api, address, "LICENSE", "plain-v0") == "MIT"
+    (caution,) = remote.cautions({"dataset_id": "plain-v0"})
+    assert caution.startswith("real Minari lists 'plain-v0' among the namespaces")
+    assert remote.cautions({"dataset_id": ID}) == []
 
 
 def test_a_dataset_without_a_namespace_needs_no_index(api, address) -> None:
@@ -404,7 +440,7 @@ def test_too_many_requests_are_made_later_when_the_server_says(hub, address, pau
     hub.answer("GET /api/datasets\\?", 429, headers=limits)
     remote = open_remote(address)
     assert remote.retried(remote.dataset_ids) == [ID]
-    assert pauses == [7, 13]
+    assert pauses == [7, 12]
 
 
 def test_whoever_has_too_many_requests_learns_when_to_go_on(hub, monkeypatch, pauses) -> None:
@@ -437,6 +473,33 @@ def test_a_connection_that_breaks_is_made_again(hub, address, pauses) -> None:
     assert read == an_upload().metadata and len(pauses) == 3
 
 
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (503, "is overloaded or out of order (HTTP 503); try again later"),
+        (400, "refuses with HTTP 400"),
+        (0, "cannot be reached at"),
+    ],
+)
+def test_a_storage_that_fails_is_told_of_without_its_signed_addresses(
+    hub, address, tmp_path, monkeypatch, caplog, status: int, reason: str
+) -> None:
+    monkeypatch.setitem(http_backoff.__kwdefaults__, "max_retries", 1)
+    monkeypatch.setitem(http_backoff.__kwdefaults__, "base_wait_time", 0.01)
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
+    path = tmp_path / "main_data.hdf5"
+    path.write_bytes(f"{status}".encode() * 9000)
+    upload = an_upload()
+    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": Source.of(path)})
+    hub.answer("PUT /storage/", status, times=4)
+    message = refused(lambda: publish(open_remote(address), upload))
+    hub.forget_answers()
+    assert message.startswith(f"{address} {reason}")
+    assert "signature" not in message + caplog.text
+    assert status == 400 or "PUT (address)" in caplog.text
+    publish(open_remote(address), upload)
+
+
 def test_without_a_network_one_line_says_so(address, monkeypatch, pauses) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     remote = open_remote(address)
@@ -447,6 +510,19 @@ def test_without_a_network_one_line_says_so(address, monkeypatch, pauses) -> Non
     remote = open_remote(address)
     message = refused(lambda: remote.retried(remote.dataset_ids))
     assert message.startswith(f"{address} cannot be reached at http://no-such-host.invalid (")
+
+
+def test_a_server_that_is_silent_is_given_up(hub, address, pauses, monkeypatch) -> None:
+    monkeypatch.setattr("minari_pipe.remotes.hub_commits._PATIENCE", 0.2)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    remote = open_remote(address)
+    remote.send(an_upload(), lambda size: None)
+    for pattern in ("POST .*/commit/", "GET /api/datasets/"):
+        hub.answer(pattern, -1, times=5)
+        message = refused(lambda: remote.reveal(an_upload()))
+        assert message.startswith(f"{address} cannot be reached at {hub.endpoint} (")
+        assert "timed out" in message
+    assert get_session().timeout.read is None
 
 
 def test_a_login_page_is_not_taken_for_the_hub(hub, address) -> None:

@@ -23,7 +23,7 @@ import html
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from minari_pipe.dataset_id import dataset_id_sort_key
 
@@ -40,6 +40,7 @@ _HEAD = (
     "|:--|:--|--:|--:|--:|--:|",
 )
 _LONGEST = 1000  # characters of a description
+_GREATEST = 1e15  # of numbers
 
 Listing = dict[str, list[str]]
 """What a card says of each dataset: its row of the table, and its line below it."""
@@ -79,21 +80,26 @@ def listed(card: str) -> Listing:
     return found
 
 
-def described(dataset_id: str, metadata: Mapping[str, Any], size: int, address: str) -> Listing:
+def described(
+    dataset_id: str, metadata: Mapping[str, Any], size: int | None, address: str
+) -> Listing:
     """Describe one dataset.
 
     Args:
         dataset_id: its id.
         metadata: its metadata; of values that are not what they should be, nothing is said.
-        size: of its files, in bytes.
+        size: of its files, in bytes; None is what the metadata say.
         address: of the page that shows its files.
     """
+    in_megabytes = metadata.get("dataset_size")
+    if size is None and _is_number(in_megabytes):
+        size = round(in_megabytes * 1e6)
     cells = (
         f"[`{dataset_id}`]({address})",
         _cell(_environment(metadata)),
         _count(metadata.get("total_episodes")),
         _count(metadata.get("total_steps")),
-        _bytes(size),
+        "" if size is None else _bytes(size),
         _scores(metadata),
     )
     row = "| " + " | ".join(cells) + " |"
@@ -173,7 +179,7 @@ def _environment(metadata: Mapping[str, Any]) -> str:
 
 
 def _count(value: object) -> str:
-    return f"{value:,}" if _is_number(value) else ""
+    return f"{value:,}" if isinstance(value, int) and _is_number(value) else ""
 
 
 def _scores(metadata: Mapping[str, Any]) -> str:
@@ -211,5 +217,10 @@ def _cell(text: str) -> str:
     return _text(text).replace("|", "\\|")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number of a size that fits into a table."""
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and -_GREATEST < value < _GREATEST
+    )

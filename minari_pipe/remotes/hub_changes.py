@@ -139,10 +139,8 @@ class Publisher:
                 metadata = _object(self._ask(read))
             except (FileNotFoundError, ValueError):
                 return {}
-            size = metadata.get("dataset_size")
-            n_bytes = size * 1e6 if isinstance(size, (int, float)) else 0  # it is in MB
             page = self._client.page(repo, place.rstrip("/") or "data")
-            return hub_card.described(dataset_id, metadata, int(n_bytes), page)
+            return hub_card.described(dataset_id, metadata, None, page)
 
         with ThreadPoolExecutor(N_READERS) as pool:
             return {key: text for found in pool.map(describe, ids) for key, text in found.items()}

@@ -35,8 +35,8 @@ except ImportError as error:
 
 from minari_pipe.remotes.hub_faults import judge
 
-STALE = 412
-"""The status of a commit whose parent is the newest no more."""
+STALE = (409, 412)
+"""The status of a commit while another is made, and of one whose parent is the newest no more."""
 
 _PATHS_AT_ONCE = 500  # the Hub takes 1000
 
@@ -86,15 +86,15 @@ class HubClient:
         url = f"{self.endpoint}/datasets/{self.owner}/{repo}"
         return f"{url}/tree/main/{quote(path)}" if path else url
 
-    def heads(self) -> dict[str, str]:
-        """Return the newest commit of every repository.
+    def heads(self) -> dict[str, str | None]:
+        """Return the newest commit of every repository, None where the list does not say.
 
         Raises:
             RemoteError: there is no such organization or user.
         """
         url = f"{self.endpoint}/api/datasets"
         found = {
-            entry["id"].partition("/")[2]: entry["sha"]
+            entry["id"].partition("/")[2]: entry.get("sha")
             for entry in self._pages(url, {"author": self.owner, "expand": "sha"})
         }
         if not found and not any(

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, constants
-from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+    get_session,
+)
 from huggingface_hub.utils._runtime import is_xet_available
 
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.remotes.base import Remote, Source, Told
 from minari_pipe.remotes.hub_client import STALE, HfHubHTTPError, HubClient
+from minari_pipe.remotes.hub_faults import without_secrets
 from minari_pipe.remotes.hub_index import Index
 
 CARD = "README.md"
 
 _ROUNDS = 40  # of others that are faster
 _REPAIRS = 3
+_PATIENCE = 60.0
+"""Seconds without a byte; the Hub itself ends a request after as many."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,8 @@ class Committer:
             self._remote.retried(partial(self._client.head, repo))
         except FileNotFoundError:
             make = partial(self._client.api.create_repo, repo_type="dataset", exist_ok=True)
-            self._remote.retried(partial(make, self._client.repo_id(repo)))
+            with _well_behaved():
+                self._remote.retried(partial(make, self._client.repo_id(repo)))
 
     def send_ahead(self, repo: str, files: Mapping[str, Source], told: Told) -> None:
         """Send the large ones of these files, so that a commit needs only to name them.
@@ -89,7 +100,7 @@ class Committer:
         """
         additions = [_Addition(path, source, told) for path, source in files.items()]
         # It tries again by itself, for every file alone.
-        with self._translated(), _own_progress():
+        with self._translated(), _own_progress(), _well_behaved():
             self._client.api.preupload_lfs_files(
                 self._client.repo_id(repo), additions=additions, repo_type="dataset"
             )
@@ -115,9 +126,10 @@ class Committer:
             RemoteError: others were always faster, or content arrived changed several times.
         """
         n_stale = n_made = 0
+        made = None
         while True:
             try:
-                state = self._remote.retried(partial(self._state, repo))
+                state = self._remote.retried(partial(self._state, repo, made))
                 change = changing(state)
                 if not change:
                     return state.commit
@@ -127,45 +139,49 @@ class Committer:
                         f"of {self._client.repo_id(repo)} are not what was sent, after "
                         f"{n_made} commits; a proxy or the server damages data"
                     )
-                self._remote.retried(partial(self._commit, repo, message, state, change))
+                made = self._remote.retried(partial(self._commit, repo, message, state, change))
                 n_made += 1
             except _StaleError:
+                made = None
                 n_stale += 1
                 if n_stale == _ROUNDS:
                     raise
                 # spread, so that not all of those who wait come back at once
                 time.sleep(random.uniform(0.0, 0.05 * min(n_stale, 10)))
 
-    def _state(self, repo: str) -> State:
-        commit = self._client.head(repo)
+    def _state(self, repo: str, made: str | None) -> State:
+        """Read a repository, at the commit just made, as the Hub may tell of it a little later."""
+        commit = made or self._client.head(repo)
         try:
             card = self._client.read(repo, commit, CARD)
         except FileNotFoundError:
             card = None
         return State(commit, self._client.index(repo, commit), card)
 
-    def _commit(self, repo: str, message: str, state: State, change: Change) -> None:
+    def _commit(self, repo: str, message: str, state: State, change: Change) -> str:
         operations: list[Any] = [CommitOperationDelete(path) for path in sorted(change.removed)]
         for path, source in change.put.items():
             sent = self._sent.get(path)
             is_usable = sent is not None and sent.source == source
             operations.append(sent if is_usable else _Addition(path, source))
         try:
-            self._client.api.create_commit(
-                self._client.repo_id(repo),
-                operations,
-                commit_message=message,
-                repo_type="dataset",
-                parent_commit=state.commit,
-            )
+            with _own_progress(), _well_behaved():
+                made = self._client.api.create_commit(
+                    self._client.repo_id(repo),
+                    operations,
+                    commit_message=message,
+                    repo_type="dataset",
+                    parent_commit=state.commit,
+                )
         except HfHubHTTPError as error:
-            if error.response.status_code != STALE:
+            if error.response.status_code not in STALE:
                 raise
             raise _StaleError(
                 f"{self._remote.address}: others change {self._client.repo_id(repo)} all the time; "
                 "try again later"
             ) from error
         self._sent.clear()  # they serve one commit
+        return made.oid
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -184,8 +200,40 @@ def _own_progress() -> Iterator[None]:
     Of xet it is told when a file has arrived, so the bars of that stay.
     """
     is_asked_for = constants.HF_HUB_DISABLE_PROGRESS_BARS is False
-    with nullcontext() if is_asked_for or is_xet_available() else disable_progress_bars():
+    if is_asked_for or are_progress_bars_disabled() or is_xet_available():
         yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+@contextmanager
+def _well_behaved() -> Iterator[None]:
+    """Let ``huggingface_hub`` give up on a server that is silent, and say nothing in our place.
+
+    It would wait for ever, unless it was told otherwise; it logs signed addresses where it tries
+    again; and its HTTP library deprecates, to our user, how it sends files.
+    """
+    warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)
+    session = get_session()
+    before = session.timeout
+    would_wait = before.read is None
+    if would_wait:
+        session.timeout = _PATIENCE
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_redact)  # once, and for good
+    try:
+        yield
+    finally:
+        if would_wait:
+            session.timeout = before
+
+
+def _redact(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
 
 
 class _Addition(CommitOperationAdd):

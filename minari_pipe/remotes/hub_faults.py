@@ -12,7 +12,6 @@ from huggingface_hub.errors import (
     HTTPError,
     OfflineModeIsEnabled,
 )
-from huggingface_hub.utils import parse_ratelimit_headers
 
 from minari_pipe.errors import RemoteError
 from minari_pipe.remotes.base import Fault
@@ -22,6 +21,9 @@ _SECRETS = (
     (re.compile(r"https?://[^\s'\"]*[?@][^\s'\"]*"), "(address)"),  # may carry a signature
     (re.compile(r"(?i)bearer\s+[^\s'\"]+|\bhf_\w{20,}"), "(token)"),
 )
+#: in the header of each answer with what is left of a limit: nothing, and the seconds until it is
+#: renewed (draft-ietf-httpapi-ratelimit-headers-09)
+_USED_UP = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)")
 _LONGEST = 300  # characters of what a server said
 
 
@@ -103,17 +105,25 @@ def _wait(error: HfHubHTTPError) -> float:
     """Return the seconds that the server asks to wait, 0 if it does not say."""
     headers = error.response.headers
     after = headers.get("Retry-After", "")
-    limit = parse_ratelimit_headers(headers)
-    # the header with the limits is in every answer; here only if they are used up
-    rest = limit.reset_in_seconds + 1.0 if limit and limit.remaining == 0 else 0.0
-    return max(rest, float(after) if after.isdigit() else 0.0)
+    found = _USED_UP.search(headers.get("RateLimit", ""))
+    return max(float(after) if after.isdigit() else 0.0, float(found[1]) if found else 0.0)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without tokens, and without addresses that may carry a signature.
+
+    Example:
+        >>> without_secrets("PUT https://host/file?signature=1a2b failed")
+        'PUT (address) failed'
+    """
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def _safe(message: object, token: str | None) -> str:
     """Return the first line of a message, without what could be a secret."""
-    line = (str(message).strip().splitlines() or [""])[0]
-    for pattern, replacement in _SECRETS:
-        line = pattern.sub(replacement, line)
+    line = without_secrets((str(message).strip().splitlines() or [""])[0])
     return (line.replace(token, "(token)") if token else line)[:_LONGEST]
 
 

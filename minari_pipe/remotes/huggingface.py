@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from minari_pipe.errors import ConfigError, RemoteError
 from minari_pipe.remotes.base import (
@@ -113,6 +114,15 @@ class HubRemote(Remote):
         change = partial(self._publisher.describing, namespace, metadata)
         self._change(namespace, f"Describe {namespace}", change)
 
+    def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
+        dataset_id = str(metadata.get("dataset_id"))
+        if "/" in dataset_id:
+            return []
+        return [
+            f"real Minari lists {dataset_id!r} among the namespaces of {self.address} as well, as "
+            "it does every repository with an index"
+        ]
+
     def judge(self, error: Exception) -> Fault:
         return self._client.judge(error)
 
@@ -144,7 +154,7 @@ class HubRemote(Remote):
         else:
             heads = self._client.heads()
             with self._lock:
-                self._commits = heads | self._commits
+                self._commits = {k: v for k, v in heads.items() if v} | self._commits
             repos = [name for name in heads if name.startswith(prefix)]
         with ThreadPoolExecutor(N_READERS) as pool:
             found = list(pool.map(self._look_into, repos))

@@ -98,6 +98,8 @@ def _act(command: dict[str, Any]) -> None:
 
     result = Path(command["result"])
     base._WAITS = (0.02, 0.04, 0.06, 0.08)  # type: ignore[assignment]
+    if http := sys.modules.get("huggingface_hub.utils._http"):  # which tries uploads again itself
+        http.http_backoff.__kwdefaults__.update(base_wait_time=0.02, max_wait_time=0.1)
     os.environ["MINARI_DATASETS_PATH"] = command["root"]
     if event := command.get("die_at"):
         _die_at(event, result, tuple(command["within"]))

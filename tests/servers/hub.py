@@ -99,6 +99,7 @@ class HubServer:
         status: int,
         *,
         times: int = 1,
+        skip: int = 0,
         headers: Mapping[str, str] | None = None,
         body: str = "{}",
     ) -> None:
@@ -106,16 +107,23 @@ class HubServer:
 
         Args:
             pattern: searched in method and path, such as ``"POST .*/commit/"``.
-            status: of the answer; 0 means that what is asked for is done, and the answer is lost.
+            status: of the answer; 0 means that what is asked for is done and the answer lost, -n
+                that the server is silent for n seconds and then closes the connection.
             times: for how many requests.
+            skip: how many requests that fit pass before.
             headers: of the answer.
             body: of the answer.
         """
-        order = {"pattern": pattern, "status": status, "times": times, "body": body}
-        request = urllib.request.Request(
-            f"{self.endpoint}/control/faults",
-            data=json.dumps(order | {"headers": dict(headers or {})}).encode(),
-        )
+        order = {"pattern": pattern, "status": status, "times": times, "skip": skip, "body": body}
+        self._control("POST", json.dumps(order | {"headers": dict(headers or {})}).encode())
+
+    def forget_answers(self) -> None:
+        """Take back what was ordered."""
+        self._control("DELETE")
+
+    def _control(self, method: str, data: bytes | None = None) -> None:
+        url = f"{self.endpoint}/control/faults"
+        request = urllib.request.Request(url, data=data, method=method)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=20):
             pass

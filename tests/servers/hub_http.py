@@ -19,6 +19,7 @@ import secrets
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,6 +65,9 @@ class Hub(ThreadingHTTPServer):
         with self.lock:
             for fault in self.faults:
                 if fault["times"] > 0 and re.search(fault["pattern"], line):
+                    if fault["skip"] > 0:
+                        fault["skip"] -= 1
+                        return None
                     fault["times"] -= 1
                     return fault
         return None
@@ -105,8 +109,13 @@ class Request(BaseHTTPRequestHandler):
         self.storage = f"http://localhost:{host.rpartition(':')[2]}"
         is_storage = host.startswith("localhost:")
         try:
-            fault = self.server.fault(f"{self.command} {self.path}")
+            is_control = address.path.startswith("/control/")
+            fault = None if is_control else self.server.fault(f"{self.command} {self.path}")
             self.is_lost = fault is not None and fault["status"] == 0
+            if fault and fault["status"] < 0:
+                time.sleep(-fault["status"])
+                self.close_connection = True
+                return
             if fault and fault["status"]:
                 self.drain()
                 self.send(fault["status"], fault["body"].encode(), fault["headers"])
@@ -553,6 +562,12 @@ class Request(BaseHTTPRequestHandler):
     def order_fault(self) -> None:
         with self.server.lock:
             self.server.faults.append(self.json())
+        self.send_json({})
+
+    @route("DELETE", "/control/faults")
+    def forget_faults(self) -> None:
+        with self.server.lock:
+            self.server.faults.clear()
         self.send_json({})
 
 

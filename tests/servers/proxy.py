@@ -200,6 +200,8 @@ class Proxy:
         """Pass on what one connection says, until either side ends it."""
         with client, suppress(OSError), socket.create_connection(self._server) as server:
             pair = {client, server}
+            for one in pair:  # heads and bodies go apart, which else would wait for each other
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 self._sockets |= pair
             waiting: SimpleQueue[Request] = SimpleQueue()

@@ -1,0 +1,165 @@
+"""The card of a repository on the Hub: what it lists, and what of the user's stays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+
+from minari_pipe.remotes.hub_card import BEGIN, END, described, listed, new_card, with_datasets
+
+METADATA = {
+    "total_episodes": 25,
+    "total_steps": 6729,
+    "env_spec": json.dumps({"id": "AdroitHandDoor-v1"}),
+    "ref_min_score": -45.73,
+    "ref_max_score": 3016.551,
+    "description": "25 human demonstrations,\nreplayed.",
+    "algorithm_name": "human",
+    "author": ["Ada Lovelace", "Charles Babbage"],
+}
+
+
+def described_as(dataset_id: str = "door/human-v0", size: int = 7_123_456, **changes: Any) -> Any:
+    return described(dataset_id, METADATA | changes, size, "https://huggingface.co/x")
+
+
+def card_of(*datasets: Any, card: str | None = None, description: object = None) -> str:
+    together = {key: lines for dataset in datasets for key, lines in dataset.items()}
+    return with_datasets(card or new_card("door"), "hf://org", together, description)
+
+
+def rows(card: str) -> list[str]:
+    return [line for line in card.splitlines() if line.startswith("| [")]
+
+
+def test_a_new_card_lists_a_dataset_with_its_facts() -> None:
+    card = card_of(described_as(), description="Opening a door.")
+    assert rows(card) == [
+        "| [`door/human-v0`](https://huggingface.co/x) | AdroitHandDoor-v1 | 25 | 6,729 | 7.1 MB "
+        "| \N{MINUS SIGN}45.73 to 3,016.55 |"
+    ]
+    assert (
+        "- **`door/human-v0`**: 25 human demonstrations, replayed. "
+        "*(algorithm: human, by Ada Lovelace, Charles Babbage)*"
+    ) in card.splitlines()
+    assert "\nOpening a door.\n" in card
+    assert 'minari.load_dataset("door/human-v0", download=True)' in card
+    assert 'os.environ["MINARI_REMOTE"] = "hf://org"' in card
+
+
+def test_the_settings_of_a_new_card_are_those_that_the_hub_knows() -> None:
+    _, settings, text = card_of(described_as()).split("---\n", 2)
+    assert yaml.safe_load(settings) == {
+        "pretty_name": "door",
+        "task_categories": ["reinforcement-learning"],
+        "tags": ["minari", "gymnasium", "offline-reinforcement-learning"],
+        "viewer": False,
+    }
+    assert text.startswith("\n# door\n")
+    for name in ("yes", "123", "1e5"):
+        settings = new_card(name).split("---\n")[1]
+        assert yaml.safe_load(settings)["pretty_name"] == name
+
+
+def test_the_card_renders_as_one_table_with_a_row_for_each_dataset() -> None:
+    hostile = described_as(
+        "door/odd-v1",
+        description="a | b <!-- `c` </table> & more",
+        env_spec=json.dumps({"id": "a|b-v0"}),
+    )
+    card = card_of(described_as(), hostile, described_as("door/none-v0", description=None))
+    page = MarkdownIt("commonmark").enable("table").render(card.split("---\n", 2)[2])
+    assert page.count("<table>") == page.count("</table>") == 1
+    assert page.count("<tr>") == 4
+    assert page.count("<td") + page.count("<th ") == 4 * 6
+    assert "a | b &lt;!-- <code>c</code> &lt;/table&gt; &amp; more" in page
+    assert "none-v0</code></strong>: no description." in page
+    assert page.count("<pre>") == 2
+
+
+def test_versions_are_in_the_order_of_their_numbers_and_the_example_is_the_latest() -> None:
+    ids = ["door/human-v10", "door/human-v9", "other/x-v0", "door/human-v2"]
+    card = card_of(*map(described_as, ids))
+    assert [line.split("`")[1] for line in rows(card)] == [
+        "door/human-v2",
+        "door/human-v9",
+        "door/human-v10",
+        "other/x-v0",
+    ]
+    assert 'minari.load_dataset("door/human-v10", download=True)' in card
+
+
+def test_what_is_listed_is_taken_over_as_it_is() -> None:
+    first = card_of(described_as("door/human-v0"))
+    mended = first.replace("7.1 MB", "**7.1 MB**")
+    second = card_of(listed(mended), described_as("door/human-v1"), card=mended)
+    assert "**7.1 MB**" in second
+    assert list(listed(second)) == ["door/human-v0", "door/human-v1"]
+    assert card_of(listed(second), card=second) == second
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "# My door\n\nWritten by hand.\n",
+        "---\nlicense: mit   # checked\ntags: [a]\n---\nText without a line end",
+        "",
+        "Text with a rule\n\n---\n\nand more\n\n",
+        f"Text with an end {END} without a beginning\n",
+        f"{BEGIN}\nText with a beginning without an end\n",
+    ],
+    ids=["text", "settings", "empty", "rule", "end", "beginning"],
+)
+def test_a_card_of_the_user_keeps_all_it_has(own: str) -> None:
+    card = with_datasets(own, "hf://org", described_as())
+    assert card.startswith(own)
+    assert card.count(BEGIN) == own.count(BEGIN) + 1
+    assert card.endswith(f"{END}\n")
+    longer = f"{card}\nAnd what comes after.\n"
+    again = with_datasets(longer, "hf://org", listed(longer) | described_as("door/human-v1"))
+    assert again.startswith(own) and again.endswith(f"{END}\n\nAnd what comes after.\n")
+    assert list(listed(again)) == ["door/human-v0", "door/human-v1"]
+
+
+def test_line_ends_stay_as_they_are() -> None:
+    card = card_of(described_as()).replace("\n", "\r\n")
+    again = card_of(listed(card), described_as("door/human-v1"), card=card)
+    assert again.count("\n") == again.count("\r\n")
+    assert len(rows(again)) == 2
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"total_steps": "many", "total_episodes": True, "env_spec": "[", "author": 3},
+        {"env_spec": '"text"', "ref_min_score": 1.0, "ref_max_score": None},
+        {"env_spec": "[" * 100_000, "description": ["a", "b"], "ref_min_score": "x"},
+        {"env_spec": '{"id": 1}', "ref_min_score": float("nan"), "ref_max_score": 1},
+        {"total_steps": 10**400, "ref_min_score": 0, "ref_max_score": float("inf")},
+    ],
+    ids=["nothing", "types", "no object", "nested", "no id", "too great"],
+)
+def test_metadata_that_are_not_what_they_should_be_say_nothing(metadata: dict[str, Any]) -> None:
+    card = card_of(described("door/human-v0", metadata, 999, "https://huggingface.co/x"))
+    assert rows(card) == ["| [`door/human-v0`](https://huggingface.co/x) |  |  |  | 999 B |  |"]
+
+
+def test_a_long_description_is_cut_between_words() -> None:
+    card = card_of(described_as(description="word " * 1000))
+    (line,) = [line for line in card.splitlines() if line.startswith("- **`door/human-v0`**")]
+    assert len(line) < 1200 and "word word … *(algorithm" in line
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0.1, "100 kB"), (float("nan"), ""), (10**400, ""), ("1", ""), (12, "12 MB")]
+)
+def test_where_the_files_were_not_counted_the_size_is_what_metadata_say(
+    size: object, text: str
+) -> None:
+    card = card_of(described("door/human-v0", {"dataset_size": size}, None, "https://x"))
+    assert rows(card) == [f"| [`door/human-v0`](https://x) |  |  |  | {text} |  |"]
