@@ -31,7 +31,7 @@ from minari_pipe.remotes import Remote, default_address, open_remote, split_sche
 from minari_pipe.storage.base import MinariStorage
 from minari_pipe.transfer import remote_listing
 from minari_pipe.transfer.addresses import split_address
-from minari_pipe.transfer.download import download, fetch_namespace
+from minari_pipe.transfer.download import download, fetch_namespace, remove_leftovers
 from minari_pipe.transfer.upload import Published, upload
 from minari_pipe.transfer.version_choice import chosen_version
 
@@ -457,6 +457,7 @@ def _is_here(dataset_id: str) -> bool:
 def _skipped(dataset_id: str) -> bool:
     if not data_path_of(dataset_id).exists():
         return False
+    remove_leftovers()  # of a download that was killed when it had just ended
     warnings.warn(
         f"Skipping Download. Dataset {dataset_id} found locally at {get_dataset_path(dataset_id)}, "
         "Use force_download=True to download the dataset again.",

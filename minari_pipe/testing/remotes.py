@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import warnings
 from dataclasses import replace
@@ -288,6 +289,20 @@ class RemoteContract:
             warnings.simplefilter("error")
             download_dataset(f"{address}/{ID}", force_download=True)
         assert tree(data_path_of(ID)) == mine
+
+    def test_what_a_killed_download_has_left_goes_with_the_next(
+        self, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step_index_dataset(ID)
+        publish_dataset(ID, address)
+        root = another_root(monkeypatch, tmp_path / "other")
+        for name in ("installed", "begun", "abandoned"):
+            (root / f".download-{name}").mkdir()
+        (root / ".download-begun" / "dataset").mkdir()
+        (root / ".download-abandoned" / "dataset").mkdir()
+        os.utime(root / ".download-abandoned", (0, 0))
+        download_dataset(f"{address}/{ID}")
+        assert {path.name for path in root.iterdir()} == {".download-begun", "example"}
 
     def test_downloads_at_the_same_time_all_end_with_the_dataset(
         self, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,9 +15,10 @@ import json
 import os
 import shutil
 import threading
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_be
 from minari_pipe.errors import CorruptDatasetError, RemoteError
 from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.installation import install
-from minari_pipe.locks import common_folder
+from minari_pipe.locks import common_folder, exclusive
 from minari_pipe.namespace import write_namespace
 from minari_pipe.remotes.base import (
     METADATA,
@@ -49,6 +50,9 @@ from minari_pipe.transfer.published import (
     unnamed,
 )
 from minari_pipe.transfer.remote_listing import published_metadata
+
+
+_KEPT = 7 * 86_400  # seconds that a download which was cut off waits for the next run
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
         CorruptDatasetError: the remote's files contradict each other, or have hostile names.
         ConfigError: the local root is read-only.
     """
+    remove_leftovers()
     if _is_there(dataset_id) and not replace:
         return False
     key = hashlib.sha256(f"{remote.address}\n{dataset_id}".encode()).hexdigest()[:32]
@@ -101,6 +106,17 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
             _install(stage / "dataset", dataset_id)
         shutil.rmtree(stage, ignore_errors=True)
     return is_wanted
+
+
+def remove_leftovers() -> None:
+    """Remove what downloads that were killed have left, unless they may go on with it."""
+    for folder in get_dataset_path().glob(".download-*"):
+        with suppress(OSError):
+            is_of_use = (folder / "dataset").exists()
+            if is_of_use and time.time() - folder.stat().st_mtime < _KEPT:
+                continue
+            with exclusive(folder, wait=False):
+                shutil.rmtree(folder)
 
 
 def _is_there(dataset_id: str) -> bool:
