@@ -51,7 +51,6 @@ from minari_pipe.transfer.published import (
 )
 from minari_pipe.transfer.remote_listing import published_metadata
 
-
 _KEPT = 7 * 86_400  # seconds that a download which was cut off waits for the next run
 
 
