@@ -24,7 +24,8 @@ from minari_pipe.errors import ConfigError, TrustError
 MODULES_VARIABLE = "MINARI_PIPE_TRUSTED_MODULES"
 SHA256_VARIABLE = "MINARI_PIPE_TRUSTED_SHA256"
 ADDRESSES_VARIABLE = "MINARI_PIPE_TRUSTED_ADDRESSES"
-"""Clusters and storages to which a stage may send what it runs and makes."""
+"""Clusters, storages and remotes to which a run may send what it runs and makes."""
+ADDRESSES_FILE = "trusted_addresses"
 
 
 def user_config_dir() -> Path:
@@ -59,6 +60,43 @@ def is_trusted_sha256(sha256: str) -> bool:
     return sha256.lower() in {s.lower() for s in _names(SHA256_VARIABLE, "trusted_sha256")}
 
 
+def is_trusted_address(address: str) -> bool:
+    """Whether the user trusts an address, or one that it lies below.
+
+    Args:
+        address: as the user would write it; a path counts from the root of the file system.
+
+    Example:
+        >>> os.environ["MINARI_PIPE_TRUSTED_ADDRESSES"] = "s3://bucket"
+        >>> [is_trusted_address(f"s3://{place}") for place in ("bucket/folder", "buckets")]
+        [True, False]
+        >>> del os.environ["MINARI_PIPE_TRUSTED_ADDRESSES"]
+    """
+    known = _names(ADDRESSES_VARIABLE, ADDRESSES_FILE)
+    return address in known or any(_lies_below(address, place) for place in known)
+
+
+def _lies_below(address: str, place: str) -> bool:
+    """Whether an address is one in ``place``, at a boundary of the path."""
+    (scheme, path), (place_scheme, place_path) = _divided(address), _divided(place)
+    if scheme != place_scheme:
+        return False
+    if scheme == "file":
+        inner, outer = Path(path).expanduser(), Path(place_path).expanduser()
+        # A relative one would be another in every folder; HOST:PORT looks like one, too.
+        is_absolute = inner.is_absolute() and outer.is_absolute()
+        return is_absolute and inner.resolve().is_relative_to(outer.resolve())
+    parts, outer_parts = path.rstrip("/").split("/"), place_path.rstrip("/").split("/")
+    if any(part in ("", ".", "..") for part in (*parts, *outer_parts)):
+        return False
+    return parts[: len(outer_parts)] == outer_parts
+
+
+def _divided(address: str) -> tuple[str, str]:
+    scheme, separator, rest = address.partition("://")
+    return (scheme.lower(), rest) if separator else ("file", address)
+
+
 def check_address(where: str, address: str) -> None:
     """Refuse to send anything to a place that only a file names.
 
@@ -69,7 +107,7 @@ def check_address(where: str, address: str) -> None:
     Raises:
         TrustError: the user does not trust it.
     """
-    if address not in _names(ADDRESSES_VARIABLE, "trusted_addresses"):
+    if not is_trusted_address(address):
         raise TrustError(
             f"{where} is {address!r} because a file says so, and the stage would send its work "
             f"there; give it on the command line ({where}={address}), or set "

@@ -9,6 +9,7 @@ import pytest
 from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.trust import (
+    is_trusted_address,
     is_trusted_module,
     is_trusted_sha256,
     resolve,
@@ -125,3 +126,42 @@ def test_a_checkpoint_is_trusted_by_its_sha256(monkeypatch):
     assert not is_trusted_sha256("ab" * 32)
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", "AB" * 32)
     assert is_trusted_sha256("ab" * 32) and not is_trusted_sha256("ac" * 32)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "address", "expected"),
+    [
+        ("s3://bucket", "s3://bucket", True),
+        ("s3://bucket", "s3://bucket/", True),
+        ("s3://bucket/", "s3://bucket/folder", True),
+        ("S3://bucket", "s3://bucket/folder", True),
+        ("s3://bucket/folder", "s3://bucket/folder/more", True),
+        ("s3://bucket", "s3://bucket-of-mallory", False),
+        ("s3://bucket/folder", "s3://bucket", False),
+        ("s3://bucket/folder", "s3://bucket/folder/../other", False),
+        ("s3://bucket/folder", "s3://bucket/folder//more", False),
+        ("s3://", "s3://bucket", False),
+        ("s3://bucket", "gs://bucket", False),
+        ("/data/shared", "file:///data/shared/ours", True),
+        ("file:///data/shared/", "/data/shared/ours", True),
+        ("/data/shared", "/data/shared-by-mallory", False),
+        ("/data/shared", "/data/shared/../other", False),
+        ("/", "shared", False),
+        (".", "shared", False),
+        ("/", "10.0.0.1:6379", False),
+        ("10.0.0.1:6379", "10.0.0.1:6379", True),
+        ("10.0.0.1", "10.0.0.1:6379", False),
+        ("", "", False),
+    ],
+)
+def test_an_address_is_trusted_with_all_that_lies_below(trusted, address, expected, monkeypatch):
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", trusted)
+    assert is_trusted_address(address) == expected
+
+
+def test_a_link_below_a_trusted_folder_is_not_trusted_to_lead_out(tmp_path, monkeypatch):
+    (tmp_path / "trusted").mkdir()
+    (tmp_path / "trusted" / "link").symlink_to(tmp_path / "other")
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(tmp_path / "trusted"))
+    assert is_trusted_address(str(tmp_path / "trusted" / "folder"))
+    assert not is_trusted_address(str(tmp_path / "trusted" / "link"))
