@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from minari_pipe.dataset_id import (
@@ -135,8 +136,9 @@ def publish_dataset(
     *,
     token: str | None = None,
     dry_run: bool = False,
+    folder: Path | None = None,
 ) -> Published:
-    """Publish a dataset of the local root, and say what came of it.
+    """Publish a dataset, and say what came of it.
 
     Args:
         dataset_id: id of the dataset.
@@ -144,6 +146,7 @@ def publish_dataset(
             or the default.
         token: what the remote knows its writers by; None takes what the provider's tools would.
         dry_run: look at both sides and send nothing.
+        folder: that holds the dataset's ``data/``, if it is not in the local root.
 
     Raises:
         InvalidDatasetIdError: the id is malformed, or has no version.
@@ -164,7 +167,7 @@ def publish_dataset(
         'present'
         >>> delete_dataset("example/steps-v0")
     """
-    return upload(dataset_id, opened(remote_path, token), dry_run=dry_run)
+    return upload(dataset_id, opened(remote_path, token), folder=folder, dry_run=dry_run)
 
 
 def upload_dataset(dataset_id: str, token: str | None = None) -> None:

@@ -40,6 +40,7 @@ LONGEST = (
     "test_stranger",
     "test_command",
     "test_release",
+    "test_targets",
     "test_fuzz",
 )
 """The files that take half a minute or more, as the table of time shows."""

@@ -362,7 +362,7 @@ def test_a_folder_that_a_config_gives_hydra_is_not_made(workspace, monkeypatch):
     config = workspace / "conf" / "dataset" / "tiny.yaml"
     config.write_text(config.read_text() + "hydra: {run: {dir: elsewhere}}\n")
     ran = []  # in place of DVC and the stages, of which none knows Hydra
-    monkeypatch.setattr(driver, "run_pipeline", lambda name, *_: ran.append(name))
+    monkeypatch.setattr(driver, "run_pipeline", lambda name, *_, **__: ran.append(name))
     assert run([BASE]) == 0
     assert ran == ["tiny"]
     assert not (workspace / "elsewhere").exists()

@@ -11,10 +11,14 @@ import minari
 import numpy as np
 import pytest
 
+import minari_pipe
 from minari_pipe.checks import Options, Subject, run
 from minari_pipe.policies.demonstration_formats import plain_pickle
+from minari_pipe.testing.remotes import another_root, tree
 from tests.conftest import CHECKOUT, home_variables
 from tests.demonstration_files import write_d4rl
+from tests.servers.running import entered
+from tests.servers.s3 import s3_server
 from tests.workspaces import make_workspace, run_ok, stages_that_ran
 
 EXPECTED_STAGES = ["collect", "create", "ref_scores", "validate", "publish"]
@@ -84,9 +88,22 @@ def test_the_environments_are_recovered_with_their_horizons(dataset):
     assert dataset.recover_environment(eval_env=True).spec.max_episode_steps == 200
 
 
-def test_minari_pipe_loads_the_same(door, dataset, monkeypatch):
-    import minari_pipe
+def test_it_is_published_and_fetched_byte_for_byte(door, tmp_path, monkeypatch):
+    workspace, variables = door
+    with s3_server(tmp_path / "s3", "bucket") as s3:
+        target = "publish.targets=[s3://bucket/datasets]"
+        out = run_ok(workspace, "+dataset=door_human", "--draft", target, **variables, **s3)
+        assert stages_that_ran(out) == []
+        assert "door_human: uploaded to s3://bucket/datasets\n" in out
+        with entered(s3):
+            root = another_root(monkeypatch, tmp_path / "root")
+            monkeypatch.setenv("MINARI_REMOTE", "s3://bucket/datasets")
+            assert list(minari_pipe.list_remote_datasets()) == ["door/human-v0"]
+            minari_pipe.download_dataset("door/human-v0")
+    assert tree(root / "door/human-v0") == tree(workspace / "datasets/door/human-v0")
 
+
+def test_minari_pipe_loads_the_same(door, dataset, monkeypatch):
     own = minari_pipe.load_dataset("door/human-v0")
     for theirs, ours in zip(dataset, own, strict=True):
         np.testing.assert_array_equal(theirs.observations, ours.observations, strict=True)

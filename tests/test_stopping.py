@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from minari_pipe.errors import Stopped
-from minari_pipe.pipeline.stopping import INTERRUPTED, run_stoppable
+from minari_pipe.pipeline.stopping import INTERRUPTED, run_abandonable, run_stoppable
 
 START = """
 import os, signal, sys, threading, time, weakref
@@ -147,6 +147,16 @@ sys.exit(stoppable(lambda: run_stoppable(work, repair=lock.acquire)))
 """,
         (130, "", LINE),
     ),
+    "while a transfer works, which nothing interrupts": (
+        """
+from minari_pipe.pipeline.stopping import run_abandonable
+def work():
+    tell(signal.SIGINT)
+    threading.Event().wait()
+sys.exit(stoppable(lambda: run_abandonable(work)))
+""",
+        (130, "", LINE),
+    ),
     "children of DVC that have a handler": (
         """
 import subprocess
@@ -189,6 +199,8 @@ def test_what_work_raises_is_raised():
 
     with pytest.raises(ZeroDivisionError, match="in DVC"):
         run_stoppable(work, repair=lambda: None)
+    with pytest.raises(ZeroDivisionError, match="in DVC"):
+        run_abandonable(work)
 
 
 def test_work_runs_in_a_thread_of_a_launcher_too():

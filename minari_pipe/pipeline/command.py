@@ -27,6 +27,7 @@ def run(argv: list[str]) -> int:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--trust-module", action="append", default=[])
     parser.add_argument("--trust", action="append", default=[])
+    parser.add_argument("--draft", action="store_true")
     parser.add_argument("--debug", action="store_true")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--version", action="store_true")
@@ -51,7 +52,7 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
     codes = [0]
 
     def job(name: str, config: dict[str, Any], overrides: list[str]) -> None:
-        codes.append(_in_one_line(lambda: _job(name, config, overrides, debug), debug=debug))
+        codes.append(_in_one_line(lambda: _job(name, config, overrides, flags, debug), debug=debug))
         if codes[-1] and os.getpid() != here:
             raise ToldError("a job failed")  # a launcher's process, whose list is not this one
 
@@ -82,12 +83,18 @@ def _told(exc: Exception) -> str:
     return f"{' '.join(f'{type(exc).__name__}: {exc}'.split())}; --debug shows where"
 
 
-def _job(name: str, config: dict[str, Any], overrides: list[str], debug: bool) -> int:
+def _job(
+    name: str,
+    config: dict[str, Any],
+    overrides: list[str],
+    flags: argparse.Namespace,
+    debug: bool,
+) -> int:
     # Imports DVC's neighbours only once there is something to run: --help and --cfg stay fast.
     from minari_pipe.pipeline.driver import run_pipeline
 
     os.environ["HYDRA_FULL_ERROR"] = "1" if debug else "0"
-    run_pipeline(name, config, overrides)
+    run_pipeline(name, config, overrides, draft=flags.draft)
     return 0
 
 

@@ -96,7 +96,8 @@ minari_pipe makes, checks, versions and publishes offline RL datasets.
   python -m minari_pipe +dataset=NAME [key=value ...]
 
 Composes conf/dataset/NAME.yaml, writes pipelines/NAME/{{params,dvc}}.yaml, lets DVC run what
-changed, publishes into datasets/ and installs into the Minari root.
+changed, publishes into datasets/, installs into the Minari root and uploads a released version
+to publish.targets.
 
 datasets: {datasets}
 
@@ -104,6 +105,7 @@ datasets: {datasets}
   engine=processes     run blocks in several processes (engine.n_workers=N); engine=ray: on Ray
   -m +dataset=a,b      several datasets, one after another; '+dataset=glob(*)' for all
   --cfg job            print what this command line composes, run nothing
+  --draft              upload to publish.targets though the version is not released
   --trust-module NAME  trust a policy or environment module of your own
   --trust SHA256       trust a checkpoint to be unpickled in full
   --debug              show tracebacks

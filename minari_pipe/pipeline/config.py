@@ -121,6 +121,10 @@ class Validate:
 
 @dataclass
 class Publish:
+    targets: list[str] = field(default_factory=list)
+    """Where a run uploads the dataset to: hf://ORG, s3://BUCKET/FOLDER, gs://BUCKET, file://FOLDER
+    or a path, relative ones from the workspace; a released version, or with ``--draft`` any. Heeded
+    where the command line names them or the user trusts them; no stage depends on them."""
     replace: bool = False
     """Install over a dataset in the Minari root that is not a draft of this pipeline; heeded only
     on the command line, since a config may come from a stranger."""

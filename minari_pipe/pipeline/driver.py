@@ -30,6 +30,7 @@ from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.stage import RAN_VARIABLE, SAFE_PATH, stage_lock, told_overrides
 from minari_pipe.pipeline.stopping import run_stoppable
+from minari_pipe.pipeline.targets import upload_to_targets
 from minari_pipe.pipeline.uses import divided, family_of
 from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
@@ -44,16 +45,23 @@ from minari_pipe.trust import ADDRESSES_VARIABLE
 
 
 def run_pipeline(
-    name: str, config: dict[str, Any], overrides: list[str], *, is_parent: bool = False
+    name: str,
+    config: dict[str, Any],
+    overrides: list[str],
+    *,
+    is_parent: bool = False,
+    draft: bool = False,
 ) -> None:
-    """Reproduce pipeline ``name`` from ``config`` and install what it published.
+    """Reproduce pipeline ``name`` from ``config``, install and upload what it published.
 
     Args:
         name: of the pipeline.
         config: as composed.
         overrides: that it was composed with.
         is_parent: of a mixture that is made: it waits for another run, instead of refusing to
-            begin, and its overrides are those of a file, in which nobody allows anything.
+            begin, it is not uploaded, and its overrides are those of a file, in which nobody
+            allows anything.
+        draft: upload it to its targets though it is not released.
 
     Raises:
         MinariPipeError: one line that says what is wrong and what to do.
@@ -99,6 +107,8 @@ def run_pipeline(
         print(f"{name}: {done} -> datasets/{dataset_id}", flush=True)
         note = install(name, dataset_id, root, replace=replace)
         print(f"{name}: {note}", flush=True)
+        if not is_parent:
+            upload_to_targets(name, params, root, overrides, draft=draft)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline import closure
 from minari_pipe.pipeline.engines import find_engine
+from minari_pipe.pipeline.targets import check_targets
 from minari_pipe.pipeline.uses import (
     CHOOSING,
     KINDS,
@@ -436,6 +437,7 @@ def _check_values(params: dict[str, Any]) -> None:
     if rules == (None, None, None) and not limited:
         raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
     _check_engine(params["engine"])
+    check_targets(params["publish"]["targets"])
     if scores["max_stderr"] is not None and not scores["max_stderr"] > 0:
         raise ConfigError(f"ref_scores.max_stderr is {scores['max_stderr']}; expected above 0")
     declared = {key: scores[key] for key in ("ref_min_score", "ref_max_score")}

@@ -124,6 +124,40 @@ def run_stoppable(work: Callable[[], None], *, repair: Callable[[], None]) -> No
         raise failure[0]
 
 
+def run_abandonable(work: Callable[[], None]) -> None:
+    """Run ``work``, which may end at any moment as a kill would end it, so that a signal ends it.
+
+    A transfer sits in calls that no exception reaches. Its thread is left behind when a signal
+    raises :class:`Stopped` here, and dies with the process, which is about to exit.
+
+    Args:
+        work: what to do; runs in a thread of its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        work()  # in a thread of a Hydra launcher, signals are answered elsewhere
+        return
+    failure: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as exc:  # handed to the main thread, whatever it is
+            failure.append(exc)
+
+    thread = threading.Thread(target=guarded, name="transfer", daemon=True)
+    thread.start()
+    try:
+        # With pauses: the system may hand a signal to another thread, which does not wake this one.
+        while thread.is_alive():
+            thread.join(0.1)
+    except Stopped:
+        if sys.stderr is not None and sys.stderr.isatty():
+            say("")  # its bar stays in the line
+        raise
+    if failure:
+        raise failure[0]
+
+
 def _handle(handler: Callable[[int, Any], None] | signal.Handlers) -> dict[signal.Signals, Any]:
     """Install ``handler`` where the signals are not ignored; the handlers before."""
     if threading.current_thread() is not threading.main_thread():

@@ -9,12 +9,19 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.remotes.base import Remote
 
-__all__ = ["DEFAULT_REMOTE", "REMOTE_VARIABLE", "Remote", "default_address", "open_remote"]
+__all__ = [
+    "DEFAULT_REMOTE",
+    "REMOTE_VARIABLE",
+    "Remote",
+    "check_remote_address",
+    "default_address",
+    "open_remote",
+]
 
 DEFAULT_REMOTE = "hf://farama-minari"
 REMOTE_VARIABLE = "MINARI_REMOTE"
@@ -60,24 +67,45 @@ def open_remote(address: str | None = None, token: str | None = None) -> Remote:
         'file:///tmp'
     """
     address = (address or default_address()).strip()
-    scheme, place = split_scheme(address)
+    check_remote_address(address)
+    scheme, _ = split_scheme(address)
     if scheme not in _REMOTES:
-        found = {entry.name: entry for entry in entry_points(group=_ENTRY_POINTS)}
-        if scheme not in found:
-            known = [*_REMOTES, *found]
-            hint = did_you_mean(scheme, known, prefix="")
-            raise ConfigError(
-                f"{address!r} is no remote: expected a path, or an address that begins with "
-                f"{', '.join(f'{name}://' for name in known)}.{hint}"
-            )
-        return found[scheme].load()(address, token or None)
-    if "@" in place and scheme != "file":
+        return _of_others()[scheme].load()(address, token or None)
+    module, name = _REMOTES[scheme].split(":")
+    return getattr(importlib.import_module(module), name)(address, token or None)
+
+
+def check_remote_address(address: str) -> None:
+    """Refuse what is no address of a remote, without a look at the place or its package.
+
+    Raises:
+        ConfigError: it is no address of a remote, or holds a password.
+
+    Example:
+        >>> check_remote_address("s4://bucket")
+        Traceback (most recent call last):
+        ...
+        minari_pipe.errors.ConfigError: 's4://bucket' is no remote: expected a path, or an ...
+    """
+    scheme, place = split_scheme(address.strip())
+    others = {} if scheme in _REMOTES else _of_others()
+    if "@" in place and scheme != "file" and scheme not in others:
         raise ConfigError(
             f"the address {scheme}://...@{place.rpartition('@')[2]} carries a user name or a "
             "password; leave them out, they come from the provider's own configuration"
         )
-    module, name = _REMOTES[scheme].split(":")
-    return getattr(importlib.import_module(module), name)(address, token or None)
+    if scheme not in _REMOTES and scheme not in others:
+        known = [*_REMOTES, *others]
+        hint = did_you_mean(scheme, known, prefix="")
+        raise ConfigError(
+            f"{address!r} is no remote: expected a path, or an address that begins with "
+            f"{', '.join(f'{name}://' for name in known)}.{hint}"
+        )
+
+
+def _of_others() -> dict[str, EntryPoint]:
+    """The remotes of other packages, by their schemes."""
+    return {entry.name: entry for entry in entry_points(group=_ENTRY_POINTS)}
 
 
 def split_scheme(address: str) -> tuple[str, str]:
