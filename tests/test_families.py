@@ -167,6 +167,30 @@ def test_dvc_finds_nothing_to_do_and_git_everything_committed(made, transcripts)
     assert made.git("status", "--porcelain") == ""
 
 
+def test_a_fresh_clone_pulls_a_mixture_its_parents_and_their_family(workspace, tmp_path):
+    workspace.dvc("remote", "add", "--default", "store", str(tmp_path / "remote"))
+    workspace.dvc("push", "--quiet")
+    workspace.commit("remote")
+    clone = workspace.clone(tmp_path / "clone")
+    transcript = run(clone, "+dataset=mixed", "--pull")
+    assert "ran " not in transcript
+    assert "pole: pulled 3 outputs from the DVC remote 'store'\n" in transcript
+    made, pulled = (w.root / "datasets" / "pole" / "mixed-v0" for w in (workspace, clone))
+    assert hashes(pulled) == hashes(made)
+    assert clone.git("status", "--porcelain") == ""
+
+
+def test_of_a_mixture_and_a_family_only_what_was_asked_for_is_uploaded(workspace, tmp_path):
+    for name in ("medium", "random", "mixed"):
+        config = f"conf/dataset/{name}.yaml"
+        workspace.replace(config, "author:", f"publish: {{targets: [{tmp_path}/out]}}\nauthor:")
+    trusted = {"MINARI_PIPE_TRUSTED_ADDRESSES": str(tmp_path)}
+    command = (sys.executable, "-m", "minari_pipe", "+dataset=mixed", "--draft")
+    transcript = workspace.run(*command, **trusted)
+    assert f"mixed: uploaded to {tmp_path}/out\n" in transcript
+    assert [p.parts[-3] for p in (tmp_path / "out").rglob("metadata.json")] == ["mixed-v0"]
+
+
 def test_medium_is_the_checkpoint_nearest_to_a_third(made, transcripts):
     scores = made.json("pipelines/pole/ref_scores.json")
     low, high = scores["ref_min_score"], scores["ref_max_score"]

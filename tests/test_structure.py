@@ -24,6 +24,7 @@ DEFERRED = {
     "aiobotocore": "optional, with s3fs",
     "botocore": "optional, with s3fs",
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
+    "dvc_objects": "comes with DVC",
     "gcsfs": "optional, and 0.7 s",
     "gymnasium_robotics": "optional, and it starts simulators",
     "hydra": "a private name that only multirun needs",

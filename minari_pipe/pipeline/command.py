@@ -28,6 +28,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--trust-module", action="append", default=[])
     parser.add_argument("--trust", action="append", default=[])
     parser.add_argument("--draft", action="store_true")
+    parser.add_argument("--pull", action="store_true")
     parser.add_argument("--debug", action="store_true")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--version", action="store_true")
@@ -92,9 +93,11 @@ def _job(
 ) -> int:
     # Imports DVC's neighbours only once there is something to run: --help and --cfg stay fast.
     from minari_pipe.pipeline.driver import run_pipeline
+    from minari_pipe.pipeline.pulling import Pull
 
     os.environ["HYDRA_FULL_ERROR"] = "1" if debug else "0"
-    run_pipeline(name, config, overrides, draft=flags.draft)
+    pull = Pull() if flags.pull else None
+    run_pipeline(name, config, overrides, draft=flags.draft, pull=pull)
     return 0
 
 

@@ -106,6 +106,7 @@ datasets: {datasets}
   -m +dataset=a,b      several datasets, one after another; '+dataset=glob(*)' for all
   --cfg job            print what this command line composes, run nothing
   --draft              upload to publish.targets though the version is not released
+  --pull               first take from the DVC remote what others have pushed there
   --trust-module NAME  trust a policy or environment module of your own
   --trust SHA256       trust a checkpoint to be unpickled in full
   --debug              show tracebacks

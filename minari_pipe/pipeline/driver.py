@@ -28,6 +28,7 @@ from minari_pipe.pipeline.leftovers import mend, remove_broken_run_caches
 from minari_pipe.pipeline.mixtures import completed, parents
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
+from minari_pipe.pipeline.pulling import Pull
 from minari_pipe.pipeline.stage import RAN_VARIABLE, SAFE_PATH, stage_lock, told_overrides
 from minari_pipe.pipeline.stopping import run_stoppable
 from minari_pipe.pipeline.targets import upload_to_targets
@@ -51,6 +52,7 @@ def run_pipeline(
     *,
     is_parent: bool = False,
     draft: bool = False,
+    pull: Pull | None = None,
 ) -> None:
     """Reproduce pipeline ``name`` from ``config``, install and upload what it published.
 
@@ -62,6 +64,7 @@ def run_pipeline(
             begin, it is not uploaded, and its overrides are those of a file, in which nobody
             allows anything.
         draft: upload it to its targets though it is not released.
+        pull: take from the DVC remote what is there.
 
     Raises:
         MinariPipeError: one line that says what is wrong and what to do.
@@ -92,13 +95,13 @@ def run_pipeline(
         for parent in parents(config, root):
             if extra := told_overrides(parent.overrides):
                 print(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
-            run_pipeline(parent.name, parent.config, parent.overrides, is_parent=True)
+            run_pipeline(parent.name, parent.config, parent.overrides, is_parent=True, pull=pull)
         tell_versions(name, recorded or {}, params, root)
         graph.sync(name, params, own, root)
         _trust_told_addresses(params["engine"], told)
         try:
-            with _up_to_date_family(params, shared, root):
-                ran = _reproduce(name, root)
+            with _up_to_date_family(params, shared, root, pull):
+                ran = _reproduce(name, root, pull)
         except MinariPipeError:
             if recorded is None:
                 _forget(name, root)
@@ -112,7 +115,9 @@ def run_pipeline(
 
 
 @contextmanager
-def _up_to_date_family(params: dict[str, Any], shared: list[str], root: Path) -> Iterator[None]:
+def _up_to_date_family(
+    params: dict[str, Any], shared: list[str], root: Path, pull: Pull | None
+) -> Iterator[None]:
     """Bring up to date what a dataset shares with its family, and hold it as it is.
 
     Several datasets may use it at once; one that changes it waits for them, and they for it.
@@ -128,7 +133,7 @@ def _up_to_date_family(params: dict[str, Any], shared: list[str], root: Path) ->
             is_new = graph.read_params(family, root) is None
             sync_family(params, shared, root)
             try:
-                ran = _reproduce(family, root)
+                ran = _reproduce(family, root, pull)
             except MinariPipeError:
                 if is_new:
                     _forget(family, root)
@@ -250,8 +255,14 @@ def tell_versions(name: str, recorded: dict[str, Any], params: dict[str, Any], r
         print(f"versions changed, so stages run again: {', '.join(changed)}", flush=True)
 
 
-def _reproduce(name: str, root: Path) -> list[str]:
-    """Let DVC run what changed; the names of the stages that really ran."""
+def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
+    """Let DVC run what changed; the names of the stages that really ran.
+
+    Args:
+        name: of the pipeline.
+        root: the workspace.
+        pull: what the command line wants from the DVC remote first.
+    """
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
@@ -269,9 +280,12 @@ def _reproduce(name: str, root: Path) -> list[str]:
     # A stage whose driver was killed a moment ago may still be about to write.
     with exclusive(stage_lock(name, root), wait_seconds=30, busy=_orphan(name)):
         mend(name, root)
+    if pull is not None:
+        pull.outputs(name, root)
 
     def work() -> None:
-        with Repo(str(root), _wait_for_lock=True) as repo:
+        opened = pull.repository(root) if pull else Repo(str(root), _wait_for_lock=True)
+        with opened as repo:
             remove_broken_run_caches(repo)
             repo.reproduce([f"pipelines/{name}/dvc.yaml"], single_item=True)
 
@@ -313,9 +327,10 @@ def _await_stage(name: str, root: Path) -> None:
 
 def _quiet_dvc() -> None:
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
-    log = logging.getLogger("dvc")
-    log.propagate = False
-    log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
+    for name in ("dvc", "dvc_data", "dvc_objects"):
+        log = logging.getLogger(name)
+        log.propagate = False
+        log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
 
 
 def _check_cache(root: Path) -> None:
