@@ -117,7 +117,8 @@ def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
 
     Returns:
         ``content_sha256``, ``total_episodes``, ``total_steps`` and ``files``: the path below
-        ``dataset_dir`` of every file under ``data/`` to its ``sha256`` and ``size`` in bytes.
+        ``dataset_dir`` of every file in ``data/`` and ``policies/`` to its ``sha256`` and ``size``
+        in bytes.
 
     Raises:
         DatasetNotFoundError: there is no data.
@@ -126,6 +127,7 @@ def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
     data = dataset_dir / "data"
     metadata = MinariStorage.read_raw_metadata(data)
     content = describe(dataset_dir, metadata)
-    if set(content["files"]) == {f"data/{METADATA_FILE_NAME}"}:
+    below = {name for name in content["files"] if name.startswith("data/")}
+    if below == {f"data/{METADATA_FILE_NAME}"}:
         raise DatasetNotFoundError(f"No data found in data path {data}")
     return {"content_sha256": content_sha256, **content}

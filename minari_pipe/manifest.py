@@ -1,10 +1,12 @@
 """What the files of a dataset are, told by its ``manifest.json``.
 
-The manifest lies beside ``data/``, where real Minari does not look::
+The manifest lies beside ``data/``, where real Minari does not look; so do the checkpoints in
+``policies/`` with which a pipeline made the data::
 
     {"total_episodes": ..., "total_steps": ...,
      "files": {"data/main_data.hdf5": {"sums": ..., "size": ...},
-               "data/metadata.json": {"sha256": ..., "size": ...}, ...}}
+               "data/metadata.json": {"sha256": ..., "size": ...}, ...,
+               "policies/policy.zip": {"sha256": ..., "size": ...}, ...}}
 
 It is written with the dataset and kept in step by every change that this library makes; another
 program's change makes it untrue. Files of more than 64 KiB have ``sums``, which are cheaper, see
@@ -19,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -26,6 +29,9 @@ from typing import Any
 from minari_pipe.checksums import content_differs, entry_of, entry_of_bytes, is_entry
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.files import MANIFEST, current, read_text, sha256_file, staged_manifest
+
+POLICIES = "policies"
+"""Folder beside ``data/`` for the checkpoints that a dataset was made with, plain files."""
 
 NAME_KEY = "manifest_sha256"
 """The first key of metadata that were published: the sha256 of the manifest, which names theirs."""
@@ -42,7 +48,7 @@ def describe(dataset: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
         dataset: the folder that holds ``data/``.
         metadata: its metadata, for the totals.
     """
-    names = sorted(f"data/{name}" for name in files_below(dataset / "data"))
+    names = sorted(files_of(dataset))
     return {
         **{key: metadata[key] for key in _TOTALS},
         "files": {
@@ -152,7 +158,7 @@ def verify(dataset: Path) -> None:
 def file_faults(
     dataset: Path, content: dict[str, Any], seen: dict[str, list[Any]] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield ``(name, what is wrong)`` of the files below ``data/`` that the manifest contradicts.
+    """Yield ``(name, what is wrong)`` of the dataset's files that the manifest contradicts.
 
     Args:
         dataset: the folder that holds ``data/``.
@@ -161,7 +167,10 @@ def file_faults(
             again. Updated.
     """
     if not _is_well_formed(content["files"]):
-        yield MANIFEST, "is damaged: `files` must have paths below data/, each with size and sha256"
+        yield (
+            MANIFEST,
+            "is damaged: `files` must have paths in data/ or policies/, each with size and sha256",
+        )
         return
     data = dataset / "data"
     stamps = {} if seen is None else seen
@@ -194,7 +203,7 @@ def file_faults(
             found = f"cannot be read: {error.strerror}"
         if found is not None:
             yield name, found
-    for name in sorted({f"data/{name}" for name in files_below(data)} - set(content["files"])):
+    for name in sorted(set(files_of(dataset)) - set(content["files"])):
         yield name, "is not in the manifest"
 
 
@@ -236,7 +245,7 @@ def _is_published(path: Path, expected: Mapping[str, Any]) -> bool:
 def changed_files(
     dataset: Path, content: dict[str, Any], seen: dict[str, list[Any]] | None = None
 ) -> list[str]:
-    """Names of files below ``dataset/data`` that are not what ``content`` names, or not in it.
+    """Names of a dataset's files that are not what ``content`` names, or not in it.
 
     Args:
         dataset: the folder that holds ``data/``.
@@ -248,6 +257,16 @@ def changed_files(
 
 def _dump(content: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def files_of(dataset: Path) -> Iterator[str]:
+    """Yield the paths of a dataset's files, those in ``data/`` and ``policies/``."""
+    yield from (f"data/{name}" for name in files_below(dataset / "data"))
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in sorted((dataset / POLICIES).iterdir()):
+            # A folder is a dataset's or a namespace's, for which this one is a namespace.
+            if not path.name.startswith(".") and not path.is_dir():
+                yield f"{POLICIES}/{path.name}"
 
 
 def files_below(folder: Path) -> Iterator[str]:
@@ -272,6 +291,11 @@ def totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
 
 def _is_well_formed(files: Any) -> bool:
     return isinstance(files, dict) and all(
-        name.startswith("data/") and ".." not in name.split("/") and is_entry(entry)
-        for name, entry in files.items()
+        _is_name(name) and is_entry(entry) for name, entry in files.items()
     )
+
+
+def _is_name(name: str) -> bool:
+    folder, *rest = name.split("/")
+    below = {"data": bool(rest), POLICIES: len(rest) == 1}
+    return below.get(folder, False) and not {"", ".", ".."} & set(rest)

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import minari
 import numpy as np
 import pytest
 
 import minari_pipe
+from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.pipeline.chosen import nearest, read_scores
 from minari_pipe.pipeline.compose import recompose
 from minari_pipe.pipeline.families import check_family, family_params
@@ -66,6 +68,14 @@ DATASETS = {
     "random": DATASET.format(kind="random", collect=AMOUNT),
     "replay": DATASET.format(kind="medium_replay", collect="block_episodes: 16"),
     "mixed": MIXED,
+}
+
+
+IDS = {
+    "medium": "pole/medium-v0",
+    "random": "pole/random-v0",
+    "replay": "pole/medium_replay-v0",
+    "mixed": "pole/mixed-v0",
 }
 
 
@@ -251,11 +261,47 @@ def test_medium_replay_is_every_episode_that_had_ended_at_the_checkpoint(made):
     assert validated["findings"] == []
 
 
+def test_the_checkpoints_go_out_beside_the_data_and_real_minari_does_not_mind(made, monkeypatch):
+    trained = made.root / "pipelines" / "pole" / "train"
+    step = provenance(made, "medium")["family"]["checkpoint_step"]
+    collected = checkpoint_folder(trained, step) / "policy.zip"
+    expected = {
+        "medium": {"policy.zip": collected, "expert.zip": trained / "policy.zip"},
+        "random": {"expert.zip": trained / "policy.zip"},
+        "replay": {"expert.zip": trained / "policy.zip"},
+        "mixed": {},
+    }
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made.minari_root))
+    for name, files in expected.items():
+        dataset_id = IDS[name]
+        folder = made.minari_root / dataset_id
+        found = {path.name: path.read_bytes() for path in folder.glob("policies/*")}
+        assert found == {name: path.read_bytes() for name, path in files.items()}
+        listed = made.json(f"datasets/{dataset_id}/manifest.json")["files"]
+        assert {f"policies/{name}" for name in files} == {f for f in listed if "policies/" in f}
+        assert minari.load_dataset(dataset_id).total_episodes
+        assert minari_pipe.load_dataset(dataset_id, verify=True).total_episodes
+    assert set(minari.list_local_datasets()) == set(IDS.values())
+    assert minari_pipe.list_local_namespaces() == ["pole"]
+
+
+def test_a_checkpoint_that_was_changed_is_named(workspace, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(workspace.minari_root))
+    policy = workspace.minari_root / "pole" / "medium-v0" / "policies" / "policy.zip"
+    policy.write_bytes(policy.read_bytes()[:-1] + b"!")
+    with pytest.raises(CorruptDatasetError, match="policies/policy.zip has other content"):
+        minari_pipe.load_dataset("pole/medium-v0", verify=True)
+    policy.rename(policy.with_name("other.zip"))
+    with pytest.raises(CorruptDatasetError, match="policy.zip is missing; policies/other.zip is n"):
+        minari_pipe.load_dataset("pole/medium-v0", verify=True)
+
+
 def test_a_mixture_has_the_first_episodes_of_its_parents_by_share_of_the_steps(made):
     parents = provenance(made, "mixed")["parents"]
     assert [p["id"] for p in parents] == ["pole/medium-v0", "pole/random-v0"]
     assert [p["share"] for p in parents] == [0.75, 0.25]
-    assert workspace_metadata(made, "mixed")["combined_datasets"] == [p["id"] for p in parents]
+    # Real Minari would upload and download all that it names.
+    assert "combined_datasets" not in workspace_metadata(made, "mixed")
     mixed = storage(made, "mixed")
     buffers = mixed.get_buffers()
     most = min(storage(made, k).total_steps / s for k, s in (("medium", 0.75), ("random", 0.25)))

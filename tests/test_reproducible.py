@@ -24,6 +24,11 @@ IDS = {
     "door_human": "door/human-v0",
     "pointmaze_umaze": "pointmaze/umaze-v0",
 }
+POLICIES = {
+    "cartpole_expert": ("policy.zip", "expert.zip"),
+    "door_expert": ("policy.zip", "expert.zip"),
+    "pendulum_medium_replay": ("expert.zip",),
+}
 
 
 @pytest.fixture(params=sorted(n for n in SMALL if FULL or n != "pendulum_medium_replay"))
@@ -41,7 +46,9 @@ def runs(name, tmp_path_factory) -> RecipeRun:
 def test_a_recipe_gives_the_same_bytes_anywhere(name, runs):
     first, second = runs.checkout, runs.wheel
     published = hashes(first.root / "datasets" / IDS[name])
-    assert {"data/main_data.hdf5", "data/metadata.json", "manifest.json"} == set(published)
+    policies = {f"policies/{name}" for name in POLICIES.get(name, ())}
+    files = {"data/main_data.hdf5", "data/metadata.json", "manifest.json"}
+    assert files | policies == set(published)
     assert published == hashes(second.root / "datasets" / IDS[name])
     assert hashes(first.root / "catalog") == hashes(second.root / "catalog")
     for workspace in (first, second):

@@ -74,6 +74,8 @@ def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> di
         "Code": metadata.get("code_permalink"),
         "Requirements": names(metadata.get("requirements")),
         "Combined from": names(metadata.get("combined_datasets")),
+        "Mixed from": _parents(metadata),
+        "Migrated from": _migrated(metadata),
         "License": metadata.get("license"),
         "Citation": metadata.get("citation"),
         "Format": f"{metadata.get('data_format')}, {megabytes(metadata.get('dataset_size'))}",
@@ -82,6 +84,21 @@ def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> di
         "Not valid": "; ".join(f"{key} {what}" for key, what in faults.items()),
     }
     return {name: str(value) for name, value in fields.items() if value}
+
+
+def _parents(metadata: dict[str, Any]) -> str:
+    """What of which datasets a pipeline mixed; nothing where metadata do not say so."""
+    made = metadata.get("minari_pipe")
+    parents = made.get("parents") if isinstance(made, dict) else None
+    if not isinstance(parents, list):
+        return ""
+    known = [parent for parent in parents if isinstance(parent, dict)]
+    return ", ".join(f"{p.get('id')} ({count(p.get('episodes'))} episodes)" for p in known)
+
+
+def _migrated(metadata: dict[str, Any]) -> str:
+    migration = metadata.get("migration")
+    return str(migration.get("source_dataset_id") or "") if isinstance(migration, dict) else ""
 
 
 def _spread(returns: np.ndarray) -> str:

@@ -59,9 +59,8 @@ def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
         chosen = read_json(folder / "chosen.json") if kind in CHOOSING else {}
         metadata["minari_pipe"]["family"] = {"name": family_of(params), "kind": kind, **chosen}
     if is_mixture(params):
-        parents = read_json(folder / "parents.json")
-        metadata["minari_pipe"]["parents"] = parents
-        metadata["combined_datasets"] = [parent["id"] for parent in parents]
+        # Not in `combined_datasets`: real Minari uploads and downloads all that it names.
+        metadata["minari_pipe"]["parents"] = read_json(folder / "parents.json")
     return metadata
 
 

@@ -20,6 +20,7 @@ from minari_pipe.pipeline.uses import (
     is_mixture,
     kind_of,
     policies,
+    published,
     scores_pipeline,
     sources,
     targets,
@@ -38,8 +39,8 @@ OUTPUT_VERSION = {
     "collect": 3,
     "create": 3,
     "ref_scores": 2,
-    "validate": 3,
-    "publish": 1,
+    "validate": 4,
+    "publish": 2,
 }
 """What an installed package's stages write. A checkout depends on the stages' source instead; in
 an installed package that is out of DVC's sight, so a change of the written bytes raises the number
@@ -123,7 +124,7 @@ def stages(name: str, params: dict[str, Any]) -> list[Stage]:
         Stage(
             "publish",
             everything,
-            deps=[*assembled, f"{folder}/validation.json"],
+            deps=[*assembled, f"{folder}/validation.json", *_published_files(scores, params)],
             outs=[f"datasets/{dataset_id}", f"catalog/{dataset_id}.json"],
             persist=True,
         ),
@@ -194,6 +195,13 @@ def _collected_files(folder: str, scores: str, params: dict[str, Any]) -> list[s
     return [f"{folder}/train"] if params["policy"].get("train") else []
 
 
+def _published_files(scores: str, params: dict[str, Any]) -> list[str]:
+    """The folders with the trained checkpoints that go out with the dataset."""
+    uses = published(params)
+    found = [f"{scores}/train"] if "policy" in uses and uses["policy"].config.get("train") else []
+    return found + [f"{scores}/{stage}" for stage in expert_training(params) if "expert" in uses]
+
+
 def dvc_yaml(name: str, params: dict[str, Any], root: Path) -> str:
     """The text of ``pipelines/NAME/dvc.yaml``."""
     written = {stage.name: _entry(stage, name, params, root) for stage in stages(name, params)}
@@ -249,9 +257,10 @@ def _out(path: str, stage: Stage) -> Any:
 def _named_files(params: dict[str, Any], stage: str, root: Path) -> list[str]:
     """Local files that the config of a stage's policies names."""
     found = []
-    for use in policies(params, stage):
-        for _, source in sources(use):
-            if source.get("path") is not None:
+    publishes = stage == "publish"
+    for use in published(params).values() if publishes else policies(params, stage):
+        for where, source in sources(use):
+            if source.get("path") is not None and not (publishes and where.endswith(".source")):
                 found.append(_dependency(os.path.expanduser(source["path"]), root))
     return found
 

@@ -14,7 +14,7 @@ from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
 from minari_pipe.files import MANIFEST
-from minari_pipe.manifest import changed_files
+from minari_pipe.manifest import POLICIES, changed_files
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 from minari_pipe.swap import copy_tree, recover, swap_in
@@ -169,7 +169,8 @@ def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
                 f"{dataset_id!r} would lie inside the dataset {part!r} of {minari_root}; choose "
                 f"another id with dataset.id=..."
             )
-    below = [p.name for p in target.glob("*") if p.is_dir() and p.name != "data"]
+    below = [p.name for p in target.glob("*") if p.is_dir() and p.name not in ("data", POLICIES)]
+    below += [f"{POLICIES}/{p.name}" for p in target.glob(f"{POLICIES}/*") if p.is_dir()]
     if below:
         raise DatasetExistsError(
             f"{target} holds other folders ({', '.join(sorted(below))}): it is a namespace, not "

@@ -107,6 +107,21 @@ def measures_expert(params: dict[str, Any]) -> bool:
     return params["ref_scores"]["ref_max_score"] is None
 
 
+def published(params: dict[str, Any]) -> dict[str, Use]:
+    """The policies whose checkpoints go out with a dataset, by the name of their files.
+
+    They are the one that collected, and the expert where it is measured. A mixture has neither:
+    its parents have them. Nor has a replay the one that collected, which changed all the time.
+    """
+    if is_mixture(params):
+        return {}
+    return {
+        name: use
+        for name, stage in (("policy", "collect"), ("expert", "ref_scores"))
+        for use in policies(params, stage)
+    }
+
+
 def as_measured(policy: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
     """The config of a policy as ``ref_scores.deterministic`` lets it act."""
     if "deterministic" not in policy:

@@ -1,4 +1,7 @@
-"""Stage ``publish``: swap the validated dataset into ``datasets/<id>``, inside the workspace."""
+"""Stage ``publish``: swap the validated dataset into ``datasets/<id>``, inside the workspace.
+
+The checkpoints that it was made with lie beside its data, see :mod:`policy_files`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from minari_pipe.identity import manifest
 from minari_pipe.manifest import changed_files, read_manifest
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256, metadata_text
 from minari_pipe.pipeline.manifest import released_manifest
+from minari_pipe.pipeline.policy_files import copy_policy_files
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, inside, read_json, write_atomic
 from minari_pipe.swap import copy_file, swap_in
@@ -48,6 +52,7 @@ def publish(
     (new / "data").mkdir(parents=True)
     copy_file(folder / "dataset" / "data" / "main_data.hdf5", new / "data" / "main_data.hdf5")
     (new / "data" / "metadata.json").write_text(metadata_text(metadata), encoding="utf-8")
+    copy_policy_files(StageRun("publish", name, root, params), metadata, new)
     content = manifest(new, validation["content_sha256"])
     (new / MANIFEST).write_text(dump_json(content), encoding="utf-8")
     check_released(root, dataset_id, content)
@@ -71,7 +76,8 @@ def publish(
 
 def _holds(target: Path, content: dict[str, Any]) -> bool:
     """Whether ``target`` is this dataset and nothing else; a file of it may have been touched."""
-    if not target.is_dir() or {p.name for p in target.iterdir()} != {"data", MANIFEST}:
+    top = {name.partition("/")[0] for name in content["files"]}
+    if not target.is_dir() or {p.name for p in target.iterdir()} != {*top, MANIFEST}:
         return False
     return read_manifest(target) == content and not changed_files(target, content)
 
