@@ -26,6 +26,7 @@ COMMANDS = (
     "recover",
     "init",
     "release",
+    "bump",
     "--install-completion",
     "--show-completion",
 )

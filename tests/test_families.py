@@ -432,13 +432,13 @@ def test_an_experiment_sets_a_key_of_the_family(workspace):
 
 def test_a_released_dataset_of_a_family_is_held_to_it(workspace):
     for kind in ("medium", "mixed"):
-        workspace.run("minari-pipe", "release", f"pole/{kind}-v0")
+        workspace.run("minari-pipe", "release", f"pole/{kind}-v0", "--no-push")
         workspace.commit("a release")
     assert workspace.json("releases/pole/mixed-v0.json")["pipeline"] == "mixed"
     workspace.replace("conf/family/pole.yaml", "n_checkpoints: 5", "n_checkpoints: 4")
     shutil.rmtree(workspace.root / "releases")
     workspace.commit("another family")
-    done = workspace.call("minari-pipe", "release", "pole/medium-v0")
+    done = workspace.call("minari-pipe", "release", "pole/medium-v0", "--no-push")
     assert done.returncode == 1
     assert "is not what conf/ gives" in done.stdout
 

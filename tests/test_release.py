@@ -55,7 +55,7 @@ def released(made: Workspace, tmp_path_factory) -> Workspace:
     """The same, released by the command, and that committed."""
     workspace = made.copy(tmp_path_factory.mktemp("released"))
     assert (workspace.minari_root / ID / "draft.json").is_file()
-    output = workspace.run("minari-pipe", "release", ID)
+    output = workspace.run("minari-pipe", "release", ID, "--no-push")
     assert f"{ID} is released" in output
     assert f"git add releases/{ID}.json" in output
     workspace.commit("release")
@@ -192,7 +192,7 @@ def test_a_release_takes_off_the_drafts_marker_and_can_be_repeated(released, mon
     assert not (released.minari_root / ID / "draft.json").exists()
     before = hashes(released.root / "releases")
     here(released, monkeypatch)
-    release(ID)
+    release(ID, pushes=False)
     assert hashes(released.root / "releases") == before
     assert released.pipe("+dataset=mine", **TRUSTED) == []
     assert not (released.minari_root / ID / "draft.json").exists()
@@ -208,7 +208,7 @@ def test_a_released_version_cannot_change(what, override, released, tmp_path):
     before = [hashes(place) for place in places]
     output = workspace.refused("+dataset=mine", override, **TRUSTED)
     assert f"error: publish: {ID} is released and its {what} changed" in output
-    assert "set dataset.id=tests/mine-v1" in output
+    assert "set dataset.id=tests/mine-v1, or run minari-pipe bump mine" in output
     assert [hashes(place) for place in places] == before
     if what == "content":
         return
@@ -225,9 +225,14 @@ def test_the_version_to_set_is_the_next_that_is_free(tmp_path):
         record = tmp_path / "releases" / f"ab/c-v{version}.json"
         record.parent.mkdir(parents=True, exist_ok=True)
         record.write_text('{"manifest": {"content_sha256": "1"}}')
-    check_released(tmp_path, "ab/c-v1", {"content_sha256": "1"})
-    with pytest.raises(DatasetExistsError, match="content changed .* set dataset.id=ab/c-v3"):
-        check_released(tmp_path, "ab/c-v1", {"content_sha256": "2"})
+    draft = tmp_path / "catalog" / "ab/c-v3.json"
+    draft.parent.mkdir(parents=True)
+    draft.touch()
+    check_released(tmp_path, "mine", "ab/c-v1", {"content_sha256": "1"})
+    with pytest.raises(
+        DatasetExistsError, match="content changed .* set dataset.id=ab/c-v4, or .* bump mine"
+    ):
+        check_released(tmp_path, "mine", "ab/c-v1", {"content_sha256": "2"})
 
 
 def test_a_damaged_record_is_no_licence_to_change(tmp_path):
@@ -236,7 +241,7 @@ def test_a_damaged_record_is_no_licence_to_change(tmp_path):
     for damage in ("<<<<<<< HEAD", "[]", "{}", '{"manifest": {}}', '{"manifest": 1}'):
         record.write_text(damage)
         with pytest.raises(ConfigError, match="is damaged; restore it from git"):
-            check_released(tmp_path, "ab/c-v0", {"content_sha256": "1"})
+            check_released(tmp_path, "mine", "ab/c-v0", {"content_sha256": "1"})
 
 
 def test_a_touched_file_of_a_publication_is_put_right(workspace):

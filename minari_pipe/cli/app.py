@@ -18,7 +18,7 @@ from minari_pipe.cli.edits import combine, migrate, recover, split
 from minari_pipe.cli.tables import tell
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
-from minari_pipe.cli.workspace import init, release
+from minari_pipe.cli.workspace import bump, init, release
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.metadata import MINARI_VERSION
 
@@ -106,6 +106,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "recover": recover,
     "init": init,
     "release": release,
+    "bump": bump,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_in_one_line(_command))

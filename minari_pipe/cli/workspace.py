@@ -1,7 +1,13 @@
-"""The commands of a workspace: ``init`` and ``release``."""
+"""The commands of a workspace: ``init``, ``release`` and ``bump``."""
 
 from __future__ import annotations
 
+import json
+from typing import Annotated
+
+import typer
+
+from minari_pipe.pipeline.bump import bump as raise_version
 from minari_pipe.pipeline.init import init as make_workspace
 from minari_pipe.pipeline.release import release as freeze
 
@@ -12,10 +18,30 @@ def init() -> None:
         print(line)
 
 
-def release(dataset_id: str) -> None:
-    """Freeze a published version: it is recorded in releases/ and immutable from then on."""
-    record = freeze(dataset_id)
+def release(
+    dataset_id: str,
+    no_push: Annotated[
+        bool, typer.Option("--no-push", help="Leave the outputs on this machine.")
+    ] = False,
+) -> None:
+    """Freeze a published version: its outputs are pushed to the DVC remote, and it is recorded.
+
+    From then on it is immutable.
+    """
+    record = freeze(dataset_id, pushes=not no_push)
+    found = json.loads(record.read_text(encoding="utf-8"))
+    if remote := found["dvc_remote"]:
+        print(f"{dataset_id}: its outputs are on the DVC remote {remote['name']} ({remote['url']})")
     print(f"{dataset_id} is released: {record}")
     print("To tag it:")
     print(f"  git add {record.relative_to(record.parents[len(dataset_id.split('/'))])}")
     print(f"  git commit -m 'Release {dataset_id}' && git tag {dataset_id}")
+
+
+def bump(
+    name: Annotated[str, typer.Argument(help="Of conf/dataset/NAME.yaml.")],
+) -> None:
+    """Raise the version of a dataset in its config to the next one that is free."""
+    done = raise_version(name)
+    print(f"{done.path}: dataset.id is {done.after}, was {done.before}")
+    print(f"next: python -m minari_pipe +dataset={name}, commit, minari-pipe release {done.after}")

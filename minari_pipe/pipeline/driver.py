@@ -266,7 +266,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    _quiet_dvc()
+    quiet_dvc()
     os.chdir(root)
     os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
     if not is_checkout(root):
@@ -325,7 +325,8 @@ def _await_stage(name: str, root: Path) -> None:
         pass
 
 
-def _quiet_dvc() -> None:
+def quiet_dvc() -> None:
+    """Let DVC neither report nor log: what it has to say comes with its exceptions."""
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     for name in ("dvc", "dvc_data", "dvc_objects"):
         log = logging.getLogger(name)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
 from minari_pipe.errors import ConfigError
 from minari_pipe.manifest import read_manifest
 from minari_pipe.pipeline.workspace import read_json
@@ -31,3 +33,19 @@ def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, TypeError, KeyError) as exc:
         raise ConfigError(f"{record} is damaged; restore it from git") from exc
     return content
+
+
+def next_version(root: Path, dataset_id: str) -> str:
+    """The id with the lowest higher version that is neither released nor published.
+
+    Args:
+        root: the workspace.
+        dataset_id: with a version.
+    """
+    namespace, name, version = parse_dataset_id(dataset_id)
+    taken = [root / "releases", root / "catalog"]
+    for number in itertools.count((version or 0) + 1):
+        found = gen_dataset_id(namespace, name, number)
+        if not any((folder / f"{found}.json").is_file() for folder in taken):
+            return found
+    raise AssertionError("there is always a next number")

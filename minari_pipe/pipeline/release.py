@@ -1,31 +1,20 @@
-"""``minari-pipe release ID``: freeze a published version, and record where it came from.
-
-The record holds what must not be in a dataset because it would change its bytes: the git commit,
-the time, the platform.
-"""
+"""``minari-pipe release ID``: freeze a published version, and record where it came from."""
 
 from __future__ import annotations
 
-import datetime
-import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import minari_pipe
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
-from minari_pipe.files import sha256_file
 from minari_pipe.manifest import changed_files, read_manifest
-from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.dvc_remote import push
 from minari_pipe.pipeline.install import settle
-from minari_pipe.pipeline.mixtures import recomposed
-from minari_pipe.pipeline.params import recorded
 from minari_pipe.pipeline.processes import exclusive
+from minari_pipe.pipeline.record import record, where
+from minari_pipe.pipeline.releasable import arguments, check_current, committed
 from minari_pipe.pipeline.stages.publish import check_released
-from minari_pipe.pipeline.uses import scores_pipeline
 from minari_pipe.pipeline.workspace import (
-    NOT_PARAMS,
     STATE,
     check_pipeline_name,
     check_state,
@@ -37,14 +26,23 @@ from minari_pipe.pipeline.workspace import (
 )
 
 
-def release(dataset_id: str) -> Path:
+def release(dataset_id: str, *, pushes: bool = True) -> Path:
     """Write ``releases/<id>.json``; from then on the version is immutable.
+
+    Everything that made it is on the DVC remote first. A version that was released without
+    pushing can be pushed by releasing it again.
+
+    Args:
+        dataset_id: of a published version.
+        pushes: push its outputs to the default DVC remote.
 
     Raises:
         DatasetNotFoundError: nothing is published under this id.
         ConfigError: config, params, dvc.yaml or dvc.lock are not committed, the tree is not clean,
-            or they do not say the same, so that nobody could make the version again.
+            or they do not say the same, so that nobody could make the version again; or there is
+            no DVC remote.
         DatasetExistsError: the version is released, with other content.
+        RemoteError: the outputs could not be pushed; there is no record then.
     """
     parse_dataset_id(dataset_id)
     root = find_root()
@@ -59,33 +57,19 @@ def release(dataset_id: str) -> Path:
     busy = f"pipeline {name!r} is running in this workspace; wait for it"
     with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):
         content = _verified(root, dataset_id, entry)
-        check_released(root, dataset_id, content)
-        record = inside(root, root / "releases" / f"{dataset_id}.json")
-        if not record.is_file():
-            commit = _commit(root, name)
-            _check_current(root, name, dataset_id)
-            write_atomic(record, dump_json(_record(root, dataset_id, entry, content, commit)))
+        check_released(root, name, dataset_id, content)
+        path = inside(root, root / "releases" / f"{dataset_id}.json")
+        if not path.is_file():
+            commit = committed(root, name)
+            check_current(root, name, dataset_id)
+            pushed = push(name, root) if pushes else None
+            found = record(root, dataset_id, name, content, commit, pushed)
+            write_atomic(path, dump_json(found))
+        elif pushes and not (found := read_json(path)).get("dvc_remote"):
+            check_current(root, name, dataset_id)
+            write_atomic(path, dump_json({**found, **where(push(name, root))}))
         settle(dataset_id, root)
-    return record
-
-
-def _record(
-    root: Path, dataset_id: str, entry: dict[str, Any], content: dict[str, Any], commit: str
-) -> dict[str, Any]:
-    name = entry["pipeline"]
-    return {
-        "id": dataset_id,
-        "pipeline": name,
-        "content_sha256": content["content_sha256"],
-        "manifest": content,
-        "params_sha256": sha256_file(root / "pipelines" / name / "params.yaml"),
-        "git_commit": commit,
-        "minari_pipe": minari_pipe.__version__,
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-    }
+    return path
 
 
 def _known(root: Path) -> str:
@@ -97,7 +81,7 @@ def _known(root: Path) -> str:
 def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, Any]:
     """The manifest of the published dataset, compared with its files."""
     published = root / "datasets" / dataset_id
-    again = f"run python -m minari_pipe {_arguments(root, entry['pipeline'])}"
+    again = f"run python -m minari_pipe {arguments(root, entry['pipeline'])}"
     content = read_manifest(published)
     if content is None:
         raise DatasetNotFoundError(f"{published} is not there, or has no manifest; {again}")
@@ -108,100 +92,3 @@ def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, A
             f"changed); {again}"
         )
     return content
-
-
-def _arguments(root: Path, name: str) -> str:
-    """The command line that made pipeline ``name``."""
-    overrides = (graph.read_params(name, root) or {}).get("overrides")
-    return " ".join(overrides) if overrides else f"+dataset={name}"
-
-
-def _check_current(root: Path, name: str, dataset_id: str) -> None:
-    """Refuse a version that today's config would not give, which the commit could not repeat."""
-    params = graph.read_params(name, root)
-    if params is None or not params.get("overrides"):
-        raise ConfigError(
-            f"pipelines/{name}/params.yaml is missing or damaged; run python -m minari_pipe "
-            f"{_arguments(root, name)}"
-        )
-    if params["dataset"]["id"] != dataset_id:
-        raise ConfigError(
-            f"pipeline {name!r} makes {params['dataset']['id']!r} now; to release "
-            f"{dataset_id!r}, check out the commit that made it"
-        )
-    again = f"run python -m minari_pipe {_arguments(root, name)} and commit"
-    config = recomposed(params["overrides"], root).config
-    previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
-    # Which versions are installed now does not matter: the recorded ones made the dataset.
-    if recorded(config, previous) != previous:
-        raise ConfigError(f"pipelines/{name}/params.yaml is not what conf/ gives; {again}")
-    changed = [
-        stage
-        for pipeline in dict.fromkeys([scores_pipeline(name, params), name])
-        for stage in _dvc_status(root, pipeline)
-    ]
-    if changed:
-        raise ConfigError(f"pipeline {name!r} is not up to date ({', '.join(changed)}); {again}")
-
-
-def _dvc_status(root: Path, name: str) -> list[str]:
-    """The stages that DVC would run."""
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    try:
-        with Repo(str(root)) as repo:
-            found = repo.status(targets=[str(root / "pipelines" / name / "dvc.yaml")])
-    except DvcException as exc:
-        raise ConfigError(f"DVC: {' '.join(str(exc).split())}") from exc
-    return sorted(address.rpartition(":")[2] for address in found)
-
-
-def _commit(root: Path, name: str) -> str:
-    """The commit that holds everything the version was made from."""
-    if _git(root, "rev-parse", "--is-inside-work-tree").returncode:
-        raise ConfigError(
-            f"a release names the git commit it was made from, and {root} is not a git repository; "
-            f"run git init and commit"
-        )
-    tracked = set(_lines(_git(root, "ls-files")))
-    needed = [f"pipelines/{name}/{f}" for f in ("params.yaml", "dvc.yaml", "dvc.lock")]
-    needed += [p.relative_to(root).as_posix() for p in sorted((root / "conf").rglob("*.yaml"))]
-    if (root / "pipelines" / name / "dvc.yaml").is_file():
-        needed += [d for d in graph.dependencies(name, root) if not _by_dvc(d, tracked)]
-    missing = [path for path in dict.fromkeys(needed) if path not in tracked]
-    if missing:
-        raise ConfigError(
-            f"not committed: {_first(missing)}; a release must be reproducible from git. Run: "
-            f"git add conf pipelines/{name} catalog && git commit (large files: dvc add)"
-        )
-    # The user's settings might hide untracked files.
-    dirty = _lines(_git(root, "status", "--porcelain", "--untracked-files=all"))
-    if dirty:
-        shown = _first([line[3:] for line in dirty])
-        raise ConfigError(f"the git tree is not clean: {shown}; commit or remove these first")
-    return _git(root, "rev-parse", "HEAD").stdout.strip()
-
-
-def _by_dvc(path: str, tracked: set[str]) -> bool:
-    """Whether ``path`` lies outside, is a stage's output, or is under DVC by a committed file."""
-    if path.startswith(("/", "../", "pipelines/", "datasets/")):
-        return True
-    parts = path.split("/")
-    return any("/".join(parts[: i + 1]) + ".dvc" in tracked for i in range(len(parts)))
-
-
-def _first(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return done.stdout.splitlines()
-
-
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", "-c", "core.quotePath=off", *arguments]
-    try:
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    except FileNotFoundError as exc:
-        raise ConfigError("a release needs git, and there is no command git") from exc

@@ -45,3 +45,22 @@ def processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+@functools.cache
+def processor_kind() -> str:
+    """What of the processor decides how numeric libraries compute, such as ``x86_64 AVX2 ...``.
+
+    They choose their code by its instructions, and some by its maker.
+    """
+    told: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            told.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    flags = set(told.get("flags", "").split())
+    kinds = {"AVX512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, "AVX2": {"avx2", "fma"}}
+    best = next((kind for kind, needed in kinds.items() if needed <= flags), "")
+    return " ".join(filter(None, [platform.machine(), best, told.get("vendor_id", "")]))

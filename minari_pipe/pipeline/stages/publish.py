@@ -5,18 +5,16 @@ The checkpoints that it was made with lie beside its data, see :mod:`policy_file
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
 from minari_pipe.errors import DatasetExistsError, MinariPipeError
 from minari_pipe.files import MANIFEST
 from minari_pipe.identity import manifest
 from minari_pipe.manifest import changed_files, read_manifest
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256, metadata_text
-from minari_pipe.pipeline.manifest import released_manifest
+from minari_pipe.pipeline.manifest import next_version, released_manifest
 from minari_pipe.pipeline.policy_files import copy_policy_files
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, inside, read_json, write_atomic
@@ -55,7 +53,7 @@ def publish(
     copy_policy_files(StageRun("publish", name, root, params), metadata, new)
     content = manifest(new, validation["content_sha256"])
     (new / MANIFEST).write_text(dump_json(content), encoding="utf-8")
-    check_released(root, dataset_id, content)
+    check_released(root, name, dataset_id, content)
     target = inside(root, root / "datasets" / dataset_id)
     if not _holds(target, content):
         swap_in(new, target)
@@ -82,8 +80,15 @@ def _holds(target: Path, content: dict[str, Any]) -> bool:
     return read_manifest(target) == content and not changed_files(target, content)
 
 
-def check_released(root: Path, dataset_id: str, content: dict[str, Any]) -> None:
-    """Refuse to change a version that ``releases/`` records."""
+def check_released(root: Path, name: str, dataset_id: str, content: dict[str, Any]) -> None:
+    """Refuse to change a version that ``releases/`` records.
+
+    Args:
+        root: the workspace.
+        name: of the pipeline.
+        dataset_id: of the version.
+        content: the manifest that it would have.
+    """
     released = released_manifest(dataset_id, root)
     if released is None or released == content:
         return
@@ -91,17 +96,9 @@ def check_released(root: Path, dataset_id: str, content: dict[str, Any]) -> None
     hashes = f"content changed (content_sha256 {then[:12]} then, {now[:12]} now)"
     raise DatasetExistsError(
         f"{dataset_id} is released and its {'metadata changed' if then == now else hashes}; a "
-        f"released version is immutable: set dataset.id={_next_version(root, dataset_id)}"
+        f"released version is immutable: set dataset.id={next_version(root, dataset_id)}, or run "
+        f"minari-pipe bump {name}"
     )
-
-
-def _next_version(root: Path, dataset_id: str) -> str:
-    namespace, name, version = parse_dataset_id(dataset_id)
-    for number in itertools.count((version or 0) + 1):
-        found = gen_dataset_id(namespace, name, number)
-        if not (root / "releases" / f"{found}.json").is_file():
-            return found
-    raise AssertionError("there is always a next number")
 
 
 def main(run: StageRun) -> None:

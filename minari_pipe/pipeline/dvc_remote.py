@@ -1,0 +1,116 @@
+"""The DVC remote of a workspace: what has to be there, and how it gets there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minari_pipe.errors import ConfigError, RemoteError
+from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.driver import quiet_dvc
+from minari_pipe.pipeline.releasable import pipelines_of
+from minari_pipe.pipeline.repository import tracked_files
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Where the outputs of a version are."""
+
+    name: str
+    """Of the remote, in the workspace's DVC config."""
+    url: str
+    """Without credentials."""
+    n_files: int
+    """How many were not there before."""
+
+
+def push(name: str, root: Path) -> Pushed:
+    """Push what made a dataset to the default DVC remote, as far as it is not there.
+
+    That is every output of its pipeline, of its family's and of its parents', and the files that
+    they depend on which are under DVC themselves.
+
+    Args:
+        name: of the pipeline.
+        root: the workspace.
+
+    Raises:
+        ConfigError: there is no default remote.
+        RemoteError: something could not be pushed, or is in no cache.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    quiet_dvc()
+    targets = _targets(name, root)
+    try:
+        with Repo(str(root), _wait_for_lock=True) as repo:
+            remote = repo.config["core"].get("remote")
+            if not remote:
+                raise ConfigError(
+                    "there is no DVC remote to push the outputs to; add one with `dvc remote add "
+                    "--default NAME URL` and commit .dvc/config, or release with --no-push, which "
+                    "leaves them on this machine"
+                )
+            url = without_credentials(str(repo.config["remote"][remote]["url"]))
+            n_files = int(repo.push(targets))
+            missing = _missing(repo, targets)
+    except DvcException as exc:
+        raise RemoteError(f"dvc push: {_told(exc)}") from exc
+    except (OSError, ImportError, ValueError, KeyError) as exc:  # of a remote's own library
+        if isinstance(exc, ConfigError):
+            raise
+        raise RemoteError(f"dvc push: {type(exc).__name__}: {_told(exc)}") from exc
+    if missing:
+        raise RemoteError(
+            f"{', '.join(missing[:5])} could not be pushed to {remote} ({url}): neither there nor "
+            f"in DVC's cache; run the pipeline again, or dvc pull"
+        )
+    return Pushed(remote, url, n_files)
+
+
+def _targets(name: str, root: Path) -> list[str]:
+    """What DVC has to push, in its terms."""
+    pipelines = pipelines_of(name, root)
+    targets = [str(root / "pipelines" / made / "dvc.yaml") for made in pipelines]
+    tracked = tracked_files(root)
+    for dependency in {dep for made in pipelines for dep in graph.dependencies(made, root)}:
+        parts = dependency.split("/")
+        above = ["/".join(parts[: i + 1]) + ".dvc" for i in range(len(parts))]
+        targets += [str(root / path) for path in above if path in tracked]
+    return sorted(set(targets))
+
+
+def _missing(repo: Repo, targets: list[str]) -> list[str]:
+    """What is not on the remote after all."""
+    from dvc.config import RemoteConfigError
+
+    try:
+        status = repo.status(targets=targets, cloud=True)
+    except RemoteConfigError:  # one that keeps versions itself, whose state DVC cannot tell
+        return []
+    return sorted(str(path) for path, state in status.items() if state in ("missing", "new"))
+
+
+def _told(exc: BaseException) -> str:
+    cause = exc
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = f"{exc}: {cause}" if cause is not exc else str(exc)
+    return without_credentials(" ".join(text.split()))
+
+
+def without_credentials(text: str) -> str:
+    """Addresses in a text without user names, passwords and signed queries.
+
+    Example:
+        >>> without_credentials("https://ada:secret@example.org/data?token=1")
+        'https://…@example.org/data?…'
+    """
+    text = re.sub(r"//[^/@\s]*@", "//…@", text)
+    return re.sub(r"(\w+://[^\s?]*\?)\S+", r"\1…", text)

@@ -1,0 +1,144 @@
+"""The record of a release: where a version came from, which must not be in the dataset itself.
+
+``releases/<id>.json`` holds what would change the dataset's bytes with every commit and machine,
+and what it takes to see whether the version was made again::
+
+    content_sha256, manifest     what it is, file by file
+    git_commit, pipeline         what it was made from
+    params, stages               every value, and the hash of what each stage wrote
+    time, platform, machine, processor, cpu, python, packages
+    dvc_remote, targets          where it went
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import minari_pipe
+from minari_pipe.errors import ConfigError
+from minari_pipe.files import sha256_file
+from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.dvc_remote import Pushed, without_credentials
+from minari_pipe.pipeline.releasable import pipelines_of
+from minari_pipe.pipeline.repository import text_at
+from minari_pipe.pipeline.versions import processor, processor_kind
+
+_TOOLS = ("dvc", "fsspec", "hydra-core", "omegaconf")
+"""Packages that no stage names, and which made the version all the same."""
+
+
+def record(
+    root: Path,
+    dataset_id: str,
+    name: str,
+    content: Mapping[str, Any],
+    commit: str,
+    pushed: Pushed | None,
+) -> dict[str, Any]:
+    """What is known of a version on the day of its release.
+
+    Args:
+        root: the workspace.
+        dataset_id: of the version.
+        name: of its pipeline.
+        content: its manifest.
+        commit: that holds what it was made from.
+        pushed: where its outputs are, if they were pushed.
+    """
+    params = graph.read_params(name, root) or {}
+    return {
+        "id": dataset_id,
+        "pipeline": name,
+        "content_sha256": content["content_sha256"],
+        "manifest": content,
+        "params_sha256": sha256_file(root / "pipelines" / name / "params.yaml"),
+        "params": params,
+        "stages": stage_outputs(pipelines_of(name, root), root),
+        "git_commit": commit,
+        "minari_pipe": minari_pipe.__version__,
+        "packages": packages_of(params) | _tools(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": processor(),
+        "cpu": processor_kind(),
+        "python": platform.python_version(),
+        "targets": [without_credentials(str(t)) for t in params["publish"].get("targets") or []],
+        **where(pushed),
+    }
+
+
+def where(pushed: Pushed | None) -> dict[str, Any]:
+    """What a record says of the DVC remote."""
+    return {"dvc_remote": {"name": pushed.name, "url": pushed.url} if pushed else None}
+
+
+def packages_of(params: Mapping[str, Any]) -> dict[str, str]:
+    """The versions under which the stages of a pipeline worked, whatever the stage."""
+    stages = params.get("packages", {}).values()
+    return {name: version for stage in stages for name, version in sorted(stage.items())}
+
+
+def _tools() -> dict[str, str]:
+    return {
+        "minari_pipe": minari_pipe.__version__,
+        **{name: importlib.metadata.version(name) for name in _TOOLS},
+    }
+
+
+def stage_outputs(pipelines: list[str], root: Path) -> list[dict[str, Any]]:
+    """What each stage wrote, in the order in which they ran: ``pipeline``, ``stage``, ``outs``.
+
+    ``outs`` maps paths to the hashes in ``dvc.lock``.
+    """
+    found = []
+    for name in pipelines:
+        path = root / "pipelines" / name / "dvc.lock"
+        try:
+            locked = yaml.safe_load(path.read_text(encoding="utf-8"))["stages"]
+            ordered = yaml.safe_load(path.with_name("dvc.yaml").read_text(encoding="utf-8"))
+            for stage in ordered["stages"]:
+                outs = {out["path"]: out.get("md5") for out in locked[stage].get("outs", [])}
+                found.append({"pipeline": name, "stage": stage, "outs": outs})
+        except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as exc:
+            raise ConfigError(
+                f"{path} does not tell what every stage wrote; run the pipeline again"
+            ) from exc
+    return found
+
+
+def find_record(root: Path, dataset_id: str, revision: str | None = None) -> dict[str, Any] | None:
+    """The record of a version: of the workspace, else of a revision; ``None`` if there is none.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    path = f"releases/{dataset_id}.json"
+    text = None
+    if (root / path).is_file():
+        text = (root / path).read_text(encoding="utf-8", errors="replace")
+    elif revision is not None:
+        text = text_at(root, revision, path)
+    return None if text is None else _parsed(text, path, dataset_id)
+
+
+def _parsed(text: str, path: str, dataset_id: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+        if (
+            found["id"] == dataset_id
+            and found["manifest"]["content_sha256"]
+            and found["git_commit"]
+        ):
+            return dict(found)
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise ConfigError(f"{path} is damaged; restore it from git")

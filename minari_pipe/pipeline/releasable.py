@@ -1,0 +1,120 @@
+"""Whether git holds everything that a published version was made from, and would give it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.mixtures import recomposed
+from minari_pipe.pipeline.params import recorded
+from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
+from minari_pipe.pipeline.uses import family_of, is_mixture
+from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_json
+
+
+def pipelines_of(name: str, root: Path) -> list[str]:
+    """The pipelines that make a dataset, each after those it needs.
+
+    They are those of the parents of a mixture, that of its family, and its own.
+    """
+    params = graph.read_params(name, root) or {}
+    found: list[str] = []
+    if "dataset" in params and "policy" in params:
+        if is_mixture(params):
+            for parent in params["policy"]["parents"]:
+                found += pipelines_of(_maker(parent, root), root)
+        if family := family_of(params):
+            found.append(check_pipeline_name(family))
+    return list(dict.fromkeys([*found, name]))
+
+
+def _maker(parent: dict[str, str], root: Path) -> str:
+    """The pipeline that makes a parent of a mixture."""
+    entry = root / "catalog" / f"{parent['id']}.json"
+    name = read_json(entry)["pipeline"] if entry.is_file() else parent["dataset"]
+    return check_pipeline_name(str(name))
+
+
+def arguments(root: Path, name: str) -> str:
+    """The command line that made pipeline ``name``."""
+    overrides = (graph.read_params(name, root) or {}).get("overrides")
+    return " ".join(overrides) if overrides else f"+dataset={name}"
+
+
+def check_current(root: Path, name: str, dataset_id: str) -> None:
+    """Refuse a version that today's config would not give, which the commit could not repeat."""
+    params = graph.read_params(name, root)
+    if params is None or not params.get("overrides"):
+        raise ConfigError(
+            f"pipelines/{name}/params.yaml is missing or damaged; run python -m minari_pipe "
+            f"{arguments(root, name)}"
+        )
+    if params["dataset"]["id"] != dataset_id:
+        raise ConfigError(
+            f"pipeline {name!r} makes {params['dataset']['id']!r} now; to release "
+            f"{dataset_id!r}, check out the commit that made it"
+        )
+    again = f"run python -m minari_pipe {arguments(root, name)} and commit"
+    config = recomposed(params["overrides"], root).config
+    previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
+    # Which versions are installed now does not matter: the recorded ones made the dataset.
+    if recorded(config, previous) != previous:
+        raise ConfigError(f"pipelines/{name}/params.yaml is not what conf/ gives; {again}")
+    changed = [
+        stage for pipeline in pipelines_of(name, root) for stage in _dvc_status(root, pipeline)
+    ]
+    if changed:
+        raise ConfigError(f"pipeline {name!r} is not up to date ({', '.join(changed)}); {again}")
+
+
+def _dvc_status(root: Path, name: str) -> list[str]:
+    """The stages that DVC would run."""
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(root)) as repo:
+            found = repo.status(targets=[str(root / "pipelines" / name / "dvc.yaml")])
+    except DvcException as exc:
+        raise ConfigError(f"DVC: {' '.join(str(exc).split())}") from exc
+    return sorted(address.rpartition(":")[2] for address in found)
+
+
+def committed(root: Path, name: str) -> str:
+    """The commit that holds everything the version was made from."""
+    if not is_repository(root):
+        raise ConfigError(
+            f"a release names the git commit it was made from, and {root} is not a git repository; "
+            f"run git init and commit"
+        )
+    tracked = tracked_files(root)
+    made = pipelines_of(name, root)
+    needed = [f"pipelines/{n}/{f}" for n in made for f in ("params.yaml", "dvc.yaml", "dvc.lock")]
+    needed += [p.relative_to(root).as_posix() for p in sorted((root / "conf").rglob("*.yaml"))]
+    for pipeline in made:
+        if (root / "pipelines" / pipeline / "dvc.yaml").is_file():
+            needed += [d for d in graph.dependencies(pipeline, root) if not _by_dvc(d, tracked)]
+    missing = [path for path in dict.fromkeys(needed) if path not in tracked]
+    if missing:
+        raise ConfigError(
+            f"not committed: {_first(missing)}; a release must be reproducible from git. Run: "
+            f"git add conf pipelines catalog && git commit (large files: dvc add)"
+        )
+    if dirty := uncommitted(root):
+        raise ConfigError(
+            f"the git tree is not clean: {_first(dirty)}; commit or remove these first"
+        )
+    return str(commit_of(root, "HEAD"))
+
+
+def _by_dvc(path: str, tracked: set[str]) -> bool:
+    """Whether ``path`` lies outside, is a stage's output, or is under DVC by a committed file."""
+    if path.startswith(("/", "../", "pipelines/", "datasets/")):
+        return True
+    parts = path.split("/")
+    return any("/".join(parts[: i + 1]) + ".dvc" in tracked for i in range(len(parts)))
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,64 @@
+"""The git repository of a workspace: what it holds at a revision, and what is not committed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from minari_pipe.errors import ConfigError
+
+
+def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run git in ``root``, whatever becomes of it.
+
+    Raises:
+        ConfigError: there is no git.
+    """
+    command = ["git", "-c", "core.quotePath=off", *arguments]
+    try:
+        return subprocess.run(
+            command, cwd=root, capture_output=True, text=True, errors="replace", check=False
+        )
+    except FileNotFoundError as exc:
+        raise ConfigError("this needs git, and there is no command git") from exc
+
+
+def is_repository(root: Path) -> bool:
+    """Whether ``root`` lies in the working tree of a git repository."""
+    return git(root, "rev-parse", "--is-inside-work-tree").returncode == 0
+
+
+def top_of(root: Path) -> Path:
+    """The top of the working tree that ``root`` lies in."""
+    return Path(git(root, "rev-parse", "--show-toplevel").stdout.rstrip("\n"))
+
+
+def commit_of(root: Path, revision: str) -> str | None:
+    """The commit that a revision names, ``None`` if it names none."""
+    if revision.startswith("-"):  # an option of git's
+        return None
+    found = git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def text_at(root: Path, commit: str, path: str) -> str | None:
+    """The text of a file of the workspace as it was committed, ``None`` if it was not.
+
+    Args:
+        root: the workspace.
+        commit: as :func:`commit_of` gives it.
+        path: relative to ``root``.
+    """
+    found = git(root, "show", f"{commit}:./{path}")
+    return found.stdout if found.returncode == 0 else None
+
+
+def tracked_files(root: Path) -> set[str]:
+    """The files below ``root`` that git knows, relative to it."""
+    return set(git(root, "ls-files").stdout.splitlines())
+
+
+def uncommitted(root: Path) -> list[str]:
+    """What of the working tree is changed or new, whatever the user's settings hide."""
+    lines = git(root, "status", "--porcelain", "--untracked-files=all").stdout.splitlines()
+    return [line[3:] for line in lines]
