@@ -27,6 +27,7 @@ COMMANDS = (
     "init",
     "release",
     "bump",
+    "diff",
     "--install-completion",
     "--show-completion",
 )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, RemoteError
 from minari_pipe.pipeline.bump import bump
 from minari_pipe.pipeline.dvc_remote import push, without_credentials
 from minari_pipe.pipeline.release import release
-from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes
+from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes, new_workspace
 from tests.test_release import CONFIG, ID, MY_POLICY, TRUSTED, here
 
 NEXT = "tests/mine-v1"
@@ -35,6 +38,20 @@ def released(made, tmp_path_factory) -> Workspace:
     add_remote(workspace, folder / "store")
     output = workspace.run("minari-pipe", "release", ID)
     assert f"{ID}: its outputs are on the DVC remote store ({folder / 'store'})" in output
+    tag(workspace, output)
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def two(released, tmp_path_factory) -> Workspace:
+    """Both versions; the second has more episodes, of another seed."""
+    workspace = released.copy(tmp_path_factory.mktemp("two"))
+    output = workspace.run("minari-pipe", "bump", "mine")
+    assert f"conf/dataset/mine.yaml: dataset.id is {NEXT}, was {ID}" in output
+    workspace.replace("conf/dataset/mine.yaml", "n_episodes: 2", "n_episodes: 3, seed: 1")
+    workspace.pipe("+dataset=mine", **TRUSTED)
+    workspace.commit("the next version")
+    output = workspace.run("minari-pipe", "release", NEXT)
     tag(workspace, output)
     return workspace
 
@@ -160,3 +177,127 @@ def test_bump_knows_only_configs_of_the_workspace(tmp_path, monkeypatch):
         bump("door_human")
     with pytest.raises(ConfigError, match="pipeline name '../x' is not valid"):
         bump("../x")
+
+
+def data(workspace: Workspace, dataset_id: str) -> dict[str, str]:
+    return hashes(workspace.root / "datasets" / dataset_id)
+
+
+def test_any_version_can_be_had_from_the_repository_by_its_tag(two, tmp_path):
+    elsewhere = new_workspace(tmp_path / "elsewhere")
+    for dataset_id in (ID, NEXT):
+        source = f"datasets/{dataset_id}"
+        elsewhere.dvc("get", "--quiet", str(two.root), source, "--rev", dataset_id)
+        assert hashes(elsewhere.root / dataset_id.split("/")[1]) == data(two, dataset_id)
+    assert data(two, ID) != data(two, NEXT)
+
+
+def test_a_clone_at_a_tag_pulls_its_version_and_runs_no_stage(two, tmp_path):
+    clone = two.clone(tmp_path / "clone")
+    clone.git("checkout", "--quiet", ID)
+    clone.dvc("pull", "--quiet", f"datasets/{ID}")
+    assert data(clone, ID) == data(two, ID)
+    clone.git("checkout", "--quiet", NEXT)
+    clone.dvc("pull", "--quiet")
+    assert data(clone, NEXT) == data(two, NEXT)
+    assert clone.pipe("+dataset=mine", **TRUSTED) == []
+
+
+def test_a_fresh_clone_with_the_run_cache_collects_nothing_again(two, tmp_path):
+    two.dvc("push", "--quiet", "--run-cache")
+    clone = two.clone(tmp_path / "clone")
+    clone.dvc("pull", "--quiet", "--run-cache")
+    assert clone.pipe("+dataset=mine", **TRUSTED) == []
+    # What git does not say is told by the run-cache, but of stages whose outputs git has: DVC
+    # pushes none of those.
+    (clone.root / "pipelines" / "mine" / "dvc.lock").unlink()
+    ran = clone.pipe("+dataset=mine", **TRUSTED)
+    assert ran == ["create", "ref_scores", "validate", "publish"]
+    assert data(clone, NEXT) == data(two, NEXT)
+
+
+def test_gc_keeps_old_versions_only_with_the_tags(two, tmp_path):
+    for option, has_first in (("--all-tags", True), ("--workspace", False)):
+        workspace = two.copy(tmp_path / option)
+        workspace.dvc("gc", "--quiet", "--force", "--workspace", option)
+        shutil.rmtree(workspace.root / "datasets")
+        workspace.git("checkout", "--quiet", ID)
+        done = workspace.call("dvc", "checkout", f"datasets/{ID}")
+        assert (done.returncode == 0) == has_first, done.stdout
+
+
+def test_a_commit_to_an_unrelated_file_changes_no_byte(two, tmp_path):
+    workspace = two.copy(tmp_path)
+    (workspace.root / "notes.md").write_text("of today")
+    workspace.commit("notes")
+    shutil.rmtree(workspace.root / ".dvc" / "cache")
+    for made in ("datasets", "pipelines/mine/episodes", "pipelines/mine/dataset"):
+        shutil.rmtree(workspace.root / made)
+    assert workspace.pipe("+dataset=mine", **TRUSTED)[0] == "collect"
+    assert data(workspace, NEXT) == data(two, NEXT)
+    assert workspace.git("status", "--porcelain") == ""
+
+
+def diff(workspace: Workspace, *arguments: str) -> str:
+    return workspace.run("minari-pipe", "diff", *arguments)
+
+
+def test_diff_shows_what_changed_between_two_versions(two):
+    found = json.loads(diff(two, ID, NEXT, "--json"))
+    assert found["compared"] == "params"
+    assert found["config"] == {
+        "collect.n_episodes": [2, 3],
+        "collect.seed": [0, 1],
+        "dataset.id": [ID, NEXT],
+    }
+    assert found["packages"] == {}
+    for number, dataset_id in enumerate((ID, NEXT)):
+        dataset = MinariDataset(two.root / "datasets" / dataset_id / "data")
+        returns = [float(episode.rewards.sum()) for episode in dataset]
+        assert found["counts"]["total_steps"][number] == dataset.total_steps
+        expected = [np.mean(returns), np.std(returns), min(returns), max(returns)]
+        told = [found["returns"][key][number] for key in ("mean", "std", "min", "max")]
+        assert told == pytest.approx(expected)
+        assert found["returns"]["normalized"][number] == pytest.approx(np.mean(returns) / 500)
+        record = two.json(f"releases/{dataset_id}.json")
+        for key in ("content_sha256", "git_commit"):
+            assert found["origin"][key][number] == record[key]
+
+
+def test_diff_is_a_table_that_aligns(two):
+    lines = [line.rstrip() for line in diff(two, ID, NEXT).splitlines()]
+    rows = [line.split() for line in lines]
+    assert [ID, NEXT, "Change"] in rows
+    assert ["collect.seed", "0", "1"] in rows
+    assert ["total_episodes", "2", "3", "+1"] in rows
+    start = lines[2].index(NEXT)
+    assert all(line[start - 1] == " " for line in lines[4:] if len(line) > start and line)
+    for title in ("Config", "Counts", "Returns", "Reference scores", "Origin"):
+        assert title in lines
+
+
+def test_diff_of_a_version_that_is_elsewhere_says_what_the_record_knows(two, tmp_path):
+    clone = two.clone(tmp_path)
+    found = json.loads(diff(clone, ID, NEXT, "--json"))
+    assert found["config"]["collect.seed"] == [0, 1]
+    assert found["counts"]["total_episodes"] == [2, 3]
+    assert found["returns"] == {}
+
+
+def test_diff_outside_of_a_workspace_compares_what_the_metadata_say(two, tmp_path):
+    outside = Workspace(tmp_path, two.home)
+    text = diff(outside, ID, NEXT)
+    assert "configs are compared by metadata alone" in text
+    found = json.loads(diff(outside, ID, NEXT, "--json"))
+    assert found["compared"] == "metadata"
+    assert found["config"]["collect_seed"] == [0, 1]
+    assert found["counts"]["total_episodes"] == [2, 3]
+    for wrong, message in (
+        ("tests/mine-v7", "error: no dataset 'tests/mine-v7' in"),
+        ("tests/mine", "error: 'tests/mine' has no version"),
+        ("../x-v0", "error: "),
+    ):
+        done = outside.call("minari-pipe", "diff", ID, wrong)
+        assert done.returncode == 1
+        assert done.stdout.startswith(message)
+        assert done.stdout.count("\n") == 1

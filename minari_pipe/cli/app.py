@@ -15,6 +15,7 @@ import typer
 from minari_pipe import __version__
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, migrate, recover, split
+from minari_pipe.cli.lineage import diff
 from minari_pipe.cli.tables import tell
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
@@ -107,6 +108,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init,
     "release": release,
     "bump": bump,
+    "diff": diff,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_in_one_line(_command))

@@ -70,7 +70,7 @@ def print_table(
     Args:
         title: above it.
         columns: header to alignment, ``left`` or ``right``.
-        rows: the cells.
+        rows: the cells; one cell alone is the heading of the rows below it.
         caption: below it.
     """
     console = _console()
@@ -114,7 +114,8 @@ def _width(headers: list[str], cells: list[list[Text]], whole: list[bool]) -> in
     """The least width at which no cell of a ``whole`` column is cut, nor others to slivers."""
     widths = []
     for index, header in enumerate(headers):
-        lines = [line for row in cells for line in row[index].plain.split("\n")]
+        column = [row[index] for row in cells if index < len(row)]
+        lines = [line for cell in column for line in cell.plain.split("\n")]
         longest = max((cell_len(line) for line in lines), default=0)
         widths.append(max(len(header), longest if whole[index] else min(longest, _SLIVER)))
     return sum(widths) + 3 * (len(widths) - 1)

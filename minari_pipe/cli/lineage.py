@@ -1,0 +1,94 @@
+"""The commands that compare versions of a dataset, and make one again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from minari_pipe.cli.datasets import Json, complete_id
+from minari_pipe.cli.tables import count, megabytes, one_line, print_json, print_table
+from minari_pipe.metadata import is_finite_number
+from minari_pipe.pipeline.difference import difference
+
+_Id = Annotated[str, typer.Argument(autocompletion=complete_id, help="With its version.")]
+_LONGEST = 60
+_HASH = 12
+"""Digits of a hash that are enough to tell it from others."""
+
+_TITLES = {
+    "config": "Config",
+    "counts": "Counts",
+    "returns": "Returns",
+    "scores": "Reference scores",
+    "packages": "Packages",
+    "origin": "Origin",
+}
+
+
+def diff(first: _Id, second: _Id, as_json: Json = False) -> None:
+    """Show what changed between two versions: config, counts, returns, scores, packages."""
+    found = difference(first, second)
+    if as_json:
+        print_json(found)
+        return
+    rows: list[list[str | Text]] = []
+    for part, title in _TITLES.items():
+        if not found[part]:
+            continue
+        rows += [[Text(title, style="bold")]]
+        rows += [_row(part, key, *pair) for key, pair in found[part].items()]
+    print_table(
+        f"{first} and {second}",
+        {"": "left", first: "left", second: "left", "Change": "right"},
+        rows,
+        caption=_conclusion(found),
+    )
+
+
+def _conclusion(found: dict[str, Any]) -> str | None:
+    hashes = found["origin"].get("content_sha256", (None, None))
+    same = "The content is the same" if None not in hashes and len(set(hashes)) == 1 else ""
+    if not found["config"]:
+        same = f"{same}; the config is the same" if same else "The config is the same"
+    alone = (
+        "the configs are compared by metadata alone: one of the two is no version of this workspace"
+    )
+    texts = [same, alone if found["compared"] == "metadata" else ""]
+    text = "; ".join(filter(None, texts))
+    return f"{text[:1].upper()}{text[1:]}." if text else None
+
+
+def _row(part: str, key: str, old: Any, new: Any) -> list[str | Text]:
+    shown = [_shown(key, value) for value in (old, new)]
+    name = Text(f"  {one_line(key)}")
+    if old == new:
+        return [name, *(Text(text, style="dim") for text in shown), ""]
+    return [name, *shown, _change(part, key, old, new)]
+
+
+def _shown(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key == "dataset_size":
+        return megabytes(value)
+    if key in ("content_sha256", "git_commit"):
+        return one_line(value)[:_HASH]
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1 else f"{value:,.2f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return count(value)
+    text = one_line(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _change(part: str, key: str, old: Any, new: Any) -> str:
+    if part in ("config", "packages", "origin") or not all(map(is_finite_number, (old, new))):
+        return ""
+    change = new - old
+    if key == "dataset_size":
+        return f"{change:+.1f} MB"
+    if isinstance(change, int):
+        return f"{change:+,}"
+    return f"{change:+.4g}" if abs(change) < 1 else f"{change:+,.2f}"
