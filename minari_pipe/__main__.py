@@ -28,6 +28,7 @@ COMMANDS = (
     "release",
     "bump",
     "diff",
+    "reproduce",
     "--install-completion",
     "--show-completion",
 )

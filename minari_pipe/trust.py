@@ -43,6 +43,14 @@ def _names(variable: str, file_name: str) -> frozenset[str]:
     return frozenset(names - {""})
 
 
+def add_trust(modules: Collection[str], sha256s: Collection[str]) -> None:
+    """Trust what flags of the command line name, in this process and those that it starts."""
+    for variable, values in ((MODULES_VARIABLE, modules), (SHA256_VARIABLE, sha256s)):
+        if values:
+            known = filter(None, [os.environ.get(variable)])
+            os.environ[variable] = ",".join([*known, *values])
+
+
 def trusted_modules() -> frozenset[str]:
     """Names of the modules the user trusts; a name stands for the module and all below it."""
     return _names(MODULES_VARIABLE, "trusted_modules")

@@ -15,7 +15,7 @@ import typer
 from minari_pipe import __version__
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, migrate, recover, split
-from minari_pipe.cli.lineage import diff
+from minari_pipe.cli.lineage import diff, reproduce
 from minari_pipe.cli.tables import tell
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
@@ -109,6 +109,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "release": release,
     "bump": bump,
     "diff": diff,
+    "reproduce": reproduce,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(_in_one_line(_command))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -9,8 +10,13 @@ from rich.text import Text
 
 from minari_pipe.cli.datasets import Json, complete_id
 from minari_pipe.cli.tables import count, megabytes, one_line, print_json, print_table
+from minari_pipe.errors import Stopped
 from minari_pipe.metadata import is_finite_number
 from minari_pipe.pipeline.difference import difference
+from minari_pipe.pipeline.reproduce import TOLERANCE
+from minari_pipe.pipeline.reproduce import reproduce as make_again
+from minari_pipe.pipeline.stopping import stop_on_signals
+from minari_pipe.trust import add_trust
 
 _Id = Annotated[str, typer.Argument(autocompletion=complete_id, help="With its version.")]
 _LONGEST = 60
@@ -45,6 +51,43 @@ def diff(first: _Id, second: _Id, as_json: Json = False) -> None:
         rows,
         caption=_conclusion(found),
     )
+
+
+def reproduce(
+    dataset_id: _Id,
+    rev: Annotated[
+        str | None,
+        typer.Option(help="Tag or commit; else the tag of the version, else the recorded commit."),
+    ] = None,
+    from_scratch: Annotated[
+        bool,
+        typer.Option("--from-scratch", help="Train again, without the published checkpoint."),
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Of values, on another processor or other versions.")
+    ] = TOLERANCE,
+    trust_module: Annotated[
+        list[str] | None, typer.Option(help="Trust a module of your own.", metavar="NAME")
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="Trust a checkpoint to be unpickled in full.", metavar="SHA256"),
+    ] = None,
+) -> None:
+    """Make a released version again, from nothing but git, and compare it with its record."""
+    add_trust(trust_module or [], trust or [])
+    try:
+        stop_on_signals()
+        found = make_again(
+            dataset_id,
+            revision=rev,
+            from_scratch=from_scratch,
+            tolerance=tolerance,
+            say=lambda text: print(one_line(text), file=sys.stderr, flush=True),
+        )
+    except Stopped as stopped:
+        raise typer.Exit(stopped.exit_code) from None
+    print(found)
 
 
 def _conclusion(found: dict[str, Any]) -> str | None:

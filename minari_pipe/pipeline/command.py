@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from minari_pipe import __version__
 from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
-from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE
+from minari_pipe.trust import add_trust
 
 
 class _Parser(argparse.ArgumentParser):
@@ -38,8 +38,7 @@ def run(argv: list[str]) -> int:
 
 def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
     # The stages are processes of their own; the environment carries the user's word to them.
-    _extend(MODULES_VARIABLE, flags.trust_module)
-    _extend(SHA256_VARIABLE, flags.trust)
+    add_trust(flags.trust_module, flags.trust)
     if flags.version:
         print(f"minari_pipe {__version__}")
         return 0
@@ -99,8 +98,3 @@ def _job(
     pull = Pull() if flags.pull else None
     run_pipeline(name, config, overrides, draft=flags.draft, pull=pull)
     return 0
-
-
-def _extend(variable: str, values: list[str]) -> None:
-    if values:
-        os.environ[variable] = ",".join([*filter(None, [os.environ.get(variable)]), *values])

@@ -116,6 +116,7 @@ other commands, each with --help
   minari-pipe init                   make this folder a workspace
   minari-pipe release ID             freeze a published version
   minari-pipe bump NAME              raise the version in conf/dataset/NAME.yaml
+  minari-pipe reproduce ID           make a released version again, and compare it
   minari-pipe diff ID ID             what changed between two versions
   minari-pipe list                   the datasets that are installed
   minari-pipe show ID                what one of them is

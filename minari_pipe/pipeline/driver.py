@@ -70,7 +70,7 @@ def run_pipeline(
         MinariPipeError: one line that says what is wrong and what to do.
         Stopped: SIGINT, SIGTERM or SIGHUP arrived; the stage is stopped, DVC's locks are free.
     """
-    _keep_places()
+    keep_places()
     root = find_root()
     check_state(root)
     check_pipeline_name(name)
@@ -200,7 +200,7 @@ def _trust_told_addresses(engine: dict[str, Any], overrides: list[str]) -> None:
     os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, told))
 
 
-def _keep_places() -> None:
+def keep_places() -> None:
     """Let relative paths in the environment mean what they mean here.
 
     The stages and the rest of this run work at the root of the workspace.

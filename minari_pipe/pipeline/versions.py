@@ -19,14 +19,15 @@ def other_version(packages: Iterable[tuple[str, str]]) -> tuple[str, str, str] |
         '0.1'
     """
     for package, version in packages:
-        installed = _installed(package)
-        if installed != version:
-            return package, installed, version
+        here = installed(package)
+        if here != version:
+            return package, here, version
     return None
 
 
 @functools.cache
-def _installed(package: str) -> str:
+def installed(package: str) -> str:
+    """The version of a package here, or that it is not installed."""
     if package == "minari_pipe":  # also where it is not installed, but on the path
         return __version__
     try:

@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 from minari_pipe.pipeline.build import environment_factory
+from minari_pipe.pipeline.given_training import take_given
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.policies.training import train
 
 
 def main(run: StageRun) -> None:
     """The command: parameters in, ``train/policy.zip`` (and ``normalize.npz``) out."""
+    if take_given(run):
+        return
     own = run.stage == "train"
     policy = run.params["policy"] if own else run.params["ref_scores"]["expert"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from minari_pipe.pipeline.build import environment_factory
+from minari_pipe.pipeline.given_training import take_given
 from minari_pipe.pipeline.recorded_training import recorded_training
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.policies.checkpoints import checkpoint_steps
@@ -17,6 +18,8 @@ def main(run: StageRun) -> None:
     It holds ``policy.zip`` (and ``normalize.npz``), the same files below ``checkpoints/STEP/``,
     and ``episodes/``.
     """
+    if take_given(run):
+        return
     policy, family = run.params["policy"], run.params["family"]
     n_checkpoints = family["n_checkpoints"]
 

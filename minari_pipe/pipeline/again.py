@@ -1,0 +1,47 @@
+"""Runs a pipeline as its ``params.yaml`` records it: ``python -m minari_pipe.pipeline.again NAME``.
+
+``minari-pipe reproduce`` runs this in a workspace of its own. What a file says is no word of the
+user's: recorded overrides allow nothing that the user did not allow.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from minari_pipe.errors import ConfigError, ToldError
+from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.driver import run_pipeline
+from minari_pipe.pipeline.mixtures import recomposed
+from minari_pipe.pipeline.stopping import stoppable
+from minari_pipe.pipeline.telling import told
+from minari_pipe.pipeline.workspace import check_pipeline_name, find_root
+
+
+def main() -> int:
+    """The command; the exit code."""
+    try:
+        _run(sys.argv[1])
+    except ToldError:
+        return 1
+    except Exception as exc:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        print(f"error: {' '.join(told(exc).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(name: str) -> None:
+    root = find_root()
+    params = graph.read_params(check_pipeline_name(name), root) or {}
+    composed = recomposed(params.get("overrides") or [f"+dataset={name}"], root)
+    if composed.name != name:
+        raise ConfigError(
+            f"pipelines/{name}/params.yaml is of pipeline {composed.name!r}, as conf/ says now"
+        )
+    run_pipeline(name, composed.config, composed.overrides, is_parent=True)
+
+
+if __name__ == "__main__":
+    sys.exit(stoppable(main))

@@ -1,0 +1,270 @@
+"""``minari-pipe reproduce ID``: make a released version again, and compare it with its record."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.manifest import read_manifest
+from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.assemble import NOT_CONTENT
+from minari_pipe.pipeline.comparison import Compared, compare
+from minari_pipe.pipeline.difference import differing, flat
+from minari_pipe.pipeline.published_trainings import give_trainings
+from minari_pipe.pipeline.record import find_record, stage_outputs
+from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
+from minari_pipe.pipeline.reproduction import Reproduction, reproduction
+from minari_pipe.pipeline.version import parsed_params, published_data, tagged
+from minari_pipe.pipeline.versions import installed, processor_kind
+from minari_pipe.pipeline.workspace import check_pipeline_name, find_root
+from minari_pipe.storage.base import MinariStorage
+
+TOLERANCE = 1e-3
+"""How far values may be apart on another platform, where low bits are others and add up."""
+
+_MOST = 3
+"""So many keys are named, and the number of the others."""
+
+
+def reproduce(
+    dataset_id: str,
+    *,
+    revision: str | None = None,
+    from_scratch: bool = False,
+    tolerance: float = TOLERANCE,
+    say: Callable[[str], None],
+) -> str:
+    """Make a released version again in a workspace of its own, and compare it with its record.
+
+    The bytes are compared on the recorded kind of processor under the recorded package versions;
+    elsewhere counts exactly, and values within ``tolerance``, unless the bytes are the same anyway.
+
+    Args:
+        dataset_id: with its version.
+        revision: where to look for config and code; else the tag of the version, else the commit
+            of the record.
+        from_scratch: train again what was trained, instead of taking the published checkpoint.
+        tolerance: see :func:`comparison.compare`.
+        say: tells the user one line.
+
+    Returns:
+        What was compared, in one line.
+
+    Raises:
+        DatasetNotFoundError: the version is not released.
+        ConfigError: there is no such revision, or it does not make this version.
+        MinariPipeError: the version that was made differs; names the first stage and field.
+    """
+    parse_dataset_id(dataset_id)
+    root = find_root()
+    commit, record = _found(root, dataset_id, revision)
+    name = check_pipeline_name(str(record["pipeline"]))
+    _check_makes(root, commit, name, dataset_id)
+    others = _other_versions(record)
+    if others:
+        say(f"package versions differ from the recorded ones: {', '.join(others)}")
+    with reproduction(root, name, commit) as found:
+        data_of = _data_of(root, record)
+        given = set() if from_scratch else give_trainings(found, data_of, say)
+        for config in _other_config(found, record):
+            say(f"the config at {revision or commit[:12]} is another than was released: {config}")
+        say(f"makes {dataset_id} again at {commit[:12]} in {found.root}")
+        found.run(root)
+        return _compared(found, record, given, data_of(dataset_id), tolerance, others)
+
+
+def _found(root: Path, dataset_id: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    """The commit to make a version from, and the record to compare it with."""
+    if not is_repository(root):
+        raise ConfigError(f"{root} is not a git repository, so no version can be made again")
+    commit = commit_of(root, revision) if revision else tagged(root, dataset_id)
+    if revision and commit is None:
+        raise ConfigError(f"no revision {revision!r} in {root}; git fetch --tags may bring it")
+    record = find_record(root, dataset_id, commit)
+    if record is None:
+        released = sorted((root / "releases").rglob("*.json"))
+        ids = [p.relative_to(root / "releases").as_posix()[: -len(".json")] for p in released]
+        raise DatasetNotFoundError(
+            f"{dataset_id!r} is not released in {root}: there is no record of what it must be. "
+            f"Released: {', '.join(ids) or 'none'}; a tag that has one is named by --rev TAG"
+        )
+    if commit is None:
+        commit = commit_of(root, str(record["git_commit"]))
+        if commit is None:
+            raise ConfigError(
+                f"the commit {record['git_commit']!r} that {dataset_id} was made from is not in "
+                f"{root}; git fetch may bring it (a shallow clone lacks it)"
+            )
+    return commit, record
+
+
+def _check_makes(root: Path, commit: str, name: str, dataset_id: str) -> None:
+    text = text_at(root, commit, f"pipelines/{name}/params.yaml")
+    params = parsed_params(text) if text else None
+    if params is None:
+        raise ConfigError(
+            f"at {commit[:12]} there is no pipelines/{name}/params.yaml that can be read; name the "
+            f"tag of the version with --rev"
+        )
+    makes = (params.get("dataset") or {}).get("id")
+    if makes != dataset_id:
+        raise ConfigError(
+            f"at {commit[:12]} pipeline {name!r} makes {makes!r}, not {dataset_id!r}; name the tag "
+            f"of the version with --rev"
+        )
+
+
+def _other_versions(record: Mapping[str, Any]) -> list[str]:
+    """Packages that are others here than the record says, and Python."""
+    recorded = dict(record.get("packages") or {})
+    changed = [
+        f"{name} {version} -> {here}"
+        for name, version in sorted(recorded.items())
+        if (here := installed(name)) != version
+    ]
+    python = platform.python_version()
+    if record.get("python", python) != python:
+        changed.append(f"python {record['python']} -> {python}")
+    return changed
+
+
+def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | None]:
+    """Where the data of the version and of its parents are, if they are here and the right ones."""
+    own = published_data(record["id"], root, dict(record))
+    told = MinariStorage.read_raw_metadata(own).get("minari_pipe", {}) if own else {}
+    hashes = {parent["id"]: parent["content_sha256"] for parent in told.get("parents", [])}
+
+    def find(dataset_id: str) -> Path | None:
+        if dataset_id == record["id"]:
+            return own
+        data = published_data(dataset_id, root, None)
+        content = read_manifest(data.parent) if data else None
+        same = content and hashes.get(dataset_id) in (None, content.get("content_sha256"))
+        return data if same else None
+
+    return find
+
+
+def _other_config(found: Reproduction, record: Mapping[str, Any]) -> Iterator[str]:
+    """What of the config at the commit is another than was released, if anything."""
+    keys = _changed_keys(record, found)
+    if keys:
+        yield _named(keys)
+
+
+def _changed_keys(record: Mapping[str, Any], found: Reproduction) -> dict[str, tuple[Any, Any]]:
+    """Keys of the config that decide content and differ, with both values."""
+    configs = []
+    for params in (record.get("params"), graph.read_params(found.name, found.root)):
+        kept = {k: v for k, v in (params or {}).items() if k not in (*NOT_CONTENT, "packages")}
+        # They follow from the installed packages where the user gives none.
+        dataset = {k: v for k, v in (kept.get("dataset") or {}).items() if k != "requirements"}
+        configs.append(flat({**kept, "dataset": dataset}))
+    return differing(*configs) if record.get("params") else {}
+
+
+def _named(keys: Mapping[str, tuple[Any, Any]]) -> str:
+    """Keys with the new and the old value, as many as fit into a line."""
+    told = [f"{key}: {new}, not {old}" for key, (old, new) in list(keys.items())[:_MOST]]
+    more = f" and {len(keys) - _MOST} more" if len(keys) > _MOST else ""
+    return "; ".join(told) + more
+
+
+def _compared(
+    found: Reproduction,
+    record: Mapping[str, Any],
+    given: set[tuple[str, str]],
+    published: Path | None,
+    tolerance: float,
+    others: list[str],
+) -> str:
+    """What of the new version was compared with the record; an error if it differs."""
+    dataset_id, content = record["id"], record["manifest"]
+    folder = found.root / "datasets" / dataset_id
+    how = " from its published checkpoint" if given else ""
+    if read_manifest(folder) == content:
+        return (
+            f"{dataset_id} is reproduced{how}: content_sha256 {content['content_sha256'][:12]} and "
+            f"the bytes of all {len(content['files'])} files are those of the release"
+        )
+    here, then = processor_kind(), record.get("cpu", "not recorded")
+    elsewhere = [f"the processor is {here}, was {then}"] if here != then else []
+    elsewhere += [f"versions are others: {', '.join(others)}"] if others else []
+    if published is None and elsewhere:
+        raise ConfigError(
+            f"the bytes of {dataset_id} differ from the release, as they may here "
+            f"({'; '.join(elsewhere)}), and its values cannot be compared: the published dataset "
+            f"is not here; run dvc pull datasets/{dataset_id}"
+        )
+    data = Compared()
+    if published is not None:
+        data = compare(published, folder / "data", tolerance if elsewhere else 0.0)
+    keys = _changed_keys(record, found)
+    if elsewhere and data.first is None and not keys:
+        return (
+            f"{dataset_id} is reproduced{how} within {tolerance:g}: {content['total_episodes']} "
+            f"episodes and {content['total_steps']} steps as in the release, {data.n_values:,} "
+            f"values, largest difference {data.largest:.3g}; bytes are not compared, since "
+            f"{'; '.join(elsewhere)}"
+        )
+    first = _first_stage(found, record, given, keys)
+    metadata = "" if keys or data.first or published is None else _other_metadata(published, folder)
+    told = [
+        f"the first stage to differ is {first}" if first else "",
+        _named(keys),
+        data.first or metadata,
+        *elsewhere,
+    ]
+    compared = f"counts, and values within {tolerance:g}" if elsewhere else "bytes"
+    raise MinariPipeError(
+        f"{dataset_id} is not reproduced{how} (compared: {compared}): "
+        f"{'; '.join(filter(None, told))}"
+    )
+
+
+def _first_stage(
+    found: Reproduction,
+    record: Mapping[str, Any],
+    given: set[tuple[str, str]],
+    keys: Mapping[str, Any],
+) -> str | None:
+    """The first stage that was given other values than for the release, or wrote other files."""
+    recorded = {(s["pipeline"], s["stage"]): s["outs"] for s in record.get("stages") or []}
+    replaced = given | {(name, "checkpoint_scores") for name, _ in given}
+    for entry in stage_outputs(found.pipelines, found.root):
+        stage = entry["pipeline"], entry["stage"]
+        reads = _keys_of(*stage, found.root)
+        if any(_is_below(key, reads) for key in keys):
+            return _called(stage, found)
+        if stage not in replaced and recorded.get(stage, entry["outs"]) != entry["outs"]:
+            return _called(stage, found)
+    return None
+
+
+def _called(stage: tuple[str, str], found: Reproduction) -> str:
+    pipeline, name = stage
+    return name if pipeline == found.name else f"{name} of {pipeline}"
+
+
+def _keys_of(pipeline: str, stage: str, root: Path) -> list[str]:
+    """The parameters that a stage depends on."""
+    path = root / "pipelines" / pipeline / "dvc.yaml"
+    entry = yaml.safe_load(path.read_text(encoding="utf-8"))["stages"][stage]
+    return [key for keys in entry["params"] for names in keys.values() for key in names]
+
+
+def _is_below(key: str, sections: list[str]) -> bool:
+    return any(key == s or key.startswith(f"{s}.") for s in sections)
+
+
+def _other_metadata(published: Path, folder: Path) -> str:
+    """What the metadata of the two versions say otherwise."""
+    old, new = (flat(MinariStorage.read_raw_metadata(p)) for p in (published, folder / "data"))
+    keys = differing(old, new)
+    return f"metadata: {_named(keys)}" if keys else ""
