@@ -2,50 +2,76 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
 from minari_pipe.pipeline.reproduce import reproduce
+from tests.demonstration_files import counting_episodes, write_dapg
 from tests.repositories import Workspace, git_workspace, hashes
-from tests.test_release import TRUSTED, here
+from tests.test_release import here
+from tests.test_stages_rerun import MY_ENV, REPLAYED
 
-ID = "tests/push-v0"
-CONFIG = """\
+pytest.importorskip("torch")
+
+PUSH = """\
 # @package _global_
 defaults: [{/policy: scripted}, _self_]
 dataset: {id: tests/push-v0, description: a tiny dataset}
 author: {name: Ada}
 env: {id: Pendulum-v1, kwargs: {max_episode_steps: 20}}
 policy: {controller: {_target_: my_policy.push}}
-collect: {n_episodes: 2, n_envs: 2}
-ref_scores: {n_episodes: 2, ref_max_score: 0.0}
+collect: {n_episodes: 2, n_envs: 2, seed: 3}
+ref_scores: {n_episodes: 2, seed: 1005, ref_max_score: 0.0}
 """
 MY_POLICY = """\
 import numpy as np
 
 
 def push(observation):
-    return np.array([2.0 * np.sign(observation[2])], dtype=np.float32)
+    return np.array([1.0 * np.sign(observation[2])], dtype=np.float32)
 """
+TRAINED = """\
+# @package _global_
+defaults: [{/policy: sb3}, _self_]
+dataset: {id: tests/trained-v0, description: a tiny dataset}
+author: {name: Ada}
+env: {id: CartPole-v1}
+policy:
+  algorithm: ppo
+  policy_kwargs: {net_arch: [8]}
+  train:
+    total_timesteps: 64
+    normalize_observations: true
+    hyperparameters: {n_steps: 32, batch_size: 16, n_epochs: 1}
+collect: {n_episodes: 2, n_envs: 2}
+ref_scores: {n_episodes: 2, expert: "${policy}", ref_min_score: 0.0}
+"""
+IDS = {name: f"tests/{name}-v0" for name in ("push", "trained", "replayed")}
+TRUSTED = {"MINARI_PIPE_TRUSTED_MODULES": "my_policy,my_env"}
 
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory) -> Workspace:
-    """A version that is released and tagged, and of whose outputs no cache is left."""
-    workspace = git_workspace(tmp_path_factory.mktemp("reproduce"), push=CONFIG)
+    """Three released and tagged versions: scripted, trained, and of demonstrations."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    workspace = git_workspace(folder, push=PUSH, trained=TRAINED, replayed=REPLAYED)
     (workspace.root / "my_policy.py").write_text(MY_POLICY)
-    workspace.pipe("+dataset=push", "collect.seed=3", **TRUSTED)
-    release(workspace, ID)
-    return workspace
-
-
-def release(workspace: Workspace, dataset_id: str) -> None:
+    (workspace.root / "my_env.py").write_text(MY_ENV)
+    write_dapg(workspace.root / "demos.pickle", counting_episodes())
+    workspace.dvc("add", "--quiet", "demos.pickle")  # which git has not
+    for name in IDS:
+        workspace.pipe(f"+dataset={name}", **TRUSTED)
     workspace.commit("made")
-    workspace.run("minari-pipe", "release", dataset_id, "--no-push")
-    workspace.commit("released")
-    workspace.git("tag", dataset_id)
+    for dataset_id in IDS.values():
+        workspace.run("minari-pipe", "release", dataset_id, "--no-push")
+        workspace.commit("released")
+        workspace.git("tag", dataset_id)
+    return workspace
 
 
 @pytest.fixture
@@ -53,18 +79,185 @@ def workspace(released: Workspace, tmp_path: Path) -> Workspace:
     return released.copy(tmp_path)
 
 
-def again(workspace: Workspace, dataset_id: str, *arguments: str, **environment: str) -> str:
-    return workspace.run("minari-pipe", "reproduce", dataset_id, *arguments, **environment)
+def again(workspace: Workspace, name: str, *arguments: str) -> str:
+    """Reproduce a version, and see that nothing was changed or left behind; what was said."""
+    before = hashes(workspace.root), hashes(workspace.minari_root)
+    temporary = workspace.home / "temporary"
+    temporary.mkdir(exist_ok=True)
+    command = ("minari-pipe", "reproduce", IDS[name], *arguments)
+    done = workspace.call(*command, **TRUSTED, TMPDIR=str(temporary))
+    after = hashes(workspace.root), hashes(workspace.minari_root)
+    assert after == before
+    assert list(temporary.iterdir()) == []
+    lines = done.stdout.splitlines()
+    assert (done.returncode == 0) == (f"{IDS[name]} is reproduced" in lines[-1]), done.stdout
+    return done.stdout
 
 
-def test_a_scripted_dataset_is_made_again_and_nothing_here_changes(workspace, tmp_path):
-    # Neither a cache of the user's nor what is not committed is used.
+def test_a_scripted_dataset_is_made_again_whatever_lies_about(workspace, tmp_path):
+    # Neither another cache nor what is not committed has a say.
     workspace.dvc("cache", "dir", "--local", str(tmp_path / "elsewhere"))
     (workspace.root / "my_policy.py").write_text("of tomorrow")
-    before = hashes(workspace.root), hashes(workspace.minari_root)
-    output = again(workspace, ID, "--trust-module", "my_policy")
-    print(output)
-    assert "makes tests/push-v0 again" in output
-    assert (hashes(workspace.root), hashes(workspace.minari_root)) == before
-    assert not list(Path("/tmp").glob("minari_pipe-reproduce-*"))
-    assert 0
+    output = again(workspace, "push")
+    assert "push: ran collect, create, ref_scores, validate, publish" in output
+    manifest = workspace.json("datasets/tests/push-v0/manifest.json")
+    assert output.splitlines()[-1] == (
+        f"tests/push-v0 is reproduced: content_sha256 {manifest['content_sha256'][:12]} and the "
+        f"bytes of all 2 files are those of the release"
+    )
+
+
+def test_demonstrations_are_replayed_again_from_a_file_under_dvc(released):
+    assert "is reproduced: content_sha256" in again(released, "replayed")
+
+
+def test_a_published_checkpoint_stands_for_its_training(released, monkeypatch, tmp_path):
+    output = again(released, "trained")
+    assert "train: the published checkpoint stands for the training" in output
+    assert "is reproduced from its published checkpoint: content_sha256" in output
+    assert "the bytes of all 6 files" in output
+    # Without the checkpoint there is only training.
+    clone = released.clone(tmp_path)
+    here(clone, monkeypatch)
+    with pytest.raises(ConfigError, match="checkpoint of tests/trained-v0 is not here; run dvc pu"):
+        reproduce(IDS["trained"], say=print)
+    policy = released.root / "datasets" / IDS["trained"] / "policies" / "policy.zip"
+    shutil.copytree(policy.parent.parent, clone.root / "datasets" / IDS["trained"])
+    (clone.root / "datasets" / IDS["trained"] / "policies" / "expert.zip").write_text("of another")
+    with pytest.raises(ConfigError, match="expert.zip is not the checkpoint that tests/trained-v0"):
+        reproduce(IDS["trained"], say=print)
+
+
+def test_a_training_is_done_again_from_scratch(released):
+    output = again(released, "trained", "--from-scratch")
+    assert "train: ppo, 64 steps" in output
+    assert "is reproduced: content_sha256" in output
+
+
+def retag(workspace: Workspace, name: str, old: str, new: str) -> None:
+    """Let the tag of a version say something else than was released."""
+    for file in (f"conf/dataset/{name}.yaml", f"pipelines/{name}/params.yaml"):
+        path = workspace.root / file
+        text = path.read_text()
+        path.write_text(text.replace(old, new) if old in text else text)
+    workspace.commit("another config")
+    workspace.git("tag", "--force", IDS[name])
+
+
+@pytest.mark.parametrize(
+    ("stage", "old", "new", "key"),
+    [
+        ("collect", "seed: 3", "seed: 4", "collect.seed: 4, not 3"),
+        ("ref_scores", "seed: 1005", "seed: 1006", "ref_scores.seed: 1006, not 1005"),
+    ],
+    ids=["collect", "ref_scores"],
+)
+def test_a_changed_seed_is_named_with_its_stage(stage, old, new, key, workspace):
+    retag(workspace, "push", old, new)
+    output = again(workspace, "push")
+    last = output.splitlines()[-1]
+    assert f"the config at {workspace.git('rev-parse', 'HEAD')[:12]} is another than was" in output
+    assert last.startswith(f"error: {IDS['push']} is not reproduced (compared: bytes): ")
+    assert f"the first stage to differ is {stage}; {key}; " in last
+
+
+def test_without_a_tag_the_commit_of_the_record_is_taken(workspace):
+    retag(workspace, "push", "seed: 3", "seed: 4")
+    workspace.git("tag", "--delete", IDS["push"])
+    assert "is reproduced: content_sha256" in again(workspace, "push")
+
+
+def of_another_processor(workspace: Workspace, dataset_id: str) -> None:
+    path = workspace.root / "releases" / f"{dataset_id}.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "cpu": "riscv64 RVV"}))
+
+
+def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_be_near(workspace):
+    """Code that rounds otherwise stands for another processor."""
+    workspace.replace("my_policy.py", "1.0 *", "1.000001 *")
+    workspace.commit("other code")
+    workspace.git("tag", "--force", IDS["push"])
+    last = again(workspace, "push").splitlines()[-1]
+    assert "the first stage to differ is collect; episode 0, actions[0, 0]: " in last
+    assert "(largest difference 9.54e-07)" in last
+    of_another_processor(workspace, IDS["push"])
+    last = again(workspace, "push").splitlines()[-1]
+    assert "is reproduced within 0.001: 2 episodes and 40 steps as in the release, " in last
+    assert "bytes are not compared, since the processor is " in last
+    last = again(workspace, "push", "--tolerance", "1e-9").splitlines()[-1]
+    assert "(compared: counts, and values within 1e-09): the first stage to differ is col" in last
+    assert "was riscv64 RVV" in last
+
+
+def no_record(w: Workspace) -> None:
+    shutil.rmtree(w.root / "releases")
+    w.git("tag", "--delete", IDS["push"])
+
+
+def damaged_record(w: Workspace) -> None:
+    (w.root / "releases" / f"{IDS['push']}.json").write_text("<<<<<<<")
+
+
+def lost_commit(w: Workspace) -> None:
+    w.git("tag", "--delete", IDS["push"])
+    w.replace(f"releases/{IDS['push']}.json", '"git_commit": "', '"git_commit": "0')
+
+
+def another_version(w: Workspace) -> None:
+    retag(w, "push", "push-v0", "push-v1")
+
+
+def no_pipeline(w: Workspace) -> None:
+    w.git("rm", "--quiet", "pipelines/push/params.yaml")
+    w.commit()
+    w.git("tag", "--force", IDS["push"])
+
+
+def no_input(w: Workspace) -> None:
+    (w.root / "demos.pickle").unlink()
+
+
+def no_repository(w: Workspace) -> None:
+    (w.root / ".git").rename(w.root.parent / "git")
+
+
+ROWS: dict[Callable[[Workspace], None], tuple[str, type[MinariPipeError], str]] = {
+    no_record: ("push", DatasetNotFoundError, "'tests/push-v0' is not released .*Released: none"),
+    damaged_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
+    lost_commit: ("push", ConfigError, "the commit '0.* was made from is not in .*; git fetch"),
+    another_version: ("push", ConfigError, "makes 'tests/push-v1', not 'tests/push-v0'; name the"),
+    no_pipeline: ("push", ConfigError, "there is no pipelines/push/params.yaml that can be read"),
+    no_input: ("replayed", ConfigError, "reads demos.pickle, which is neither in git at this com"),
+    no_repository: ("push", ConfigError, "is not a git repository, so no version can be made"),
+}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"), ROWS.items(), ids=lambda v: getattr(v, "__name__", "")
+)
+def test_what_cannot_be_made_again_is_told_in_one_line(spoil, expected, workspace, monkeypatch):
+    spoil(workspace)
+    here(workspace, monkeypatch)
+    name, error, message = expected
+    with pytest.raises(error, match=message) as caught:
+        reproduce(IDS[name], say=print)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_revision_that_is_none_is_told(released, monkeypatch):
+    here(released, monkeypatch)
+    for revision in ("nowhere", "--all", "HEAD:conf"):
+        with pytest.raises(ConfigError, match="no revision .*git fetch --tags may bring it"):
+            reproduce(IDS["push"], revision=revision, say=print)
+
+
+def test_the_record_may_be_in_the_tag_alone_and_nothing_runs_that_is_not_trusted(workspace):
+    workspace.git("rm", "--quiet", "-r", "releases")
+    workspace.commit("no records")
+    done = workspace.call("minari-pipe", "reproduce", IDS["push"], "--rev", IDS["push"])
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert "my_policy.push' is not trusted" in lines[-2]
+    assert lines[-1] == "error: push could not be made again; the lines above say why"
+    assert "Traceback" not in done.stdout

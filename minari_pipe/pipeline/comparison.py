@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from minari_pipe.storage.base import MinariStorage
 from minari_pipe.tree import leaves
 
 _ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations", "infos", "extras")
+_OBSERVED = ("observations", "infos")
+"""These are of the time before a step, the others of the step."""
 _SCORES = ("ref_min_score", "ref_max_score")
+
+_Episode = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The arrays of an episode, and what the storage says of it."""
 
 
 @dataclass
@@ -50,22 +56,9 @@ def _differences(
     published: Path, made: Path, tolerance: float, found: Compared
 ) -> Iterator[tuple[str, str]]:
     old, new = (MinariStorage.read(path) for path in (published, made))
-    pairs = zip(_episodes(old), _episodes(new), strict=False)
-    for index, ((a, a_told), (b, b_told)) in enumerate(pairs):
-        episode = f"episode {index}"
-        if a_told["total_steps"] != b_told["total_steps"]:
-            yield episode, f"{b_told['total_steps']} steps, not {a_told['total_steps']}"
-        for key in ("seed", "options"):
-            if exact_form(a_told.get(key), key) != exact_form(b_told.get(key), key):
-                yield f"{episode}, {key}", f"{b_told.get(key)}, not {a_told.get(key)}"
-        for name in _ARRAYS:
-            left, right = (dict(leaves(part.get(name), (name,))) for part in (a, b))
-            if left.keys() != right.keys():
-                keys = sorted(_dotted(path) for path in left.keys() ^ right.keys())
-                yield episode, f"only one of the two has {', '.join(keys[:3])}"
-            for path, values in left.items():
-                for at, what in _of_arrays(values, right[path], tolerance, found):
-                    yield f"{episode}, {_dotted(path)}{at}", what
+    for index, (one, other) in enumerate(zip(_episodes(old), _episodes(new), strict=False)):
+        for _, place, what in sorted(_of_episode(one, other, tolerance, found), key=itemgetter(0)):
+            yield f"episode {index}{place}", what
     for key, a_n, b_n in (
         ("episodes", old.total_episodes, new.total_episodes),
         ("steps", old.total_steps, new.total_steps),
@@ -75,15 +68,42 @@ def _differences(
     yield from _of_metadata(published, made, tolerance, found)
 
 
-def _episodes(storage: MinariStorage) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _of_episode(
+    one: _Episode, other: _Episode, tolerance: float, found: Compared
+) -> Iterator[tuple[float, str, str]]:
+    """Where two episodes differ: when in the episode, the place, and how."""
+    (a, a_told), (b, b_told) = one, other
+    for key in ("seed", "options"):
+        if exact_form(a_told.get(key), key) != exact_form(b_told.get(key), key):
+            yield -2, f", {key}", f"{b_told.get(key)}, not {a_told.get(key)}"
+    if a_told["total_steps"] != b_told["total_steps"]:
+        yield -1, "", f"{b_told['total_steps']} steps, not {a_told['total_steps']}"
+        return
+    for name in _ARRAYS:
+        left, right = (dict(leaves(part.get(name), (name,))) for part in (a, b))
+        if left.keys() != right.keys():
+            keys = sorted(_dotted(path) for path in left.keys() ^ right.keys())
+            yield -1, "", f"only one of the two has {', '.join(keys[:3])}"
+            continue
+        for path, values in left.items():
+            for at, what in _of_arrays(values, right[path], tolerance, found):
+                # An action leads from one observation to the next.
+                time = at[0] + 0.5 * (name not in _OBSERVED) if at else -1.0
+                yield time, f", {_dotted(path)}{list(at) if at else ''}", what
+
+
+def _episodes(storage: MinariStorage) -> Iterator[_Episode]:
     indices = range(storage.total_episodes)
     return zip(storage.get_episodes(indices), storage.get_episode_metadata(indices), strict=True)
 
 
-def _of_arrays(a: Any, b: Any, tolerance: float, found: Compared) -> Iterator[tuple[str, str]]:
+def _of_arrays(
+    a: Any, b: Any, tolerance: float, found: Compared
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    """The first place at which two arrays differ, and how; no place where they do as a whole."""
     left, right = np.asarray(a), np.asarray(b)
     if (left.dtype, left.shape) != (right.dtype, right.shape):
-        yield "", f"{right.dtype} of shape {right.shape}, not {left.dtype} of shape {left.shape}"
+        yield (), f"{right.dtype} of shape {right.shape}, not {left.dtype} of shape {left.shape}"
         return
     found.n_values += left.size
     if left.dtype.kind != "f":
@@ -97,13 +117,10 @@ def _of_arrays(a: Any, b: Any, tolerance: float, found: Compared) -> Iterator[tu
             apart = ~same & ~(gaps <= tolerance * np.maximum(1.0, np.abs(wide)))
         found.largest = max(found.largest, float(gaps.max(initial=0.0, where=np.isfinite(gaps))))
     if apart.any():
-        step = int(np.argwhere(apart)[0][0])
-        at = f"[{step}]" if left.ndim else ""
-        one, two = (np.atleast_1d(x)[step] for x in (left, right))
-        if gaps is None:
-            yield at, f"{two}, not {one}"
-        else:
-            yield at, f"{two}, not {one} (largest difference {np.max(gaps):.3g})"
+        at = tuple(int(k) for k in np.argwhere(apart)[0])
+        one, two = (np.atleast_1d(x)[at] for x in (left, right))
+        gap = "" if gaps is None else f" (largest difference {np.max(gaps):.3g})"
+        yield at, f"{two}, not {one}{gap}"
 
 
 def _of_metadata(
