@@ -443,6 +443,28 @@ def test_a_released_dataset_of_a_family_is_held_to_it(workspace):
     assert "is not what conf/ gives" in done.stdout
 
 
+REPRODUCED = {
+    "mixed": ((), "from its published checkpoint", []),
+    "mixed from scratch": (("--from-scratch",), "is reproduced: ", ["train: ppo, 1500 steps"]),
+    "random": ((), "from its published checkpoint", []),
+    "replay": ((), "is reproduced: ", ["pole is trained again: episodes of its training are"]),
+}
+
+
+@pytest.mark.parametrize("row", REPRODUCED if FULL else ["mixed"])
+def test_a_released_dataset_of_a_family_is_made_again_with_all_that_it_needs(row, workspace):
+    name = row.split()[0]
+    arguments, how, told = REPRODUCED[row]
+    workspace.run("minari-pipe", "release", IDS[name], "--no-push")
+    workspace.commit("a release")
+    output = workspace.run("minari-pipe", "reproduce", IDS[name], *arguments)
+    assert how in output.splitlines()[-1]
+    assert all(text in output for text in told)
+    parents = ("medium", "random") if name == "mixed" else ()
+    for made in ("pole", *parents, name):
+        assert f"{made}: ran " in output
+
+
 @pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL runs the shipped families whole")
 @pytest.mark.parametrize(
     ("family", "least", "medium"),
