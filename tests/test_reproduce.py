@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.pipeline.release import release
 from minari_pipe.pipeline.reproduce import reproduce
+from tests.conftest import FULL
 from tests.demonstration_files import counting_episodes, write_dapg
 from tests.repositories import Workspace, git_workspace, hashes
 from tests.test_release import here
@@ -64,13 +66,14 @@ def released(tmp_path_factory) -> Workspace:
     (workspace.root / "my_env.py").write_text(MY_ENV)
     write_dapg(workspace.root / "demos.pickle", counting_episodes())
     workspace.dvc("add", "--quiet", "demos.pickle")  # which git has not
-    for name in IDS:
-        workspace.pipe(f"+dataset={name}", **TRUSTED)
+    workspace.pipe("-m", f"+dataset={','.join(IDS)}", **TRUSTED)
     workspace.commit("made")
-    for dataset_id in IDS.values():
-        workspace.run("minari-pipe", "release", dataset_id, "--no-push")
-        workspace.commit("released")
-        workspace.git("tag", dataset_id)
+    with pytest.MonkeyPatch.context() as patch:
+        here(workspace, patch)
+        for dataset_id in IDS.values():
+            release(dataset_id, pushes=False)
+            workspace.commit("released")
+            workspace.git("tag", dataset_id)
     return workspace
 
 
@@ -185,9 +188,10 @@ def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_
     last = again(workspace, "push").splitlines()[-1]
     assert "is reproduced within 0.001: 2 episodes and 40 steps as in the release, " in last
     assert "bytes are not compared, since the processor is " in last
-    last = again(workspace, "push", "--tolerance", "1e-9").splitlines()[-1]
-    assert "(compared: counts, and values within 1e-09): the first stage to differ is col" in last
-    assert "was riscv64 RVV" in last
+    if FULL:
+        last = again(workspace, "push", "--tolerance", "1e-9").splitlines()[-1]
+        assert "(compared: counts, and values within 1e-09): the first stage to differ is" in last
+        assert "was riscv64 RVV" in last
 
 
 def no_record(w: Workspace) -> None:

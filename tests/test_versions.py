@@ -8,25 +8,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from minari_pipe.cli import app
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, RemoteError
 from minari_pipe.pipeline.bump import bump
+from minari_pipe.pipeline.difference import difference
 from minari_pipe.pipeline.dvc_remote import push, without_credentials
 from minari_pipe.pipeline.release import release
 from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes, new_workspace
-from tests.test_release import CONFIG, ID, MY_POLICY, TRUSTED, here
+from tests.test_readme import block
+from tests.test_release import here
 
-NEXT = "tests/mine-v1"
+ID, NEXT = "pendulum/spin-v0", "pendulum/spin-v1"
+TRUSTED = {"MINARI_PIPE_TRUSTED_MODULES": "my_policies"}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Workspace:
-    """The first version, published and committed."""
-    workspace = git_workspace(tmp_path_factory.mktemp("versions"), mine=CONFIG)
-    (workspace.root / "my_policy.py").write_text(MY_POLICY)
-    workspace.pipe("+dataset=mine", **TRUSTED)
-    workspace.commit("mine")
+    """The first version of the README's own dataset, published and committed."""
+    text = block("yaml", "# @package _global_")
+    workspace = git_workspace(tmp_path_factory.mktemp("versions"), pendulum_spin=text)
+    (workspace.root / "my_policies.py").write_text(block("python", "# my_policies.py"))
+    workspace.pipe("+dataset=pendulum_spin", **TRUSTED)
+    workspace.commit("spin")
     return workspace
 
 
@@ -44,12 +50,12 @@ def released(made, tmp_path_factory) -> Workspace:
 
 @pytest.fixture(scope="module")
 def two(released, tmp_path_factory) -> Workspace:
-    """Both versions; the second has more episodes, of another seed."""
+    """Both versions; the second pushes less."""
     workspace = released.copy(tmp_path_factory.mktemp("two"))
-    output = workspace.run("minari-pipe", "bump", "mine")
-    assert f"conf/dataset/mine.yaml: dataset.id is {NEXT}, was {ID}" in output
-    workspace.replace("conf/dataset/mine.yaml", "n_episodes: 2", "n_episodes: 3, seed: 1")
-    workspace.pipe("+dataset=mine", **TRUSTED)
+    output = workspace.run("minari-pipe", "bump", "pendulum_spin")
+    assert f"conf/dataset/pendulum_spin.yaml: dataset.id is {NEXT}, was {ID}" in output
+    workspace.replace("conf/dataset/pendulum_spin.yaml", "torque: 2.0", "torque: 1.5")
+    workspace.pipe("+dataset=pendulum_spin", **TRUSTED)
     workspace.commit("the next version")
     output = workspace.run("minari-pipe", "release", NEXT)
     tag(workspace, output)
@@ -86,7 +92,7 @@ def test_nothing_is_released_that_could_not_be_pushed(made, tmp_path, monkeypatc
     with pytest.raises(ConfigError, match="is not up to date"):
         release(ID)
     with pytest.raises(RemoteError, match="nor in DVC's cache; run the pipeline again, or dvc p"):
-        push("mine", workspace.root)
+        push("pendulum_spin", workspace.root)
     assert not (workspace.root / "releases").exists()
 
 
@@ -200,18 +206,18 @@ def test_a_clone_at_a_tag_pulls_its_version_and_runs_no_stage(two, tmp_path):
     clone.git("checkout", "--quiet", NEXT)
     clone.dvc("pull", "--quiet")
     assert data(clone, NEXT) == data(two, NEXT)
-    assert clone.pipe("+dataset=mine", **TRUSTED) == []
+    assert clone.pipe("+dataset=pendulum_spin", **TRUSTED) == []
 
 
 def test_a_fresh_clone_with_the_run_cache_collects_nothing_again(two, tmp_path):
     two.dvc("push", "--quiet", "--run-cache")
     clone = two.clone(tmp_path / "clone")
     clone.dvc("pull", "--quiet", "--run-cache")
-    assert clone.pipe("+dataset=mine", **TRUSTED) == []
+    assert clone.pipe("+dataset=pendulum_spin", **TRUSTED) == []
     # What git does not say is told by the run-cache, but of stages whose outputs git has: DVC
     # pushes none of those.
-    (clone.root / "pipelines" / "mine" / "dvc.lock").unlink()
-    ran = clone.pipe("+dataset=mine", **TRUSTED)
+    (clone.root / "pipelines" / "pendulum_spin" / "dvc.lock").unlink()
+    ran = clone.pipe("+dataset=pendulum_spin", **TRUSTED)
     assert ran == ["create", "ref_scores", "validate", "publish"]
     assert data(clone, NEXT) == data(two, NEXT)
 
@@ -231,9 +237,9 @@ def test_a_commit_to_an_unrelated_file_changes_no_byte(two, tmp_path):
     (workspace.root / "notes.md").write_text("of today")
     workspace.commit("notes")
     shutil.rmtree(workspace.root / ".dvc" / "cache")
-    for made in ("datasets", "pipelines/mine/episodes", "pipelines/mine/dataset"):
+    for made in ("datasets", "pipelines/pendulum_spin/episodes", "pipelines/pendulum_spin/dataset"):
         shutil.rmtree(workspace.root / made)
-    assert workspace.pipe("+dataset=mine", **TRUSTED)[0] == "collect"
+    assert workspace.pipe("+dataset=pendulum_spin", **TRUSTED)[0] == "collect"
     assert data(workspace, NEXT) == data(two, NEXT)
     assert workspace.git("status", "--porcelain") == ""
 
@@ -246,9 +252,8 @@ def test_diff_shows_what_changed_between_two_versions(two):
     found = json.loads(diff(two, ID, NEXT, "--json"))
     assert found["compared"] == "params"
     assert found["config"] == {
-        "collect.n_episodes": [2, 3],
-        "collect.seed": [0, 1],
         "dataset.id": [ID, NEXT],
+        "policy.controller.torque": [2.0, 1.5],
     }
     assert found["packages"] == {}
     for number, dataset_id in enumerate((ID, NEXT)):
@@ -258,46 +263,49 @@ def test_diff_shows_what_changed_between_two_versions(two):
         expected = [np.mean(returns), np.std(returns), min(returns), max(returns)]
         told = [found["returns"][key][number] for key in ("mean", "std", "min", "max")]
         assert told == pytest.approx(expected)
-        assert found["returns"]["normalized"][number] == pytest.approx(np.mean(returns) / 500)
+        low, high = (found["scores"][f"ref_{end}_score"][number] for end in ("min", "max"))
+        normalized = (np.mean(returns) - low) / (high - low)
+        assert found["returns"]["normalized"][number] == pytest.approx(normalized)
         record = two.json(f"releases/{dataset_id}.json")
         for key in ("content_sha256", "git_commit"):
             assert found["origin"][key][number] == record[key]
 
 
-def test_diff_is_a_table_that_aligns(two):
-    lines = [line.rstrip() for line in diff(two, ID, NEXT).splitlines()]
-    rows = [line.split() for line in lines]
-    assert [ID, NEXT, "Change"] in rows
-    assert ["collect.seed", "0", "1"] in rows
-    assert ["total_episodes", "2", "3", "+1"] in rows
-    start = lines[2].index(NEXT)
-    assert all(line[start - 1] == " " for line in lines[4:] if len(line) > start and line)
-    for title in ("Config", "Counts", "Returns", "Reference scores", "Origin"):
-        assert title in lines
+def test_diff_prints_the_table_of_the_readme(two):
+    found = diff(two, ID, NEXT).splitlines()
+    expected = block("console", f"$ minari-pipe diff {ID} {NEXT}").splitlines()[1:]
+    assert _steady(found) == _steady(expected)
+
+
+def _steady(lines: list[str]) -> list[str]:
+    """Without what is of the day and the machine."""
+    lines = [line.rstrip() for line in lines]
+    assert "Origin" in lines
+    return lines[: lines.index("Origin")]
 
 
 def test_diff_of_a_version_that_is_elsewhere_says_what_the_record_knows(two, tmp_path):
     clone = two.clone(tmp_path)
     found = json.loads(diff(clone, ID, NEXT, "--json"))
-    assert found["config"]["collect.seed"] == [0, 1]
-    assert found["counts"]["total_episodes"] == [2, 3]
+    assert found["config"]["policy.controller.torque"] == [2.0, 1.5]
+    assert found["counts"]["total_episodes"] == [10, 10]
     assert found["returns"] == {}
 
 
-def test_diff_outside_of_a_workspace_compares_what_the_metadata_say(two, tmp_path):
-    outside = Workspace(tmp_path, two.home)
-    text = diff(outside, ID, NEXT)
-    assert "configs are compared by metadata alone" in text
-    found = json.loads(diff(outside, ID, NEXT, "--json"))
+def test_diff_outside_of_a_workspace_compares_what_the_metadata_say(two, tmp_path, monkeypatch):
+    here(Workspace(tmp_path, two.home), monkeypatch)
+    found = difference(ID, NEXT)
     assert found["compared"] == "metadata"
-    assert found["config"]["collect_seed"] == [0, 1]
-    assert found["counts"]["total_episodes"] == [2, 3]
+    assert set(found["config"]) == {"config_sha256", "dataset_id"}
+    assert found["returns"]["mean"][0] != found["returns"]["mean"][1]
+    result = CliRunner().invoke(app, ["diff", ID, NEXT])
+    assert "The configs are compared by metadata alone" in result.stdout
     for wrong, message in (
-        ("tests/mine-v7", "error: no dataset 'tests/mine-v7' in"),
-        ("tests/mine", "error: 'tests/mine' has no version"),
+        ("pendulum/spin-v7", "error: no dataset 'pendulum/spin-v7' in"),
+        ("pendulum/spin", "error: 'pendulum/spin' has no version"),
         ("../x-v0", "error: "),
     ):
-        done = outside.call("minari-pipe", "diff", ID, wrong)
-        assert done.returncode == 1
-        assert done.stdout.startswith(message)
-        assert done.stdout.count("\n") == 1
+        result = CliRunner().invoke(app, ["diff", ID, wrong])
+        assert result.exit_code == 1
+        assert result.stderr.startswith(message)
+        assert result.stderr.count("\n") == 1

@@ -30,7 +30,7 @@ from minari_pipe.library import (
     list_local_datasets,
     load_dataset,
 )
-from minari_pipe.manifest import read_manifest
+from minari_pipe.manifest import POLICIES, read_manifest
 from minari_pipe.metadata import is_finite_number
 from minari_pipe.storage.base import MinariStorage
 
@@ -131,8 +131,15 @@ def show(
     files = {"Path": str(path)}
     if manifest is not None and "content_sha256" in manifest:
         files["content_sha256"] = str(manifest["content_sha256"])
+    if manifest is not None and (policies := _policies(manifest)):
+        files["Policies"] = policies
     print_fields("Files", files, name_width=FILES_WIDTH)
     return None
+
+
+def _policies(manifest: dict[str, Any]) -> str:
+    """The checkpoints that the dataset was made with."""
+    return names([name for name in manifest["files"] if name.startswith(f"{POLICIES}/")])
 
 
 def _number(value: Any) -> float:

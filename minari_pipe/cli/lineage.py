@@ -104,23 +104,23 @@ def _conclusion(found: dict[str, Any]) -> str | None:
 
 
 def _row(part: str, key: str, old: Any, new: Any) -> list[str | Text]:
-    shown = [_shown(key, value) for value in (old, new)]
+    shown = [_shown(part, key, value) for value in (old, new)]
     name = Text(f"  {one_line(key)}")
     if old == new:
         return [name, *(Text(text, style="dim") for text in shown), ""]
     return [name, *shown, _change(part, key, old, new)]
 
 
-def _shown(key: str, value: Any) -> str:
+def _shown(part: str, key: str, value: Any) -> str:
     if value is None:
         return "-"
     if key == "dataset_size":
         return megabytes(value)
     if key in ("content_sha256", "git_commit"):
         return one_line(value)[:_HASH]
-    if isinstance(value, float):
+    if isinstance(value, float) and part != "config":  # which is shown as it was written
         return f"{value:.4g}" if abs(value) < 1 else f"{value:,.2f}"
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and part != "config":
         return count(value)
     text = one_line(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

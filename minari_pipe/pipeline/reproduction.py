@@ -156,12 +156,13 @@ def _key(override: str) -> str:
 
 def _isolate(root: Path) -> None:
     """Give the clone a cache of its own, whatever git or the user's settings say."""
-    _remove(root / ".dvc" / "cache")
-    _remove(root / ".dvc" / "tmp")
-    cache = root / ".dvc" / "cache"
-    text = f'[core]\n    analytics = false\n[cache]\n    dir = {cache}\n    type = "reflink,copy"\n'
-    _remove(root / ".dvc" / "config.local")
-    write_atomic(root / ".dvc" / "config.local", text)
+    folder = inside(root, root / ".dvc")
+    for name in ("cache", "tmp", "config.local"):
+        _remove(folder / name)
+    settings = (
+        '[core]\n    analytics = false\n[cache]\n    dir = cache\n    type = "reflink,copy"\n'
+    )
+    write_atomic(folder / "config.local", settings)
 
 
 def _bring_inputs(found: Reproduction, own: Path) -> None:
