@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.__main__ import main
 from minari_pipe.pipeline import compose
-from minari_pipe.pipeline.driver import _keep_places
+from minari_pipe.pipeline.driver import keep_places
 from tests.repositories import Workspace, assert_cpu_seconds, dvc_workspace
 from tests.workspaces import tiny
 
@@ -77,7 +77,7 @@ def test_relative_paths_in_the_environment_mean_where_the_user_is(tmp_path, monk
     monkeypatch.setenv("MINARI_DATASETS_PATH", "sets")
     monkeypatch.setenv("MINARI_PIPE_MIRROR", "https://example.org/mirror")
     monkeypatch.setenv("MINARI_PIPE_CACHE", "../cache")
-    _keep_places()
+    keep_places()
     assert os.environ["MINARI_DATASETS_PATH"] == str(tmp_path / "sets")
     assert os.environ["MINARI_PIPE_MIRROR"] == "https://example.org/mirror"
     assert os.environ["MINARI_PIPE_CACHE"] == str(tmp_path.parent / "cache")

@@ -285,6 +285,20 @@ def test_the_checkpoints_go_out_beside_the_data_and_real_minari_does_not_mind(ma
     assert minari_pipe.list_local_namespaces() == ["pole"]
 
 
+@pytest.mark.parametrize("name", ["medium", "mixed"])
+def test_a_dataset_travels_with_its_checkpoints_and_without_its_parents(
+    name, made, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made.minari_root))
+    minari_pipe.publish_dataset(IDS[name], str(tmp_path / "remote"))
+    monkeypatch.setenv("MINARI_REMOTE", str(tmp_path / "remote"))
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "elsewhere"))
+    minari_pipe.download_dataset(IDS[name])
+    assert list(minari_pipe.list_local_datasets()) == [IDS[name]]
+    published = hashes(made.root / "datasets" / IDS[name])
+    assert hashes(tmp_path / "elsewhere" / IDS[name]) == published
+
+
 def test_a_checkpoint_that_was_changed_is_named(workspace, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(workspace.minari_root))
     policy = workspace.minari_root / "pole" / "medium-v0" / "policies" / "policy.zip"

@@ -24,9 +24,9 @@ def release(
         bool, typer.Option("--no-push", help="Leave the outputs on this machine.")
     ] = False,
 ) -> None:
-    """Freeze a published version: its outputs are pushed to the DVC remote, and it is recorded.
+    """Freeze a published version: it is recorded in releases/ and immutable from then on.
 
-    From then on it is immutable.
+    Its outputs are pushed to the DVC remote first.
     """
     record = freeze(dataset_id, pushes=not no_push)
     found = json.loads(record.read_text(encoding="utf-8"))

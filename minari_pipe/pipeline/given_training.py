@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from minari_pipe.pipeline.stage import StageRun
-from minari_pipe.pipeline.swap import copy_tree
+from minari_pipe.swap import copy_tree
 
 GIVEN_VARIABLE = "MINARI_PIPE_GIVEN_TRAININGS"
 """Names a folder with what training stages would write, below ``PIPELINE/STAGE``."""

@@ -24,8 +24,8 @@ from minari_pipe.manifest import POLICIES
 from minari_pipe.pipeline.assemble import scores_folder
 from minari_pipe.pipeline.chosen import trained_folder
 from minari_pipe.pipeline.stage import StageRun
-from minari_pipe.pipeline.swap import copy_file
 from minari_pipe.pipeline.uses import Use, expert_training, published, sources
+from minari_pipe.swap import copy_file
 
 TRAINED = {"train/policy.zip": "{}.zip", "train/normalize.npz": "{}_normalize.npz"}
 """What provenance calls the files of a training, and their names in ``policies/``."""

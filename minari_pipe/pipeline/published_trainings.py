@@ -12,7 +12,6 @@ from minari_pipe.manifest import POLICIES
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.policy_files import TRAINED, provenance
 from minari_pipe.pipeline.reproduction import Reproduction
-from minari_pipe.pipeline.swap import copy_file
 from minari_pipe.pipeline.uses import (
     expert_training,
     family_of,
@@ -22,6 +21,7 @@ from minari_pipe.pipeline.uses import (
 )
 from minari_pipe.pipeline.workspace import read_json
 from minari_pipe.policies.checkpoints import checkpoint_folder
+from minari_pipe.swap import copy_file
 
 
 def give_trainings(
