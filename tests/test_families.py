@@ -12,8 +12,10 @@ from pathlib import Path
 import minari
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import minari_pipe
+from minari_pipe.cli import app
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.pipeline.chosen import nearest, read_scores
 from minari_pipe.pipeline.compose import recompose
@@ -283,6 +285,17 @@ def test_the_checkpoints_go_out_beside_the_data_and_real_minari_does_not_mind(ma
         assert minari_pipe.load_dataset(dataset_id, verify=True).total_episodes
     assert set(minari.list_local_datasets()) == set(IDS.values())
     assert minari_pipe.list_local_namespaces() == ["pole"]
+
+
+def test_show_names_the_parents_of_a_mixture_and_the_checkpoints_of_a_dataset(made, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(made.minari_root))
+    taken = {p["id"]: p["episodes"] for p in provenance(made, "mixed")["parents"]}
+    told = ", ".join(f"{parent} ({n} episodes)" for parent, n in taken.items())
+    found = " ".join(CliRunner().invoke(app, ["show", IDS["mixed"]]).stdout.split())
+    assert f"Mixed from {told}" in found
+    assert "Policies" not in found
+    found = " ".join(CliRunner().invoke(app, ["show", IDS["medium"]]).stdout.split())
+    assert "Policies policies/expert.zip, policies/policy.zip" in found
 
 
 @pytest.mark.parametrize("name", ["medium", "mixed"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
@@ -192,6 +196,29 @@ def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_
         last = again(workspace, "push", "--tolerance", "1e-9").splitlines()[-1]
         assert "(compared: counts, and values within 1e-09): the first stage to differ is" in last
         assert "was riscv64 RVV" in last
+
+
+def test_a_signal_ends_it_and_nothing_is_left(workspace):
+    retag(workspace, "push", "n_episodes: 2", "n_episodes: 200000")
+    temporary = workspace.home / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        ["minari-pipe", "reproduce", IDS["push"]],
+        cwd=workspace.root,
+        env=workspace.environment(**TRUSTED, TMPDIR=str(temporary)),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(temporary.rglob("blocks/*")):  # it collects
+        assert process.poll() is None
+        time.sleep(0.1)
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert told.splitlines()[-1] == "stopped; what was made is removed"
+    assert list(temporary.iterdir()) == []
+    assert not psutil.wait_procs(started, timeout=10)[1]
 
 
 def no_record(w: Workspace) -> None:

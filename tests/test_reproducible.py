@@ -27,6 +27,7 @@ IDS = {
 POLICIES = {
     "cartpole_expert": ("policy.zip", "expert.zip"),
     "door_expert": ("policy.zip", "expert.zip"),
+    "door_human": ("expert.zip",),
     "pendulum_medium_replay": ("expert.zip",),
 }
 

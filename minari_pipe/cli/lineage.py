@@ -86,6 +86,7 @@ def reproduce(
             say=lambda text: print(one_line(text), file=sys.stderr, flush=True),
         )
     except Stopped as stopped:
+        print("stopped; what was made is removed", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
     print(found)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-from minari_pipe.errors import ConfigError, ToldError
+from minari_pipe.errors import ConfigError, Stopped, ToldError
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.driver import run_pipeline
 from minari_pipe.pipeline.mixtures import recomposed
-from minari_pipe.pipeline.stopping import stoppable
+from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.workspace import check_pipeline_name, find_root
 
@@ -44,4 +44,10 @@ def _run(name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(stoppable(main))
+    try:
+        stop_on_signals()
+        code = main()
+    except Stopped as stopped:
+        # What was made goes with the workspace. Python would wait for threads of DVC that hash.
+        os._exit(stopped.exit_code)
+    sys.exit(code)

@@ -55,6 +55,11 @@ def difference(first_id: str, second_id: str) -> dict[str, Any]:
         else _config_of_metadata(found)
         for params, found in zip(told, metadata, strict=True)
     ]
+    by_record = all(v.record is not None and "packages" in v.record for v in versions)
+    packages = [
+        _packages(version, found, by_record=by_record)
+        for version, found in zip(versions, metadata, strict=True)
+    ]
     origins = [_origin(version) for version in versions]
     return {
         "ids": [first_id, second_id],
@@ -63,7 +68,7 @@ def difference(first_id: str, second_id: str) -> dict[str, Any]:
         "counts": _pairs(*({k: m.get(k) for k in _COUNTS} for m in metadata)),
         "returns": _pairs(*map(_returns, versions)),
         "scores": _pairs(*({k: m.get(k) for k in _SCORES} for m in metadata)),
-        "packages": differing(*(_packages(v, m) for v, m in zip(versions, metadata, strict=True))),
+        "packages": differing(*packages),
         "origin": _pairs(*origins),
     }
 
@@ -147,8 +152,8 @@ def _normalized(version: Version, mean: float) -> dict[str, float]:
     return {"normalized": (mean - low) / (high - low)} if high != low else {}
 
 
-def _packages(version: Version, metadata: Mapping[str, Any]) -> dict[str, str]:
-    if version.record is not None and "packages" in version.record:
+def _packages(version: Version, metadata: Mapping[str, Any], *, by_record: bool) -> dict[str, str]:
+    if by_record and version.record is not None:
         return dict(version.record["packages"])
     if version.params is not None:
         return packages_of(version.params)

@@ -31,8 +31,8 @@ from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import text_at
 from minari_pipe.pipeline.versions import processor, processor_kind
 
-_TOOLS = ("dvc", "fsspec", "hydra-core", "omegaconf")
-"""Packages that no stage names, and which made the version all the same."""
+TOOLS = ("dvc", "fsspec", "hydra-core", "omegaconf")
+"""Packages that made the version as well, and decide no byte of it."""
 
 
 def record(
@@ -90,7 +90,7 @@ def packages_of(params: Mapping[str, Any]) -> dict[str, str]:
 def _tools() -> dict[str, str]:
     return {
         "minari_pipe": minari_pipe.__version__,
-        **{name: importlib.metadata.version(name) for name in _TOOLS},
+        **{name: importlib.metadata.version(name) for name in TOOLS},
     }
 
 

@@ -17,7 +17,7 @@ from minari_pipe.pipeline.assemble import NOT_CONTENT
 from minari_pipe.pipeline.comparison import Compared, compare
 from minari_pipe.pipeline.difference import differing, flat
 from minari_pipe.pipeline.published_trainings import give_trainings
-from minari_pipe.pipeline.record import find_record, stage_outputs
+from minari_pipe.pipeline.record import TOOLS, find_record, stage_outputs
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
 from minari_pipe.pipeline.reproduction import Reproduction, reproduction
 from minari_pipe.pipeline.version import parsed_params, published_data, tagged
@@ -68,7 +68,7 @@ def reproduce(
     _check_makes(root, commit, name, dataset_id)
     others = _other_versions(record)
     if others:
-        say(f"package versions differ from the recorded ones: {', '.join(others)}")
+        say(f"package versions differ from the recorded ones: {', '.join(others.values())}")
     with reproduction(root, name, commit) as found:
         data_of = _data_of(root, record)
         given = set() if from_scratch else give_trainings(found, data_of, say)
@@ -120,18 +120,17 @@ def _check_makes(root: Path, commit: str, name: str, dataset_id: str) -> None:
         )
 
 
-def _other_versions(record: Mapping[str, Any]) -> list[str]:
-    """Packages that are others here than the record says, and Python."""
+def _other_versions(record: Mapping[str, Any]) -> dict[str, str]:
+    """Packages that are others here than the record says, and Python: how they changed."""
     recorded = dict(record.get("packages") or {})
-    changed = [
-        f"{name} {version} -> {here}"
+    here = {name: installed(name) for name in recorded}
+    if "python" in record:
+        recorded["python"], here["python"] = record["python"], platform.python_version()
+    return {
+        name: f"{name} {version} -> {here[name]}"
         for name, version in sorted(recorded.items())
-        if (here := installed(name)) != version
-    ]
-    python = platform.python_version()
-    if record.get("python", python) != python:
-        changed.append(f"python {record['python']} -> {python}")
-    return changed
+        if here[name] != version
+    }
 
 
 def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | None]:
@@ -182,7 +181,7 @@ def _compared(
     given: set[tuple[str, str]],
     published: Path | None,
     tolerance: float,
-    others: list[str],
+    others: Mapping[str, str],
 ) -> str:
     """What of the new version was compared with the record; an error if it differs."""
     dataset_id, content = record["id"], record["manifest"]
@@ -195,7 +194,8 @@ def _compared(
         )
     here, then = processor_kind(), record.get("cpu", "not recorded")
     elsewhere = [f"the processor is {here}, was {then}"] if here != then else []
-    elsewhere += [f"versions are others: {', '.join(others)}"] if others else []
+    deciding = [change for name, change in others.items() if name not in TOOLS]
+    elsewhere += [f"versions are others: {', '.join(deciding)}"] if deciding else []
     if published is None and elsewhere:
         raise ConfigError(
             f"the bytes of {dataset_id} differ from the release, as they may here "
