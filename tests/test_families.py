@@ -492,6 +492,24 @@ def test_a_released_dataset_of_a_family_is_made_again_with_all_that_it_needs(row
         assert f"{made}: ran " in output
 
 
+@pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL makes a mixture again for each change")
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stage"),
+    [
+        ("dataset/random", "collect: {", "collect: {seed: 7, ", "collect of random; collect.seed"),
+        ("family/pole", "{n_episodes: 4,", "{seed: 7, n_episodes: 4,", "ref_scores of pole; ref_"),
+        ("dataset/mixed", "0.75, random: 0.25", "0.5, random: 0.5", "collect; policy.parents"),
+    ],
+)
+def test_a_change_of_what_a_mixture_is_made_of_is_named(file, old, new, stage, workspace):
+    workspace.run("minari-pipe", "release", IDS["mixed"], "--no-push")
+    workspace.replace(f"conf/{file}.yaml", old, new)
+    workspace.commit("another config")
+    done = workspace.call("minari-pipe", "reproduce", IDS["mixed"], "--rev", "HEAD")
+    assert done.returncode == 1
+    assert f"the first stage to differ is {stage}" in done.stdout.splitlines()[-1]
+
+
 @pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL runs the shipped families whole")
 @pytest.mark.parametrize(
     ("family", "least", "medium"),

@@ -88,7 +88,7 @@ def reproduce(
     except Stopped as stopped:
         print("stopped; what was made is removed", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
-    print(found)
+    print(one_line(found))
 
 
 def _conclusion(found: dict[str, Any]) -> str | None:

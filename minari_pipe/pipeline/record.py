@@ -5,7 +5,7 @@ and what it takes to see whether the version was made again::
 
     content_sha256, manifest     what it is, file by file
     git_commit, pipeline         what it was made from
-    params, stages               every value, and the hash of what each stage wrote
+    params, parents, stages      every value, and the hash of what each stage wrote
     time, platform, machine, processor, cpu, python, packages
     dvc_remote, targets          where it went
 """
@@ -54,6 +54,8 @@ def record(
         pushed: where its outputs are, if they were pushed.
     """
     params = graph.read_params(name, root) or {}
+    pipelines = pipelines_of(name, root)
+    others = {other: graph.read_params(other, root) or {} for other in pipelines if other != name}
     return {
         "id": dataset_id,
         "pipeline": name,
@@ -61,7 +63,9 @@ def record(
         "manifest": content,
         "params_sha256": sha256_file(root / "pipelines" / name / "params.yaml"),
         "params": params,
-        "stages": stage_outputs(pipelines_of(name, root), root),
+        # Of a mixture; what a family shares is in the params of its datasets.
+        "parents": {other: found for other, found in others.items() if "dataset" in found},
+        "stages": stage_outputs(pipelines, root),
         "git_commit": commit,
         "minari_pipe": minari_pipe.__version__,
         "packages": packages_of(params) | _tools(),

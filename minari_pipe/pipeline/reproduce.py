@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from minari_pipe.manifest import read_manifest
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.assemble import NOT_CONTENT
 from minari_pipe.pipeline.comparison import Compared, compare
-from minari_pipe.pipeline.difference import differing, flat
+from minari_pipe.pipeline.difference import Pair, differing, flat
 from minari_pipe.pipeline.published_trainings import give_trainings
 from minari_pipe.pipeline.record import TOOLS, find_record, stage_outputs
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
 from minari_pipe.pipeline.reproduction import Reproduction, reproduction
+from minari_pipe.pipeline.uses import family_of
 from minari_pipe.pipeline.version import parsed_params, published_data, tagged
 from minari_pipe.pipeline.versions import installed, processor_kind
 from minari_pipe.pipeline.workspace import check_pipeline_name, find_root
@@ -72,8 +73,9 @@ def reproduce(
     with reproduction(root, name, commit) as found:
         data_of = _data_of(root, record)
         given = set() if from_scratch else give_trainings(found, data_of, say)
-        for config in _other_config(found, record):
-            say(f"the config at {revision or commit[:12]} is another than was released: {config}")
+        if changed := _of_all(_changed_keys(record, found), name):
+            at = revision or commit[:12]
+            say(f"the config at {at} is another than was released: {_named(changed)}")
         say(f"makes {dataset_id} again at {commit[:12]} in {found.root}")
         found.run(root)
         return _compared(found, record, given, data_of(dataset_id), tolerance, others)
@@ -150,29 +152,38 @@ def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | No
     return find
 
 
-def _other_config(found: Reproduction, record: Mapping[str, Any]) -> Iterator[str]:
-    """What of the config at the commit is another than was released, if anything."""
-    keys = _changed_keys(record, found)
-    if keys:
-        yield _named(keys)
+def _changed_keys(record: Mapping[str, Any], found: Reproduction) -> dict[str, dict[str, Any]]:
+    """By pipeline of a dataset, the keys of its config that decide content and are others."""
+    recorded = {str(record["pipeline"]): record.get("params"), **(record.get("parents") or {})}
+    changed = {}
+    for name in found.pipelines:
+        if then := recorded.get(name):
+            now = graph.read_params(name, found.root) or {}
+            changed[name] = differing(*map(flat, map(_content, (then, now))))
+    return {name: keys for name, keys in changed.items() if keys}
 
 
-def _changed_keys(record: Mapping[str, Any], found: Reproduction) -> dict[str, tuple[Any, Any]]:
-    """Keys of the config that decide content and differ, with both values."""
-    configs = []
-    for params in (record.get("params"), graph.read_params(found.name, found.root)):
-        kept = {k: v for k, v in (params or {}).items() if k not in (*NOT_CONTENT, "packages")}
-        # They follow from the installed packages where the user gives none.
-        dataset = {k: v for k, v in (kept.get("dataset") or {}).items() if k != "requirements"}
-        configs.append(flat({**kept, "dataset": dataset}))
-    return differing(*configs) if record.get("params") else {}
+def _content(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a pipeline's parameters that decides content, whatever is installed."""
+    kept = {k: v for k, v in params.items() if k not in (*NOT_CONTENT, "packages")}
+    dataset = {k: v for k, v in (kept.get("dataset") or {}).items() if k != "requirements"}
+    return {**kept, "dataset": dataset}
 
 
-def _named(keys: Mapping[str, tuple[Any, Any]]) -> str:
+def _named(keys: Mapping[str, Pair]) -> str:
     """Keys with the new and the old value, as many as fit into a line."""
     told = [f"{key}: {new}, not {old}" for key, (old, new) in list(keys.items())[:_MOST]]
     more = f" and {len(keys) - _MOST} more" if len(keys) > _MOST else ""
     return "; ".join(told) + more
+
+
+def _of_all(changed: Mapping[str, Mapping[str, Pair]], own: str) -> dict[str, Pair]:
+    """The changed keys of all pipelines, those of others with their names."""
+    return {
+        key if name == own else f"{key} of {name}": pair
+        for name, keys in changed.items()
+        for key, pair in keys.items()
+    }
 
 
 def _compared(
@@ -205,20 +216,22 @@ def _compared(
     data = Compared()
     if published is not None:
         data = compare(published, folder / "data", tolerance if elsewhere else 0.0)
-    keys = _changed_keys(record, found)
-    if elsewhere and data.first is None and not keys:
+    changed = _changed_keys(record, found)
+    if elsewhere and data.first is None and not changed:
         return (
             f"{dataset_id} is reproduced{how} within {tolerance:g}: {content['total_episodes']} "
             f"episodes and {content['total_steps']} steps as in the release, {data.n_values:,} "
             f"values, largest difference {data.largest:.3g}; bytes are not compared, since "
             f"{'; '.join(elsewhere)}"
         )
-    first = _first_stage(found, record, given, keys)
-    metadata = "" if keys or data.first or published is None else _other_metadata(published, folder)
+    first = _first_stage(found, record, given, changed)
+    value = data.first
+    if value is None and published is not None and not changed:
+        value = _other_metadata(published, folder)
     told = [
         f"the first stage to differ is {first}" if first else "",
-        _named(keys),
-        data.first or metadata,
+        _named(_of_all(changed, found.name)),
+        value,
         *elsewhere,
     ]
     compared = f"counts, and values within {tolerance:g}" if elsewhere else "bytes"
@@ -232,15 +245,18 @@ def _first_stage(
     found: Reproduction,
     record: Mapping[str, Any],
     given: set[tuple[str, str]],
-    keys: Mapping[str, Any],
+    changed: Mapping[str, Mapping[str, Pair]],
 ) -> str | None:
     """The first stage that was given other values than for the release, or wrote other files."""
     recorded = {(s["pipeline"], s["stage"]): s["outs"] for s in record.get("stages") or []}
+    families = {n: family_of(graph.read_params(n, found.root) or {}) for n in changed}
     replaced = given | {(name, "checkpoint_scores") for name, _ in given}
     for entry in stage_outputs(found.pipelines, found.root):
         stage = entry["pipeline"], entry["stage"]
         reads = _keys_of(*stage, found.root)
-        if any(_is_below(key, reads) for key in keys):
+        # What a family shares is told by its datasets.
+        makers = (name for name in changed if stage[0] in (name, families[name]))
+        if any(_is_below(key, reads) for name in makers for key in changed[name]):
             return _called(stage, found)
         if stage not in replaced and recorded.get(stage, entry["outs"]) != entry["outs"]:
             return _called(stage, found)
