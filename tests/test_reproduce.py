@@ -199,7 +199,7 @@ def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_
 def test_a_signal_ends_it_and_nothing_is_left(workspace):
     retag(workspace, "push", "n_episodes: 2", "n_episodes: 200000")
     temporary = workspace.home / "temporary"
-    temporary.mkdir()
+    temporary.mkdir(exist_ok=True)
     process = subprocess.Popen(
         ["minari-pipe", "reproduce", IDS["push"]],
         cwd=workspace.root,
