@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.release import release
 from minari_pipe.pipeline.reproduce import reproduce
+from minari_pipe.pipeline.reproduction import reproduction
 from tests.conftest import FULL
 from tests.demonstration_files import counting_episodes, write_dapg
 from tests.repositories import Workspace, git_workspace, hashes
@@ -217,6 +219,48 @@ def test_a_signal_ends_it_and_nothing_is_left(workspace):
     assert told.splitlines()[-1] == "stopped; what was made is removed"
     assert list(temporary.iterdir()) == []
     assert not psutil.wait_procs(started, timeout=10)[1]
+
+
+def test_a_stranger_s_repository_brings_no_setting_no_output_and_no_way_out(
+    workspace, tmp_path, monkeypatch
+):
+    here(workspace, monkeypatch)
+    root = workspace.root
+    kept = tmp_path / "of the user"
+    kept.mkdir()
+    (kept / "file").touch()
+    workspace.dvc("config", "cache.dir", str(kept))
+    shutil.rmtree(root / "pipelines" / "push" / "episodes")
+    for link in (".minari_pipe/link", "pipelines/push/episodes", ".dvc/config.local"):
+        (root / link).symlink_to(kept)
+    said = ["engine=ray", "engine.address=evil:1", "publish.replace=true", "hydra.run.dir=/evil"]
+    workspace.replace(
+        "pipelines/push/params.yaml",
+        "- +dataset=push",
+        "\n".join(["- +dataset=push", *(f"- {s}" for s in said)]),
+    )
+    workspace.git("add", "--force", ".")
+    workspace.commit("of a stranger")
+    hook = tmp_path / "hooks" / "post-checkout"
+    hook.parent.mkdir()
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    workspace.git("config", "--global", "core.hooksPath", str(hook.parent))
+    workspace.git("checkout", "--quiet", "--detach")
+    (tmp_path / "ran").unlink()  # it would run
+    with reproduction(root, "push", workspace.git("rev-parse", "HEAD").strip()) as found:
+        params = graph.read_params("push", found.root)
+        assert params is not None
+        assert params["overrides"] == ["+dataset=push"]
+        assert not (found.root / ".minari_pipe").exists()
+        assert not (found.root / "datasets").exists()
+        made = {path.name for path in (found.root / "pipelines" / "push").iterdir()}
+        assert made == {"params.yaml", "dvc.yaml"}
+        own = Workspace(found.root, workspace.home)
+        assert own.dvc("cache", "dir").strip() == str(found.root / ".dvc" / "cache")
+    assert not found.root.exists()
+    assert [path.name for path in kept.iterdir()] == ["file"]
+    assert not (tmp_path / "ran").exists()
 
 
 def no_record(w: Workspace) -> None:
