@@ -7,6 +7,8 @@ Only this folder imports hydra, omegaconf or dvc. The modules follow the way of 
 (parameters to ``dvc.yaml``), ``driver`` (reproduce, then ``install``), and ``stages``, which DVC
 runs as commands of their own. ``families`` share a pipeline of their own, ``mixtures`` wait for
 those of their parents; ``episode_sources`` stands in for the rollouts of ``collect`` then.
+Versions have modules of their own: ``release`` (with its ``record``), ``bump``, ``reproduce`` (in
+the workspace of a ``reproduction``) and ``difference``.
 """
 
 import os
