@@ -23,7 +23,7 @@ def check_summary(dataset_id: str, metadata: Mapping[str, Any]) -> None:
     own_id = metadata.get("dataset_id")
     if own_id != dataset_id:
         raise CorruptDatasetError(
-            f"Namespace location '{dataset_id}' does not match id '{own_id}'."
+            f"Namespace location '{dataset_id}' does not match id {own_id!r:.100}."
         )
     known = {key: metadata[key] for key in REQUIRED_KEYS if metadata.get(key) is not None}
     for key, what in metadata_faults(known):

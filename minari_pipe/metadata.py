@@ -118,7 +118,7 @@ def metadata_faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in metadata.items():
         expected = STANDARD_KEYS.get(key)
         if expected is not None and not _holds(expected, value):
-            yield key, f"must be {expected}, got {value!r}"
+            yield key, f"must be {expected}, got {value!r:.100}"
         elif key == "dataset_id":
             try:
                 parse_dataset_id(value)

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -393,7 +394,11 @@ def test_a_private_repository_is_there_for_its_members_only(hub, api, monkeypatc
     for token in (None, STRANGER):
         remote = open_remote("hf://org-private", token)
         assert remote.dataset_ids() == ["open/steps-v0"]
-        assert remote.dataset_ids("secret/") == []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert remote.dataset_ids("secret/") == []
+        hints = ["set HF_TOKEN" in str(warning.message) for warning in caught]
+        assert hints == ([True] if token is None else [])
         assert remote.files("secret/steps-v0") == {}
         hint = "if it is private, set HF_TOKEN" if token is None else "has nothing there"
         with pytest.raises(FileNotFoundError, match=hint):

@@ -33,6 +33,8 @@ _REMOTES = {
     "gcp": "minari_pipe.remotes.gcs:GCSRemote",  # Minari's name for it
     "hf": "minari_pipe.remotes.huggingface:HubRemote",
 }
+#: control characters, ends of lines, and halves of characters
+_UNSHOWABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
 _ENTRY_POINTS = "minari_pipe.remotes"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
@@ -87,6 +89,8 @@ def check_remote_address(address: str) -> None:
         ...
         minari_pipe.errors.ConfigError: 's4://bucket' is no remote: expected a path, or an ...
     """
+    if _UNSHOWABLE.search(address.strip()):
+        raise ConfigError(f"{address[:300]!r} is no remote: it has control characters")
     scheme, place = split_scheme(address.strip())
     others = {} if scheme in _REMOTES else _of_others()
     if "@" in place and scheme != "file" and scheme not in others:

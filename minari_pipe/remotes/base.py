@@ -19,18 +19,21 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.files import sha256_file
+from minari_pipe.remotes.crew import N_THREADS, Crew, OverError
 
 T = TypeVar("T")
 
@@ -38,12 +41,16 @@ METADATA = "data/metadata.json"
 """The file that makes a dataset be there, below the dataset's place."""
 NAMESPACE_METADATA = "namespace_metadata.json"
 PART = 16 * 2**20
-"""Bytes of a file that go over the network in one piece, and again if that fails."""
+"""Bytes of the largest file that goes over the network in one piece, and again if that fails."""
+_LEAST_PIECE = 5 * 2**20  # S3 takes no smaller ones
+_N_PIECES = 8  # half of which are on their way when the connection is cut
 
-N_THREADS = 4
-"""Pieces that travel at the same time."""
+CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
+"""Seconds without a connection, or without a byte, after which an attempt has failed."""
 
+_SIGNED = re.compile(r"(?i)://\S*[?&][-\w]*(signature|upload_id|token|credential|sig)=")
 _WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth attempt
+_LONGEST_TEXT = 300  # characters of what a server or a library says
 _LONGEST_WAIT = 30.0  # seconds, however long a server asks for
 
 Told = Callable[[int], None]
@@ -229,7 +236,10 @@ class Remote(ABC):
             RemoteError: what the remote's library raised, in one line.
             FileNotFoundError, FileExistsError: from ``work``.
         """
+        crew = Crew.current()
         for wait in (*_WAITS, None):
+            if crew is not None and crew.is_over:
+                raise OverError("nobody waits for this any more")
             try:
                 return work()
             except (MinariPipeError, FileNotFoundError, FileExistsError):
@@ -237,11 +247,42 @@ class Remote(ABC):
             except Exception as error:
                 fault = self.judge(error)
                 if wait is None or not fault.is_transient:
-                    raise fault.error from error
+                    raise fault.error from safe_cause(error)
                 # spread, so that several clients do not come back all at once
                 pause = max(wait * random.uniform(0.75, 1.25), min(fault.wait, _LONGEST_WAIT))
-                time.sleep(pause)
+                time.sleep(pause) if crew is None else crew.pause(pause)
         raise AssertionError("the last attempt returns or raises")
+
+
+def one_line(message: object) -> str:
+    """Return what a library or a server said, safe to be shown in a message of one line.
+
+    Control characters, which a terminal would obey, are left out, and so are what addresses carry
+    besides the place: passwords, and signatures in their queries.
+
+    Example:
+        >>> one_line("GET http://me:pw@host/file?signature=1\\n\\x1b[31mfailed")
+        'GET http://host/file [31mfailed'
+    """
+    text = re.sub(r"(\w+://)[^\s/@'\"]*@", r"\1", " ".join(str(message).split()))
+    text = re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)
+    text = "".join(character for character in text if character.isprintable())
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+
+
+def safe_cause(error: BaseException) -> BaseException | None:
+    """Return an error to be named as the cause of another; None if it shows what nobody may see.
+
+    A traceback shows causes whole. Whoever sees the signature in an address may use it.
+    """
+    cause: BaseException | None = error
+    seen: list[BaseException] = []
+    while cause is not None and cause not in seen:
+        if _SIGNED.search(str(cause)):
+            return None
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return error
 
 
 def parts_of(size: int, part: int = PART) -> list[tuple[int, int]]:
@@ -259,37 +300,42 @@ def read_parts_of(size: int) -> list[tuple[int, int]]:
 
     Example:
         >>> len(read_parts_of(10 * PART)), len(read_parts_of(2 * PART))
-        (8, 2)
+        (8, 7)
     """
-    return parts_of(size, min(max(PART, -(-size // 8)), 4 * PART))
+    return parts_of(size, piece_of(size, 4 * PART))
 
 
-def at_once(works: Iterable[Callable[[], None]]) -> None:
-    """Do independent pieces of work in a few threads; the first error ends all of it."""
-    pool = ThreadPoolExecutor(N_THREADS)
-    try:
-        for done in as_completed([pool.submit(work) for work in works]):
-            done.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+def piece_of(size: int, most: int = PART) -> int:
+    """Return the bytes of the pieces of a large file, small enough that a cut costs half at most.
+
+    Args:
+        size: of the file, in bytes.
+        most: bytes that a piece may have.
+
+    Returns:
+        Whole MiB.
+
+    Example:
+        >>> piece_of(40 * 2**20) / 2**20, piece_of(10**9) / 2**20
+        (5.0, 16.0)
+    """
+    piece = min(max(_LEAST_PIECE, -(-size // _N_PIECES)), most)
+    return -(-piece // 2**20) * 2**20
 
 
 def remote_sha256(remote: Remote, path: str, size: int) -> str:
     """Read a file back and return its sha256, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     parts = iter(read_parts_of(size))
-    pool = ThreadPoolExecutor(N_THREADS)
+    with Crew() as crew:
 
-    def ask(part: tuple[int, int]) -> Future[bytes]:
-        return pool.submit(remote.retried, lambda: remote.read(path, *part))
+        def ask(part: tuple[int, int]) -> Future[bytes]:
+            return crew.submit(partial(remote.retried, partial(remote.read, path, *part)))
 
-    try:
         coming = deque(map(ask, islice(parts, N_THREADS)))
         while coming:
             digest.update(coming.popleft().result())
             coming.extend(map(ask, islice(parts, 1)))
-    finally:
-        pool.shutdown(cancel_futures=True)
     return digest.hexdigest()
 
 

@@ -36,6 +36,7 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
     check_arrived,
+    one_line,
     parts_of,
 )
 
@@ -84,7 +85,7 @@ class DirectoryRemote(Remote):
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         place = self._place(path)
-        if not stat.S_ISREG(os.stat(place).st_mode):
+        if not stat.S_ISREG(_status(place).st_mode):
             raise FileNotFoundError(errno.ENOENT, "is no file", str(place))
         return Source(place, 0, "").read(start, end)
 
@@ -126,7 +127,7 @@ class DirectoryRemote(Remote):
 
     def judge(self, error: Exception) -> Fault:
         if not isinstance(error, OSError):
-            return Fault(RemoteError(f"{self.address}: {type(error).__name__}: {error}"))
+            return Fault(RemoteError(f"{self.address}: {type(error).__name__}: {one_line(error)}"))
         hint = {
             errno.EACCES: "; you may not read or write there",
             errno.EPERM: "; you may not write there",
@@ -134,8 +135,8 @@ class DirectoryRemote(Remote):
             errno.ENOSPC: "; make room there, and the same command goes on",
             errno.EDQUOT: "; make room there, and the same command goes on",
         }.get(error.errno or 0, "")
-        where = error.filename or self.address
-        told = RemoteError(f"{self.address}: {where}: {error.strerror or error}{hint}")
+        where = one_line(error.filename or self.address)
+        told = RemoteError(f"{self.address}: {where}: {one_line(error.strerror or error)}{hint}")
         return Fault(told, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
 
     def _walk(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
@@ -167,7 +168,11 @@ class DirectoryRemote(Remote):
     def _place(self, path: str) -> Path:
         """Return where a path is, once it is proven that no link leads out of the directory."""
         place = self._root / path
-        if not place.resolve().is_relative_to(self._root.resolve()):
+        try:
+            end = place.resolve()
+        except RuntimeError as error:  # of Python before 3.13
+            raise _loop(place) from error
+        if not end.is_relative_to(self._root.resolve()):
             raise CorruptDatasetError(
                 f"{place} is a link that leads out of {self.address}; it is not used"
             )
@@ -228,6 +233,19 @@ def _may_be_file(path: Path) -> bool:
 def _leads_to(folder: str, prefix: str) -> bool:
     """Whether names in a folder, or its own, may begin with a text."""
     return folder.startswith(prefix) or prefix.startswith(f"{folder}/")
+
+
+def _status(place: Path) -> os.stat_result:
+    try:
+        return os.stat(place)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _loop(place) from error
+
+
+def _loop(place: Path) -> CorruptDatasetError:
+    return CorruptDatasetError(f"{place} is a link that leads to itself; it is not used")
 
 
 def _files_below(folder: Path) -> Iterator[str]:

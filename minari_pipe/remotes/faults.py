@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from minari_pipe.errors import RemoteError
-from minari_pipe.remotes.base import Fault
+from minari_pipe.remotes.base import Fault, one_line
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 #: of botocore, aiohttp, requests and google: no connection, or one that broke
@@ -26,6 +26,7 @@ _CONNECTIONS = (
     "TransportError",
     "TimeoutError",
 )
+_UNREADABLE = ("JSONDecodeError", "ContentTypeError", "ResponseParserError", "ExpatError")
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
 
 
@@ -41,11 +42,11 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
         >>> judge(PermissionError("denied"), "s3://bucket", credentials="log in").error
         RemoteError('s3://bucket refuses: denied; log in')
     """
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = one_line(error).rstrip(".") or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    status = _status(error)
+    status = status_of(error)
     if kinds.intersection(_NO_CREDENTIALS):
-        return Fault(RemoteError(f"{address}: no credentials; {credentials}"))
+        return Fault(RemoteError(f"{address}: {text}; {credentials}"))
     if isinstance(error, PermissionError) or status in (401, 403) or text.startswith("Forbidden"):
         return Fault(RemoteError(f"{address} refuses: {text}; {credentials}"))
     if isinstance(error, FileNotFoundError):
@@ -60,17 +61,26 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
             wait=_wait(error),
         )
     if kinds.intersection(_CONNECTIONS):
+        said = "" if text.startswith("<") else f": {text}"  # an object, not words
         return Fault(
             RemoteError(
-                f"{address} cannot be reached ({type(error).__name__}: {text}); is there a "
+                f"{address} cannot be reached ({type(error).__name__}{said}); is there a "
                 "network? What was sent or received is kept, and the same command goes on"
             ),
             is_transient=True,
         )
-    return Fault(RemoteError(f"{address}: {type(error).__name__}: {text}"))
+    if kinds.intersection(_UNREADABLE):
+        return Fault(
+            RemoteError(
+                f"{address} answers what cannot be read ({type(error).__name__}: {text}); is a "
+                "login page or a proxy between, or is it another kind of server?"
+            ),
+            is_transient=True,
+        )
+    return Fault(RemoteError(f"{address}: {type(error).__name__}: {text}; {credentials}"))
 
 
-def _status(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """The HTTP status of an answer, of botocore, google or aiohttp."""
     for cause in (error, error.__cause__):
         response = getattr(cause, "response", None)

@@ -17,9 +17,17 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.errors import ConfigError, MissingDependencyError
+from minari_pipe.errors import ConfigError, MissingDependencyError, RemoteError
 from minari_pipe.fetch import cache_folder
-from minari_pipe.remotes.base import PART, Fault, Source, Told, Upload
+from minari_pipe.remotes.base import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    Fault,
+    Source,
+    Told,
+    Upload,
+    piece_of,
+)
 from minari_pipe.remotes.faults import judge
 from minari_pipe.remotes.objects import ObjectStore
 
@@ -29,6 +37,8 @@ _CREDENTIALS = (
 )
 #: what a session takes is a multiple of it, but for the end of the file
 _UNIT = 256 * 2**10
+#: pieces in a row of which a session may keep nothing
+_LONGEST_VAIN = 4
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 
 
@@ -74,7 +84,7 @@ class GCSRemote(ObjectStore):
             use_listings_cache=False,
             skip_instance_cache=True,
             # By itself it would wait for ever.
-            requests_timeout=ClientTimeout(total=None, sock_connect=10, sock_read=60),
+            requests_timeout=ClientTimeout(None, None, READ_TIMEOUT, CONNECT_TIMEOUT),
         )
         super().__init__(address, files)
 
@@ -106,10 +116,21 @@ class GCSRemote(ObjectStore):
             session = self.retried(partial(self._begin, path))
             _keep(record, session)
         told(done)
+        n_vain = 0
         while done < source.size:
-            end = min(done + PART, source.size)
+            end = min(done + piece_of(source.size), source.size)
             data = source.read(done, end)
-            arrived = self.retried(partial(self._continue, session, data, done, source.size))
+            try:
+                arrived = self.retried(partial(self._continue, session, data, done, source.size))
+            except FileNotFoundError:  # its text is the address of the session
+                record.unlink(missing_ok=True)
+                arrived, n_vain = done, _LONGEST_VAIN
+            n_vain = 0 if arrived > done else n_vain + 1
+            if n_vain > _LONGEST_VAIN:
+                raise RemoteError(
+                    f"{self.address} does not keep what is sent of {path}, or has dropped the "
+                    "unfinished upload; run it again"
+                )
             told(arrived - done)
             done = arrived
         record.unlink(missing_ok=True)

@@ -45,6 +45,10 @@ class BrokenIndexError(RemoteError):
     """What a repository says that it holds cannot be read."""
 
 
+class HiddenError(FileNotFoundError):
+    """There is nothing that those without a token may see."""
+
+
 class HubClient:
     """Reads repositories of datasets of one organization or user, each at one commit."""
 
@@ -250,10 +254,10 @@ class HubClient:
             raise
         except HfHubHTTPError as error:
             # To those without a token the Hub does not tell what is missing from what is private.
-            hidden = response.status_code == 401 and "authorization" not in own
-            if response.status_code == 404 or hidden:
-                hint = "; if it is private, set HF_TOKEN" if hidden else ""
-                raise FileNotFoundError(f"{self.address} has nothing there{hint}") from error
+            if response.status_code == 401 and "authorization" not in own:
+                raise HiddenError("if it is private, set HF_TOKEN") from error
+            if response.status_code == 404:
+                raise FileNotFoundError(f"{self.address} has nothing there") from error
             raise
         return response
 

@@ -23,7 +23,7 @@ from huggingface_hub.utils import (
 from huggingface_hub.utils._runtime import is_xet_available
 
 from minari_pipe.errors import MinariPipeError, RemoteError
-from minari_pipe.remotes.base import Remote, Source, Told
+from minari_pipe.remotes.base import Remote, Source, Told, safe_cause
 from minari_pipe.remotes.hub_client import STALE, HfHubHTTPError, HubClient
 from minari_pipe.remotes.hub_faults import without_secrets
 from minari_pipe.remotes.hub_index import Index
@@ -190,7 +190,7 @@ class Committer:
         except MinariPipeError:
             raise
         except Exception as error:
-            raise self._remote.judge(error).error from error
+            raise self._remote.judge(error).error from safe_cause(error)
 
 
 @contextmanager

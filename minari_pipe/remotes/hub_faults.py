@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
 )
 
 from minari_pipe.errors import RemoteError
-from minari_pipe.remotes.base import Fault
+from minari_pipe.remotes.base import Fault, one_line
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SECRETS = (
@@ -24,7 +24,6 @@ _SECRETS = (
 #: in the header of each answer with what is left of a limit: nothing, and the seconds until it is
 #: renewed (draft-ietf-httpapi-ratelimit-headers-09)
 _USED_UP = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)")
-_LONGEST = 300  # characters of what a server said
 
 
 def judge(error: Exception, address: str, endpoint: str, token: str | None) -> Fault:
@@ -123,8 +122,8 @@ def without_secrets(text: str) -> str:
 
 def _safe(message: object, token: str | None) -> str:
     """Return the first line of a message, without what could be a secret."""
-    line = without_secrets((str(message).strip().splitlines() or [""])[0])
-    return (line.replace(token, "(token)") if token else line)[:_LONGEST]
+    line = one_line(without_secrets((str(message).strip().splitlines() or [""])[0]))
+    return line.replace(token, "(token)") if token else line
 
 
 def _is_unknown_host(error: BaseException) -> bool:

@@ -33,7 +33,7 @@ from minari_pipe.remotes.base import (
     Upload,
 )
 from minari_pipe.remotes.hub_changes import N_READERS, Publisher, exists, is_listed, locate
-from minari_pipe.remotes.hub_client import BrokenIndexError, HubClient
+from minari_pipe.remotes.hub_client import BrokenIndexError, HiddenError, HubClient
 from minari_pipe.remotes.hub_commits import Change, Committer, State
 from minari_pipe.remotes.hub_index import Index
 
@@ -149,6 +149,9 @@ class HubRemote(Remote):
         if slash:
             try:
                 repos = [repo] if self._commit_of(repo) else []
+            except HiddenError as error:
+                warnings.warn(f"{self.address} shows no {repo!r}: {error}", stacklevel=2)
+                return []
             except FileNotFoundError:
                 return []
         else:
@@ -164,7 +167,7 @@ class HubRemote(Remote):
             elif index is not None and (names := index.foreign()):
                 warnings.warn(
                     f"skipped: {self.address}: {NAMESPACE_METADATA} of {index.repo!r} names "
-                    f"{names[:5]!r}, which cannot be in it",
+                    f"{names[:5]!r:.300}, which cannot be in it",
                     stacklevel=2,
                 )
         return [index for index in found if isinstance(index, Index)]

@@ -23,10 +23,11 @@ from minari_pipe.remotes.base import (
     Source,
     Told,
     Upload,
-    at_once,
     check_arrived,
     remote_sha256,
 )
+from minari_pipe.remotes.crew import at_once
+from minari_pipe.remotes.faults import status_of
 
 
 class ObjectStore(Remote):
@@ -73,8 +74,13 @@ class ObjectStore(Remote):
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= start:
             return b""
-        # No range at all for the whole: an empty file has none.
-        return self._files.cat_file(self._path(path), start=start or None, end=end)
+        try:
+            # No range at all for the whole: an empty file has none.
+            return self._files.cat_file(self._path(path), start=start or None, end=end)
+        except Exception as error:
+            if status_of(error) == 416:  # it begins beyond the end
+                return b""
+            raise
 
     def send(self, upload: Upload, told: Told) -> None:
         place = upload.dataset_id

@@ -10,8 +10,20 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
-from minari_pipe.errors import MissingDependencyError, RemoteError
-from minari_pipe.remotes.base import PART, Fault, Source, Told, Upload, at_once, parts_of
+from minari_pipe.errors import ConfigError, MissingDependencyError, RemoteError
+from minari_pipe.remotes.base import (
+    CONNECT_TIMEOUT,
+    PART,
+    READ_TIMEOUT,
+    Fault,
+    Source,
+    Told,
+    Upload,
+    one_line,
+    parts_of,
+    piece_of,
+)
+from minari_pipe.remotes.crew import at_once
 from minari_pipe.remotes.faults import judge
 from minari_pipe.remotes.objects import ObjectStore
 
@@ -35,6 +47,7 @@ class S3Remote(ObjectStore):
 
         Raises:
             MissingDependencyError: s3fs is not installed.
+            ConfigError: the credentials are incomplete, or their profile is not there.
         """
         try:
             from s3fs import S3FileSystem
@@ -43,15 +56,15 @@ class S3Remote(ObjectStore):
                 f"{address} needs s3fs: pip install 'minari_pipe[s3]'"
             ) from error
         files = S3FileSystem(
-            anon=_is_anonymous(),
+            anon=_is_anonymous(address),
             session=_session(),
             use_listings_cache=False,
             skip_instance_cache=True,
             config_kwargs={
                 # Who calls tries again, for all remotes alike.
                 "retries": {"total_max_attempts": 1},
-                "connect_timeout": 10,
-                "read_timeout": 60,
+                "connect_timeout": CONNECT_TIMEOUT,
+                "read_timeout": READ_TIMEOUT,
                 # Checksums beyond the protocol's own break with stores of other providers; what
                 # is sent and received here is compared by its sha256.
                 "request_checksum_calculation": "when_required",
@@ -70,7 +83,8 @@ class S3Remote(ObjectStore):
     def _put_large(self, path: str, source: Source, told: Told) -> None:
         """Write a file in parts; those that an interrupted call had sent are kept by the server."""
         where = {"Bucket": self.bucket, "Key": self.folder + path}
-        parts = parts_of(source.size, max(PART, -(-source.size // _MAX_PARTS)))
+        piece = max(piece_of(source.size), -(-source.size // _MAX_PARTS))
+        parts = parts_of(source.size, piece)
         upload, there = self.retried(partial(self._pending, where))
         if upload is None:
             made = self.retried(partial(self._call, "create_multipart_upload", **where))
@@ -167,10 +181,18 @@ def _session() -> Any:
     return session
 
 
-def _is_anonymous() -> bool:
-    """Whether there are no credentials: what is public can be read without."""
+def _is_anonymous(address: str) -> bool:
+    """Whether there are no credentials: what is public can be read without.
+
+    Raises:
+        ConfigError: what there is cannot be used.
+    """
+    from botocore.exceptions import BotoCoreError
     from botocore.session import Session
 
     session = Session()
     session.register_component("data_loader", _loader())
-    return session.get_credentials() is None
+    try:
+        return session.get_credentials() is None
+    except BotoCoreError as error:
+        raise ConfigError(f"{address}: {one_line(error)}; {_CREDENTIALS}") from error

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from typing import Any
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
-from minari_pipe.errors import CorruptDatasetError, RemoteError
+from minari_pipe.errors import CorruptDatasetError, MinariPipeError, RemoteError
 from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.installation import install
 from minari_pipe.locks import common_folder, exclusive
@@ -37,9 +38,9 @@ from minari_pipe.remotes.base import (
     Remote,
     RemoteFile,
     Told,
-    at_once,
     read_parts_of,
 )
+from minari_pipe.remotes.crew import at_once
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
 from minari_pipe.transfer.published import (
@@ -49,7 +50,9 @@ from minari_pipe.transfer.published import (
     parse_manifest,
     unnamed,
 )
-from minari_pipe.transfer.remote_listing import published_metadata
+from minari_pipe.transfer.remote_listing import published_metadata, read_small
+
+_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)  # :func:`writing_below_root` tells of these
 
 _KEPT = 7 * 86_400  # seconds that a download which was cut off waits for the next run
 
@@ -134,6 +137,20 @@ def look(remote: Remote, dataset_id: str) -> Expected:
         CorruptDatasetError: its files contradict each other, or have hostile names.
     """
     try:
+        return _read_expected(remote, dataset_id)
+    except CorruptDatasetError:  # perhaps only on its way
+        pass
+    try:
+        return _read_expected(remote, dataset_id)
+    except CorruptDatasetError as error:
+        raise CorruptDatasetError(
+            f"{dataset_id} of {remote.address} is not downloaded: {error}; tell those who "
+            "published it"
+        ) from error
+
+
+def _read_expected(remote: Remote, dataset_id: str) -> Expected:
+    try:
         content, _ = published_metadata(remote, dataset_id)
         named = manifest_named(content)
         own = unnamed(content)
@@ -141,9 +158,11 @@ def look(remote: Remote, dataset_id: str) -> Expected:
             found = remote.retried(partial(remote.files, dataset_id))
             files = {name: file for name, file in found.items() if is_part(name)}
             check_names(files)
+            if not files.keys() - {METADATA}:
+                raise CorruptDatasetError("it has metadata and no data, as of an upload cut short")
             expected = Expected(own, None, files)
         else:
-            manifest = remote.retried(partial(remote.read, f"{dataset_id}/{MANIFEST}"))
+            manifest = read_small(remote, f"{dataset_id}/{MANIFEST}")
             if hashlib.sha256(manifest).hexdigest() != named:
                 raise CorruptDatasetError("its manifest.json is not the one its metadata name")
             entries = parse_manifest(manifest)["files"]
@@ -157,11 +176,6 @@ def look(remote: Remote, dataset_id: str) -> Expected:
     except FileNotFoundError as error:
         raise RemoteError(
             f"{remote.address} has no dataset {dataset_id!r}, or not any more"
-        ) from error
-    except CorruptDatasetError as error:
-        raise CorruptDatasetError(
-            f"{dataset_id} of {remote.address} is not downloaded: {error}; tell those who "
-            "published it"
         ) from error
     expected.files.pop(METADATA, None)
     return expected
@@ -185,7 +199,7 @@ def _resume(stage: Path, expected: Expected) -> None:
 def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -> None:
     place = stage / "dataset"
     size = sum(file.size for file in expected.files.values())
-    _require_room(stage, size)
+    _require_room(stage, size, f"{dataset_id} of {remote.address}")
     with progress(f"download {dataset_id}", size) as told:
         for name, file in expected.files.items():
             for is_last in (False, True):
@@ -232,15 +246,20 @@ def _receive_file(
                         f"{remote.address}/{path} has other bytes than announced: {len(data)} "
                         f"from {start} on, not {end - start}; run the download again"
                     )
-                _write_at(handle, data, start)
-                with lock, open(stage / "received", "a", encoding="utf-8") as journal:
-                    journal.write(json.dumps([name, start, end]) + "\n")
+                with lock:
+                    if handle < 0:  # after an interruption the number may be of another file
+                        return
+                    _write_at(handle, data, start)
+                    with open(stage / "received", "a", encoding="utf-8") as journal:
+                        journal.write(json.dumps([name, start, end]) + "\n")
             told(end - start)
 
         at_once(partial(fetch, *part) for part in read_parts_of(file.size))
         os.fsync(handle)
     finally:
-        os.close(handle)
+        with lock:
+            os.close(handle)
+            handle = -1
 
 
 def _write_at(handle: int, data: bytes, start: int) -> None:
@@ -285,13 +304,14 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _require_room(stage: Path, size: int) -> None:
+def _require_room(stage: Path, size: int, what: str) -> None:
     there = sum(path.stat().st_blocks * 512 for path in stage.rglob("*") if path.is_file())
     free = shutil.disk_usage(stage).free + there
     if size > free:
         raise RemoteError(
-            f"the disk is full: {size / 1e6:,.1f} MB are to come into {stage.parent}, which has "
-            f"{free / 1e6:,.1f} MB; make room, or set MINARI_DATASETS_PATH to another folder"
+            f"the disk is too full for {what}: {size / 1e6:,.1f} MB are to come into "
+            f"{stage.parent}, which has {free / 1e6:,.1f} MB; make room, or set "
+            "MINARI_DATASETS_PATH to another folder"
         )
 
 
@@ -301,7 +321,7 @@ def _storing(dataset_id: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if type(error) is not OSError:
+        if isinstance(error, MinariPipeError) or error.errno in _MAY_NOT:
             raise
         raise RemoteError(
             f"{dataset_id} cannot be stored in {get_dataset_path()} ({error.strerror or error}); "

@@ -53,7 +53,7 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(content)
         files = manifest["files"]
-        well_formed = isinstance(files, dict) and all(map(is_entry, files.values()))
+        well_formed = isinstance(files, dict) and all(map(_is_entry, files.values()))
     except (ValueError, TypeError, KeyError, RecursionError):
         well_formed = False
     if not well_formed:
@@ -90,6 +90,16 @@ def check_names(names: Collection[str]) -> None:
                 raise CorruptDatasetError(
                     f"it has a file {parent.as_posix()[:200]!r} and another below it"
                 )
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether an entry is one that a file can have, whoever wrote it."""
+    return (
+        is_entry(entry)
+        and type(entry["size"]) is int
+        and 0 <= entry["size"] < 2**63
+        and re.fullmatch(r"[0-9a-f]{64}", entry.get("sha256", "0" * 64)) is not None
+    )
 
 
 def check_name(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -14,9 +13,12 @@ from minari_pipe.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError, RemoteError
 from minari_pipe.listing import check_summary
 from minari_pipe.remotes.base import METADATA, Remote
+from minari_pipe.remotes.crew import Crew
 from minari_pipe.transfer.published import unnamed
 
 _N_THREADS = 16
+#: bytes of a file that is read whole
+_LARGEST = 64 * 2**20
 
 
 def datasets(remote: Remote, prefix: str = "") -> dict[str, dict[str, Any]]:
@@ -79,7 +81,29 @@ def published_metadata(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str
         CorruptDatasetError: it is no JSON object, or of another dataset.
         FileNotFoundError: there is no such dataset.
     """
-    content = remote.retried(partial(remote.read, f"{dataset_id}/{METADATA}"))
+    try:
+        return _metadata_of(remote, dataset_id)
+    except CorruptDatasetError:  # perhaps only on its way
+        return _metadata_of(remote, dataset_id)
+
+
+def read_small(remote: Remote, path: str) -> bytes:
+    """Read a file that a dataset has one of; how large it is depends on who published it.
+
+    Raises:
+        CorruptDatasetError: it is larger than any such file is.
+        FileNotFoundError: there is no such file.
+    """
+    content = remote.retried(partial(remote.read, path, 0, _LARGEST + 1))
+    if len(content) > _LARGEST:
+        raise CorruptDatasetError(
+            f"its {path.rpartition('/')[2]} has more than {_LARGEST / 1e6:.0f} MB"
+        )
+    return content
+
+
+def _metadata_of(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str, Any]]:
+    content = read_small(remote, f"{dataset_id}/{METADATA}")
     try:
         metadata = json.loads(unnamed(content))
     except (ValueError, RecursionError) as error:
@@ -113,8 +137,9 @@ def _metadata(remote: Remote, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
 
     ids = list(ids)
     found = {}
-    with ThreadPoolExecutor(_N_THREADS) as pool:
-        for dataset_id, metadata in zip(ids, pool.map(look, ids), strict=True):
+    with Crew(_N_THREADS) as crew:
+        coming = [crew.submit(partial(look, dataset_id)) for dataset_id in ids]
+        for dataset_id, metadata in zip(ids, (one.result() for one in coming), strict=True):
             if isinstance(metadata, dict):
                 found[dataset_id] = metadata
             elif metadata is not None:

@@ -1,0 +1,93 @@
+"""Threads that carry pieces of files; nobody has to wait for them who wants to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, as_completed
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from minari_pipe.errors import MinariPipeError
+
+T = TypeVar("T")
+
+N_THREADS = 4
+"""Pieces that travel at the same time."""
+
+_here = threading.local()
+"""Of each thread: the crew that it is of, as ``crew``."""
+
+
+class Crew:
+    """A few threads that work for the block of a ``with``, and no longer than that.
+
+    An error ends what has not begun, and waits for the rest. An interruption, such as Ctrl-C, does
+    not wait: what is on its way may take as long as the network likes.
+    """
+
+    def __init__(self, n_threads: int = N_THREADS) -> None:
+        """Start the threads.
+
+        Args:
+            n_threads: how many.
+        """
+        self._works: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._ends = threading.Event()
+        self._outer = self.current()
+        # Unlike those of an executor, daemons do not keep the process from ending.
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(n_threads)]
+        for thread in self._threads:
+            thread.start()
+
+    @staticmethod
+    def current() -> Crew | None:
+        """Return the crew that this thread is of."""
+        return getattr(_here, "crew", None)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for the work any more."""
+        return self._ends.is_set() or (self._outer is not None and self._outer.is_over)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Let a thread do a piece of work."""
+        future: Future[T] = Future()
+        self._works.put((future, work))
+        return future
+
+    def pause(self, seconds: float) -> None:
+        """Wait, or less if the work is over before."""
+        self._ends.wait(seconds)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._ends.set()
+        for _thread in self._threads:
+            self._works.put(None)
+        if kind is None or issubclass(kind, Exception):
+            for thread in self._threads:
+                thread.join()
+
+    def _work(self) -> None:
+        _here.crew = self
+        while (item := self._works.get()) is not None:
+            future, work = item
+            if not self.is_over:
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+
+
+class OverError(MinariPipeError):
+    """Nobody waits for this piece of work any more."""
+
+
+def at_once(works: Iterable[Callable[[], None]]) -> None:
+    """Do independent pieces of work in a few threads; the first error ends all of it."""
+    with Crew() as crew:
+        for done in as_completed([crew.submit(work) for work in works]):
+            done.result()
