@@ -264,7 +264,9 @@ def one_line(message: object) -> str:
         >>> one_line("GET http://me:pw@host/file?signature=1\\n\\x1b[31mfailed")
         'GET http://host/file [31mfailed'
     """
-    text = re.sub(r"(\w+://)[^\s/@'\"]*@", r"\1", " ".join(str(message).split()))
+    # Cut first: a server may say megabytes, and what is searched for may begin anywhere.
+    text = " ".join(str(message)[: 4 * _LONGEST_TEXT].split())
+    text = re.sub(r"(\w+://)[^\s/@'\"]*@", r"\1", text)
     text = re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)
     text = "".join(character for character in text if character.isprintable())
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."

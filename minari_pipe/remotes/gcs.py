@@ -28,7 +28,7 @@ from minari_pipe.remotes.base import (
     Upload,
     piece_of,
 )
-from minari_pipe.remotes.faults import judge
+from minari_pipe.remotes.faults import judge, status_of
 from minari_pipe.remotes.objects import ObjectStore
 
 _CREDENTIALS = (
@@ -54,7 +54,7 @@ class GCSRemote(ObjectStore):
 
         Raises:
             MissingDependencyError: gcsfs is not installed.
-            ConfigError: there is no such file.
+            ConfigError: there is no such file, or no key in it.
         """
         try:
             from aiohttp import ClientTimeout
@@ -79,13 +79,20 @@ class GCSRemote(ObjectStore):
                     "not there"  # not shown, as it may be a secret
                 )
             credentials = token
-        files = Once(
-            token=credentials,
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            # By itself it would wait for ever.
-            requests_timeout=ClientTimeout(None, None, READ_TIMEOUT, CONNECT_TIMEOUT),
-        )
+        try:
+            files = Once(
+                token=credentials,
+                use_listings_cache=False,
+                skip_instance_cache=True,
+                # By itself it would wait for ever.
+                requests_timeout=ClientTimeout(None, None, READ_TIMEOUT, CONNECT_TIMEOUT),
+            )
+        except (KeyError, ValueError) as error:  # what gcsfs raises of another JSON file, or none
+            if token is None:
+                raise
+            raise ConfigError(
+                f"{address}: the file that the token names holds no key of a service account"
+            ) from error
         super().__init__(address, files)
 
     def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
@@ -150,7 +157,15 @@ class GCSRemote(ObjectStore):
         """Send bytes; how many of the file the server has then."""
         span = f"{start}-{start + len(data) - 1}" if data else "*"
         given = {"Content-Range": f"bytes {span}/{size}", "Content-Length": str(len(data))}
-        headers, answer = self._files.call("PUT", session, headers=given, data=BytesIO(data))
+        try:
+            headers, answer = self._files.call("PUT", session, headers=given, data=BytesIO(data))
+        except Exception as error:
+            if isinstance(error, FileNotFoundError) or status_of(error) == 410:
+                # Not in the words of gcsfs: they hold the session's address.
+                raise RemoteError(
+                    f"{self.address} has dropped an unfinished upload; run it again"
+                ) from None
+            raise
         if answer.strip():  # the object, finished
             return size
         there = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0

@@ -80,6 +80,18 @@ class S3Remote(ObjectStore):
             hint = f"no credentials were found: {hint}"
         return judge(error, self.address, credentials=hint)
 
+    def _keys(self, prefix: str) -> dict[str, int]:
+        found = super()._keys(prefix)
+        if not found:
+            # Of a page that is no answer of S3's, s3fs says too that nothing is there.
+            where = {"Bucket": self.bucket, "Prefix": self.folder + prefix}
+            if "Name" not in self._call("list_objects_v2", **where, MaxKeys=1):
+                raise RemoteError(
+                    f"{self.address}: what answers is no S3; is it the login page of a network, or "
+                    "AWS_ENDPOINT_URL_S3 the address of something else?"
+                )
+        return found
+
     def _put_large(self, path: str, source: Source, told: Told) -> None:
         """Write a file in parts; those that an interrupted call had sent are kept by the server."""
         where = {"Bucket": self.bucket, "Key": self.folder + path}
@@ -190,9 +202,9 @@ def _is_anonymous(address: str) -> bool:
     from botocore.exceptions import BotoCoreError
     from botocore.session import Session
 
-    session = Session()
-    session.register_component("data_loader", _loader())
     try:
+        session = Session()
+        session.register_component("data_loader", _loader())
         return session.get_credentials() is None
     except BotoCoreError as error:
         raise ConfigError(f"{address}: {one_line(error)}; {_CREDENTIALS}") from error

@@ -1,0 +1,127 @@
+"""Wrong settings, and answers that are none of an object store's, are told of in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.hosting import list_remote_datasets
+from minari_pipe.remotes import base, open_remote
+from minari_pipe.remotes.base import PART, Source
+from minari_pipe.testing.remotes import an_upload, publish
+from tests.servers.gcs import gcs_server
+from tests.servers.proxy import Answer, Proxy, fault_proxy
+from tests.servers.running import entered
+from tests.servers.s3 import s3_server
+
+Variables = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Variables]]:
+    with ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("s3")
+        yield {
+            "s3": stack.enter_context(s3_server(folder, "bucket")),
+            "gs": stack.enter_context(gcs_server("bucket")),
+        }
+
+
+@pytest.fixture(params=["s3", "gs"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def proxy(scheme: str, servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Before the server of this scheme, which clients in this process find through it."""
+    monkeypatch.setattr(base, "_WAITS", (0.01, 0.01))
+    with fault_proxy(servers[scheme]) as proxy, entered(proxy.variables):
+        yield proxy
+
+
+@pytest.fixture
+def address(scheme: str, tmp_path: Path) -> str:
+    return f"{scheme}://bucket/{tmp_path.name}"
+
+
+def refusal(call: Callable[[], object], kind: type[MinariPipeError] = RemoteError) -> str:
+    """The line that a refused call says."""
+    with pytest.raises(kind) as raised:
+        call()
+    text = str(raised.value)
+    assert len(text) < 700 and text.isprintable(), text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"AWS_PROFILE": "nobody"}, "profile (nobody) could not be found"),
+        ({"AWS_CONFIG_FILE": "broken"}, "Unable to parse config file"),
+        ({"AWS_SECRET_ACCESS_KEY": None}, "missing: AWS_SECRET_ACCESS_KEY"),
+        ({"AWS_DEFAULT_REGION": "no region"}, "no region"),
+    ],
+    ids=["a profile that is not there", "a broken file", "half of a key", "no region"],
+)
+def test_settings_of_the_aws_tools_that_are_wrong(changes, reason, servers, tmp_path) -> None:
+    (tmp_path / "broken").write_text("[[[\n")
+    changes = {k: str(tmp_path / v) if v == "broken" else v for k, v in changes.items()}
+    variables = {k: v for k, v in ({**servers["s3"], **changes}).items() if v is not None}
+    with entered(variables):
+        assert reason in refusal(lambda: list_remote_datasets("s3://bucket"), MinariPipeError)
+
+
+@pytest.mark.parametrize("content", ["no JSON", "{}", "[]", '{"type": "service_account"}'])
+def test_a_token_that_is_no_key_of_google(content: str, tmp_path) -> None:
+    (tmp_path / "key").write_text(content)
+    with entered({}):
+        text = refusal(lambda: open_remote("gs://bucket", str(tmp_path / "key")), ConfigError)
+    assert "no key of a service account" in text
+
+
+def test_a_login_page_is_not_taken_for_a_store_without_datasets(proxy, address) -> None:
+    proxy.inject(Answer(200, body=b"<html><body>Please log in</body></html>"))
+    assert address in refusal(lambda: list_remote_datasets(address))
+
+
+def test_what_a_server_says_is_one_short_line_without_control_characters(
+    proxy, scheme, address
+) -> None:
+    text = r"\u001b[31mred" if scheme == "gs" else "red\x7f"
+    page = {
+        "gs": f'{{"error": {{"code": 400, "message": "{text}\\n{"x" * 50_000}"}}}}',
+        "s3": f"<Error><Code>A</Code><Message>{text}\n{'x' * 50_000}</Message></Error>",
+    }
+    proxy.inject(Answer(400, body=page[scheme].encode()))
+    assert "red" in refusal(lambda: list_remote_datasets(address))
+
+
+@pytest.mark.parametrize("status", [404, 410])
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_an_unfinished_upload_that_the_server_has_dropped(status, proxy, address) -> None:
+    upload = an_upload(size=PART + 1)
+    proxy.inject(Answer(status), method="PUT", path="upload_id", min_size=1)
+    text = refusal(lambda: publish(open_remote(address), upload))
+    # Who knows it may write there.
+    assert "run it again" in text and "upload_id" not in text
+    proxy.clear()
+    publish(open_remote(address), upload)
+    assert open_remote(address).dataset_ids() == [upload.dataset_id]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [bytes(3_000_000), b"one\n--==0==\ntwo", b"ends with\r", b"\r\n", b"\n"],
+    ids=["megabytes", "a boundary", "CR", "CRLF", "LF"],
+)
+def test_small_files_of_any_bytes_arrive(content: bytes, proxy, address) -> None:
+    upload = an_upload()
+    files = {**upload.files, "data/main_data.bin": Source.of(content)}
+    publish(open_remote(address), base.Upload(upload.dataset_id, files, upload.metadata, {}))
+    found = open_remote(address).read(f"{upload.dataset_id}/data/main_data.bin")
+    assert found == content
