@@ -25,7 +25,13 @@ FULL = os.environ.get("MINARI_PIPE_FULL") == "1"
 LONGEST = (
     "test_faults",
     "test_kill",
+    "test_reproduce",
     "test_reproducible",
+    "test_remote_faults",
+    "test_remote_bad_input",
+    "test_remote_resume",
+    "test_targets",
+    "test_versions",
     "test_door_human",
     "test_stages_rerun",
     "test_reproduce",

@@ -180,6 +180,7 @@ def with_policies(local: Path, root: Path, patch: pytest.MonkeyPatch, n_files: i
     """Copy the root, with checkpoints in the dataset that no server has seen."""
     patch.setenv(ROOT_VARIABLE, str(root))
     shutil.copytree(local / ID, root / ID)
+    (root / ID / "manifest.json").unlink()  # which would not name them
     (root / ID / "policies").mkdir()
     for number in range(n_files):
         (root / ID / "policies" / f"{number}.zip").write_bytes(os.urandom(N_POLICY))

@@ -129,7 +129,7 @@ class GCSRemote(ObjectStore):
             data = source.read(done, end)
             try:
                 arrived = self.retried(partial(self._continue, session, data, done, source.size))
-            except FileNotFoundError:  # its text is the address of the session
+            except FileNotFoundError:
                 record.unlink(missing_ok=True)
                 arrived, n_vain = done, _LONGEST_VAIN
             n_vain = 0 if arrived > done else n_vain + 1
@@ -162,9 +162,7 @@ class GCSRemote(ObjectStore):
         except Exception as error:
             if isinstance(error, FileNotFoundError) or status_of(error) == 410:
                 # Not in the words of gcsfs: they hold the session's address.
-                raise RemoteError(
-                    f"{self.address} has dropped an unfinished upload; run it again"
-                ) from None
+                raise FileNotFoundError("the session of an upload was dropped") from None
             raise
         if answer.strip():  # the object, finished
             return size

@@ -23,7 +23,8 @@ from huggingface_hub.utils import (
 from huggingface_hub.utils._runtime import is_xet_available
 
 from minari_pipe.errors import MinariPipeError, RemoteError
-from minari_pipe.remotes.base import Remote, Source, Told, safe_cause
+from minari_pipe.remotes.base import PART, Remote, Source, Told, safe_cause
+from minari_pipe.remotes.crew import at_once
 from minari_pipe.remotes.hub_client import STALE, HfHubHTTPError, HubClient
 from minari_pipe.remotes.hub_faults import without_secrets
 from minari_pipe.remotes.hub_index import Index
@@ -99,11 +100,16 @@ class Committer:
             RemoteError: this user may not write, or a file changed while it was sent.
         """
         additions = [_Addition(path, source, told) for path, source in files.items()]
-        # It tries again by itself, for every file alone.
+        send = partial(
+            self._client.api.preupload_lfs_files, self._client.repo_id(repo), repo_type="dataset"
+        )
+        large = [addition for addition in additions if addition.source.size > PART]
+        small = [addition for addition in additions if addition.source.size <= PART]
+        # It tries again by itself, for every file alone. For several it has threads of its own,
+        # and the process would wait for them after Ctrl-C.
         with self._translated(), _own_progress(), _well_behaved():
-            self._client.api.preupload_lfs_files(
-                self._client.repo_id(repo), additions=additions, repo_type="dataset"
-            )
+            at_once(partial(send, additions=[addition]) for addition in large)
+            send(additions=small)
         for addition in additions:
             addition.check_sent()
             self._sent[addition.path_in_repo] = addition

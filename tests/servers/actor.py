@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -121,6 +120,8 @@ def main(packages: list[str]) -> None:
     for package in ("minari_pipe.hosting", "minari_pipe.storage.hdf5", *packages):
         importlib.import_module(package)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # In the background of a script it is ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -129,7 +130,6 @@ def main(packages: list[str]) -> None:
             _act(json.loads(line))
             os._exit(0)
         print(pid, flush=True)
-    time.sleep(0)
 
 
 if __name__ == "__main__":
