@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import minari_pipe
 from benchmarks import work
@@ -164,11 +165,11 @@ def _gcs() -> Server:
     return _bucket("gs://bench", GCSFileSystem(token="anon"))
 
 
-def _bucket(address: str, files: object) -> Server:
+def _bucket(address: str, files: Any) -> Server:
     return Server(
         new=lambda: f"{address}/place{next(_numbers)}",
-        put=lambda file, place: files.put_file(str(file), f"{place}/file"),  # type: ignore[attr-defined]
-        get=lambda place, file: files.get_file(f"{place}/file", str(file)),  # type: ignore[attr-defined]
+        put=lambda file, place: files.put_file(str(file), f"{place}/file"),
+        get=lambda place, file: files.get_file(f"{place}/file", str(file)),
     )
 
 

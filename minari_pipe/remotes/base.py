@@ -23,15 +23,16 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from minari_pipe.errors import MinariPipeError, RemoteError
+from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.files import sha256_file
 from minari_pipe.remotes.crew import N_THREADS, Crew, OverError
 
@@ -229,6 +230,23 @@ class Remote(ABC):
     def judge(self, error: Exception) -> Fault:
         """Say what an error of the remote's library means; a mistake of ours is passed on as is."""
 
+    @contextmanager
+    def telling(self, kind: type[OSError]) -> Iterator[None]:
+        """Let an error of the system that comes out of a method that writes be told in one line.
+
+        Args:
+            kind: of the errors that are meant.
+
+        Raises:
+            RemoteError: in the place of one.
+        """
+        try:
+            yield
+        except MinariPipeError:
+            raise
+        except kind as error:
+            raise self.judge(error).error from error
+
     def retried(self, work: Callable[[], T]) -> T:
         """Do ``work``, again after a fault that may pass.
 
@@ -252,6 +270,14 @@ class Remote(ABC):
                 pause = max(wait * random.uniform(0.75, 1.25), min(fault.wait, _LONGEST_WAIT))
                 time.sleep(pause) if crew is None else crew.pause(pause)
         raise AssertionError("the last attempt returns or raises")
+
+
+def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:
+    """Return the error of whoever would publish something else under an id that is there."""
+    return DatasetExistsError(
+        f"{dataset_id} already exists in {remote.address}, with other content; a published version "
+        "is never changed. Upload under another version"
+    )
 
 
 def one_line(message: object) -> str:

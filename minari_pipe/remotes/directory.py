@@ -21,7 +21,6 @@ from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
     DatasetExistsError,
-    MinariPipeError,
     RemoteError,
 )
 from minari_pipe.files import MANIFEST, sha256_file
@@ -90,14 +89,14 @@ class DirectoryRemote(Remote):
         return Source(place, 0, "").read(start, end)
 
     def send(self, upload: Upload, told: Told) -> None:
-        with self._writing(), self._stage(upload) as stage:
+        with self.telling(OSError), self._stage(upload) as stage:
             for name in sorted(set(_files_below(stage)) - upload.files.keys()):
                 (stage / name).unlink()
             for name, source in upload.files.items():
                 self._put(stage / name, source, told)
 
     def reveal(self, upload: Upload) -> bool:
-        with self._writing(), self._stage(upload) as stage:
+        with self.telling(OSError), self._stage(upload) as stage:
             target = self._place(upload.dataset_id)
             _write(stage / METADATA, Source.of(upload.metadata))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +119,7 @@ class DirectoryRemote(Remote):
         return True
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
-        with self._writing():
+        with self.telling(OSError):
             place = self._place(namespace) / NAMESPACE_METADATA
             place.parent.mkdir(parents=True, exist_ok=True)
             _write(place, Source.of(metadata))
@@ -193,15 +192,6 @@ class DirectoryRemote(Remote):
             check_arrived(self, place.relative_to(self._root).as_posix(), source)
         else:
             told(source.size)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except MinariPipeError:
-            raise
-        except OSError as error:
-            raise self.judge(error).error from error
 
 
 def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:

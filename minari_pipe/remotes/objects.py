@@ -7,12 +7,10 @@ says whose upload of an id this is: of two that differ, the one that wrote it la
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from minari_pipe.errors import ConfigError, DatasetExistsError, MinariPipeError
+from minari_pipe.errors import ConfigError, DatasetExistsError
 from minari_pipe.files import MANIFEST
 from minari_pipe.remotes.base import (
     METADATA,
@@ -24,6 +22,7 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
     check_arrived,
+    other_content,
     remote_sha256,
 )
 from minari_pipe.remotes.crew import at_once
@@ -84,10 +83,10 @@ class ObjectStore(Remote):
 
     def send(self, upload: Upload, told: Told) -> None:
         place = upload.dataset_id
-        with self._writing():
+        with self.telling(FileNotFoundError):  # such as of the bucket
             there = self.retried(partial(self.files, place))
             if METADATA in there:
-                raise _exists(self, upload)
+                raise other_content(self, upload.dataset_id)
             self._claim(upload, there)
             for name in there.keys() - upload.files.keys():
                 self.retried(partial(self._files.rm_file, self._path(f"{place}/{name}")))
@@ -103,7 +102,7 @@ class ObjectStore(Remote):
 
     def reveal(self, upload: Upload) -> bool:
         place = upload.dataset_id
-        with self._writing():
+        with self.telling(FileNotFoundError):
             # First: real Minari refuses a dataset in a namespace that is not there.
             for namespace, metadata in upload.namespaces.items():
                 path = f"{namespace}/{NAMESPACE_METADATA}"
@@ -114,12 +113,12 @@ class ObjectStore(Remote):
             self._check_claim(upload)
             found = self.retried(partial(self.read, f"{place}/{METADATA}"))
             if found != upload.metadata:
-                raise _exists(self, upload)
+                raise other_content(self, upload.dataset_id)
         return is_exclusive
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
         path = f"{namespace}/{NAMESPACE_METADATA}"
-        with self._writing():
+        with self.telling(FileNotFoundError):
             self.retried(partial(self._put, path, Source.of(metadata), _nobody))
 
     @abstractmethod
@@ -214,23 +213,6 @@ class ObjectStore(Remote):
 
     def _path(self, path: str) -> str:
         return f"{self.bucket}/{self.folder}{path}"
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Let a bucket that is not there be told in one line too."""
-        try:
-            yield
-        except MinariPipeError:
-            raise
-        except FileNotFoundError as error:
-            raise self.judge(error).error from error
-
-
-def _exists(remote: Remote, upload: Upload) -> DatasetExistsError:
-    return DatasetExistsError(
-        f"{upload.dataset_id} already exists in {remote.address}, with other content; a published "
-        "version is never changed. Upload under another version"
-    )
 
 
 def _nobody(size: int) -> None:

@@ -15,7 +15,6 @@ from minari_pipe.datasets_root import data_path_of
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
-    DatasetExistsError,
     DatasetNotFoundError,
 )
 from minari_pipe.files import MANIFEST
@@ -28,6 +27,7 @@ from minari_pipe.remotes.base import (
     RemoteFile,
     Source,
     Upload,
+    other_content,
     remote_sha256,
 )
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
@@ -215,10 +215,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
                 f"{remote.address} has {place} with the same content and other metadata "
                 f"({_differing(unnamed(published), metadata)}), which stay as they are"
             )
-    raise DatasetExistsError(
-        f"{place} already exists in {remote.address}, with other content; a published version is "
-        "never changed. Upload under another version"
-    )
+    raise other_content(remote, place)
 
 
 def _same_files(remote: Remote, upload: Upload, there: Mapping[str, RemoteFile]) -> bool:
