@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from minari_pipe import list_remote_datasets, publish_dataset
+from minari_pipe.examples import step_index_dataset
+from minari_pipe.hosting import split_remote_path
 from minari_pipe.testing.remotes import RemoteContract
 from tests.servers.gcs import gcs_server
 from tests.servers.running import entered
@@ -36,28 +39,42 @@ def gcs() -> Iterator[Variables]:
         yield variables
 
 
-class TestDirectory(RemoteContract):
+class FolderContract(RemoteContract):
+    """Of a remote whose address may have folders."""
+
+    def test_a_folder_is_told_from_one_that_begins_like_it(self, address: str) -> None:
+        step_index_dataset("door/human-v1")
+        publish_dataset("door/human-v1", f"{address}/team-old")
+        assert split_remote_path(f"{address}/team") == (f"{address}/team", "")
+        assert split_remote_path(f"{address}/team-old/do") == (f"{address}/team-old", "do")
+        publish_dataset("door/human-v1", f"{address}/team")
+        assert split_remote_path(f"{address}/team") == (f"{address}/team", "")
+        assert split_remote_path(f"{address}/team/door/") == (f"{address}/team", "door/")
+        assert list(list_remote_datasets(f"{address}/team")) == ["door/human-v1"]
+
+
+class TestDirectory(FolderContract):
     @pytest.fixture
     def address(self, tmp_path: Path) -> str:
         (tmp_path / "remote").mkdir()
         return f"file://{tmp_path}/remote"
 
 
-class TestS3(RemoteContract):
+class TestS3(FolderContract):
     @pytest.fixture
     def address(self, s3: Variables, tmp_path: Path) -> Iterator[str]:
         with entered(s3):
             yield f"s3://bucket/{tmp_path.name}"
 
 
-class TestS3WithConditionalWrites(RemoteContract):
+class TestS3WithConditionalWrites(FolderContract):
     @pytest.fixture
     def address(self, moto: Variables, tmp_path: Path) -> Iterator[str]:
         with entered(moto):
             yield f"s3://bucket/{tmp_path.name}"
 
 
-class TestGCS(RemoteContract):
+class TestGCS(FolderContract):
     @pytest.fixture
     def address(self, gcs: Variables, tmp_path: Path) -> Iterator[str]:
         with entered(gcs):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -99,7 +100,7 @@ def uploading(name: str, megabytes: int) -> Sides:
 
 
 def downloading(name: str, megabytes: int) -> Sides:
-    """Fetch a dataset in the place of the one that is there."""
+    """Fetch a dataset."""
     if isinstance(server := _server(name), Skipped):
         return {"here": server}
     dataset_id = _dataset(megabytes)
@@ -108,10 +109,12 @@ def downloading(name: str, megabytes: int) -> Sides:
     place, own = server.new(), server.new()
     server.put(file, place)
     minari_pipe.publish_dataset(dataset_id, own)
-    fetch = partial(minari_pipe.download_dataset, f"{own}/{dataset_id}", force_download=True)
     return {
         "limit": Side(lambda: server.get(place, got), before=lambda: got.unlink(missing_ok=True)),
-        "here": Side(fetch, before=lambda: None),
+        "here": Side(
+            partial(minari_pipe.download_dataset, f"{own}/{dataset_id}"),
+            before=partial(shutil.rmtree, work.folder(dataset_id)),
+        ),
     }
 
 

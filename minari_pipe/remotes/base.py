@@ -22,19 +22,16 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.files import sha256_file
-from minari_pipe.remotes.crew import N_THREADS, Crew, OverError
+from minari_pipe.remotes.crew import Crew, OverError, in_order
 
 T = TypeVar("T")
 
@@ -44,6 +41,7 @@ NAMESPACE_METADATA = "namespace_metadata.json"
 PART = 16 * 2**20
 """Bytes of the largest file that goes over the network in one piece, and again if that fails."""
 _LEAST_PIECE = 5 * 2**20  # S3 takes no smaller ones
+_MOST_PIECE = 8 * 2**20  # several of which are in memory
 _N_PIECES = 8  # half of which are on their way when the connection is cut
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
@@ -323,47 +321,44 @@ def parts_of(size: int, part: int = PART) -> list[tuple[int, int]]:
     return [(start, min(start + part, size)) for start in range(0, size, part)]
 
 
-def read_parts_of(size: int) -> list[tuple[int, int]]:
-    """Return the ends of the pieces in which a file is read: larger ones of a large file.
-
-    Example:
-        >>> len(read_parts_of(10 * PART)), len(read_parts_of(2 * PART))
-        (8, 7)
-    """
-    return parts_of(size, piece_of(size, 4 * PART))
-
-
-def piece_of(size: int, most: int = PART) -> int:
+def piece_of(size: int) -> int:
     """Return the bytes of the pieces of a large file, small enough that a cut costs half at most.
 
     Args:
         size: of the file, in bytes.
-        most: bytes that a piece may have.
 
     Returns:
         Whole MiB.
 
     Example:
         >>> piece_of(40 * 2**20) / 2**20, piece_of(10**9) / 2**20
-        (5.0, 16.0)
+        (5.0, 8.0)
     """
-    piece = min(max(_LEAST_PIECE, -(-size // _N_PIECES)), most)
+    piece = min(max(_LEAST_PIECE, -(-size // _N_PIECES)), _MOST_PIECE)
     return -(-piece // 2**20) * 2**20
+
+
+def pieces_of(size: int, there: int = 0) -> list[tuple[int, int]]:
+    """Return the ends of the pieces in which a file is read.
+
+    Args:
+        size: of the file, in bytes.
+        there: bytes at its beginning that are not needed.
+
+    Example:
+        >>> len(pieces_of(40 * 2**20)), pieces_of(7, there=3)
+        (8, [(3, 7)])
+    """
+    return [(there + start, there + end) for start, end in parts_of(size - there, piece_of(size))]
 
 
 def remote_sha256(remote: Remote, path: str, size: int) -> str:
     """Read a file back and return its sha256, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    parts = iter(read_parts_of(size))
-    with Crew() as crew:
-
-        def ask(part: tuple[int, int]) -> Future[bytes]:
-            return crew.submit(partial(remote.retried, partial(remote.read, path, *part)))
-
-        coming = deque(map(ask, islice(parts, N_THREADS)))
-        while coming:
-            digest.update(coming.popleft().result())
-            coming.extend(map(ask, islice(parts, 1)))
+    for data in in_order(
+        partial(remote.retried, partial(remote.read, path, *part)) for part in pieces_of(size)
+    ):
+        digest.update(data)
     return digest.hexdigest()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, as_completed
+from itertools import islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -91,3 +93,21 @@ def at_once(works: Iterable[Callable[[], None]]) -> None:
     with Crew() as crew:
         for done in as_completed([crew.submit(work) for work in works]):
             done.result()
+
+
+def in_order(
+    works: Iterable[Callable[[], T]], n_ahead: int = 2 * N_THREADS
+) -> Generator[T, None, None]:
+    """Do independent pieces of work in a few threads, and yield what each returns, in their order.
+
+    Args:
+        works: the pieces.
+        n_ahead: how many may be begun or done before the one whose result is next.
+    """
+    waiting = iter(works)
+    with Crew() as crew:
+        begun = deque(map(crew.submit, islice(waiting, n_ahead)))
+        while begun:
+            result = begun.popleft().result()
+            begun.extend(map(crew.submit, islice(waiting, 1)))
+            yield result

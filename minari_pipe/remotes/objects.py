@@ -6,6 +6,7 @@ says whose upload of an id this is: of two that differ, the one that wrote it la
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from functools import partial
 from typing import Any
@@ -56,6 +57,12 @@ class ObjectStore(Remote):
             )
         self.folder = f"{folder}/" if folder else ""
         self._files = file_system
+
+    def at(self, address: str) -> ObjectStore:
+        """Return the remote at another address of the same bucket, with the same connection."""
+        other = copy.copy(self)
+        ObjectStore.__init__(other, address, self._files)
+        return other
 
     def dataset_ids(self, prefix: str = "") -> list[str]:
         return self._folders_with(METADATA, prefix)

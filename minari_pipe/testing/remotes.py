@@ -355,8 +355,10 @@ class RemoteContract:
         def files(self: Remote, dataset_id: str) -> dict[str, RemoteFile]:
             return {"data/../../../evil": RemoteFile(1)}
 
+        own_ids = type(remote).dataset_ids
+
         def ids(self: Remote, prefix: str = "") -> list[str]:
-            return ["../evil-v0", "/etc/evil-v0", "a/../../evil-v0", ID]
+            return ["../evil-v0", "/etc/evil-v0", "a/../../evil-v0", *own_ids(self, prefix)]
 
         monkeypatch.setattr(type(remote), "dataset_ids", ids)
         with pytest.warns(UserWarning, match="Malformed dataset ID"):

@@ -16,6 +16,7 @@ from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, InvalidDatasetIdError, RemoteError
 from minari_pipe.remotes import Remote, split_scheme
 from minari_pipe.remotes.base import METADATA
+from minari_pipe.remotes.objects import ObjectStore
 from minari_pipe.transfer.published import unnamed
 
 #: so many datasets without an id may come before one that has one
@@ -47,7 +48,9 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
     whole, end = path.rstrip("/"), path[len(path.rstrip("/")) :][:1]
     if scheme != "file" and "/" not in whole:  # a bucket
         return opened(address), ""
-    for place in _places(whole):
+    at = opened
+    # One listing of a bucket shows all that begins like this, and reading it may be all one may.
+    for place in _places(whole) if scheme == "file" else [whole.partition("/")[0]]:
         rest = whole[len(place) :].lstrip("/")
         try:
             remote = opened(start + (place or "/"))
@@ -58,14 +61,18 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
             if scheme == "file":  # there is no such directory
                 continue
             raise
-        for dataset_id in islice(found, _N_LOOKS):
+        if isinstance(remote, ObjectStore):
+            at = remote.at
+        below = [found_id for found_id in found if f"{found_id}/".startswith(f"{rest}/")]
+        for dataset_id in islice(below or found, _N_LOOKS):
             own = _own_id(remote, dataset_id)
             there = f"{place}/{dataset_id}"
-            if own is not None and there.endswith(f"/{own}"):
-                root = there.removesuffix(f"/{own}")
+            root = there.removesuffix(f"/{own}")
+            # Of s3://bucket/door, bucket/door-old/human-v2 may be somebody else's.
+            if own is not None and root != there and f"{whole}/".startswith(f"{root}/"):
                 rest = whole[len(root) :].lstrip("/")
-                return opened(start + (root or "/")), rest and rest + end
-    return opened(address), ""
+                return at(start + (root or "/")), rest and rest + end
+    return at(address), ""
 
 
 def _places(path: str) -> Iterator[str]:

@@ -4,8 +4,7 @@
 
     <root>/.download-<key>/         of one dataset of one remote; one process works on it at a time
     ├─ expected.json                the files that are coming, with size and sha256
-    ├─ received                     the parts that are there, a line each
-    └─ dataset/                     what becomes the dataset
+    └─ dataset/                     what becomes the dataset; its files grow from their beginning
 """
 
 from __future__ import annotations
@@ -15,20 +14,18 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError, RemoteError
-from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.files import MANIFEST
 from minari_pipe.installation import install
 from minari_pipe.locks import common_folder, exclusive
 from minari_pipe.namespace import write_namespace
@@ -37,10 +34,11 @@ from minari_pipe.remotes.base import (
     NAMESPACE_METADATA,
     Remote,
     RemoteFile,
+    Source,
     Told,
-    read_parts_of,
+    pieces_of,
 )
-from minari_pipe.remotes.crew import at_once
+from minari_pipe.remotes.crew import Crew, in_order
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
 from minari_pipe.transfer.published import (
@@ -200,100 +198,90 @@ def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -
     place = stage / "dataset"
     size = sum(file.size for file in expected.files.values())
     _require_room(stage, size, f"{dataset_id} of {remote.address}")
+    fetch = partial(_receive_files, remote, dataset_id, place)
     with progress(f"download {dataset_id}", size) as told:
-        for name, file in expected.files.items():
-            for is_last in (False, True):
-                _receive_file(remote, f"{dataset_id}/{name}", stage, name, file, told)
-                found = sha256_file(place / name) if file.sha256 else None
-                if found == file.sha256:
-                    break
-                _forget(stage, name)
-                told(-file.size)
-                if is_last:
-                    raise RemoteError(
-                        f"{remote.address}/{dataset_id}/{name} has sha256 {found}, but its "
-                        f"manifest names {file.sha256}; nothing is installed. If it stays so, a "
-                        "proxy damages data, or who published it should upload a new version"
-                    )
+        damaged = fetch(expected.files, told)
+        if damaged:  # perhaps on its way
+            damaged = fetch({name: expected.files[name] for name in damaged}, told)
+    for name, found in damaged.items():
+        raise RemoteError(
+            f"{remote.address}/{dataset_id}/{name} has sha256 {found}, but its manifest names "
+            f"{expected.files[name].sha256}; nothing is installed. If it stays so, a proxy damages "
+            "data, or who published it should upload a new version"
+        )
     _write(place / METADATA, expected.metadata)
     if expected.manifest is not None:
         _write(place / MANIFEST, expected.manifest)
 
 
-def _receive_file(
-    remote: Remote, path: str, stage: Path, name: str, file: RemoteFile, told: Told
-) -> None:
-    """Fetch the parts of a file that are not there."""
-    place = stage / "dataset" / name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    received = _received(stage, name) if place.is_file() else set()
-    lock = threading.Lock()
-    handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+def _receive_files(
+    remote: Remote, dataset_id: str, place: Path, files: Mapping[str, RemoteFile], told: Told
+) -> dict[str, str]:
+    """Fetch what is not there of files, onto the disk.
+
+    Returns:
+        The sha256 of those that have another one than announced; they are removed.
+    """
+    there = {name: _prefix(place / name, file.size) for name, file in files.items()}
+    pieces = in_order(
+        partial(_piece, remote, f"{dataset_id}/{name}", *piece)
+        for name, file in files.items()
+        for piece in pieces_of(file.size, there[name])
+    )
+    damaged = {}
+    with closing(pieces), Crew(n_threads=1) as disk:  # which writes while others still arrive
+        synced = []
+        for name, file in files.items():
+            path = place / name
+            digest = hashlib.sha256()
+            with open(path, "ab") as out:
+                for piece in pieces_of(there[name]):
+                    digest.update(Source(path, 0, "").read(*piece))
+                told(there[name])
+                while out.tell() < file.size:
+                    data = next(pieces)
+                    out.write(data)
+                    out.flush()
+                    synced.append(disk.submit(partial(_sync, path)))
+                    digest.update(data)
+                    told(len(data))
+            if file.sha256 not in (None, digest.hexdigest()):
+                damaged[name] = digest.hexdigest()
+                path.unlink()
+                told(-file.size)
+        for sync in synced:
+            sync.result()
+    return damaged
+
+
+def _prefix(path: Path, size: int) -> int:
+    """How many bytes of a file are there, which is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        if file.tell() > size:
+            file.truncate(0)
+        return file.seek(0, os.SEEK_END)
+
+
+def _piece(remote: Remote, path: str, start: int, end: int) -> bytes:
     try:
-        os.ftruncate(handle, file.size)
-
-        def fetch(start: int, end: int) -> None:
-            if (start, end) not in received:
-                try:
-                    data = remote.retried(partial(remote.read, path, start, end))
-                except FileNotFoundError as error:
-                    raise RemoteError(
-                        f"{remote.address}/{path} is not there, though the dataset names it; tell "
-                        "those who published it"
-                    ) from error
-                if len(data) != end - start:
-                    raise RemoteError(
-                        f"{remote.address}/{path} has other bytes than announced: {len(data)} "
-                        f"from {start} on, not {end - start}; run the download again"
-                    )
-                with lock:
-                    if handle < 0:  # after an interruption the number may be of another file
-                        return
-                    _write_at(handle, data, start)
-                    with open(stage / "received", "a", encoding="utf-8") as journal:
-                        journal.write(json.dumps([name, start, end]) + "\n")
-            told(end - start)
-
-        at_once(partial(fetch, *part) for part in read_parts_of(file.size))
-        os.fsync(handle)
-    finally:
-        with lock:
-            os.close(handle)
-            handle = -1
+        data = remote.retried(partial(remote.read, path, start, end))
+    except FileNotFoundError as error:
+        raise RemoteError(
+            f"{remote.address}/{path} is not there, though the dataset names it; tell those who "
+            "published it"
+        ) from error
+    if len(data) != end - start:
+        raise RemoteError(
+            f"{remote.address}/{path} has other bytes than announced: {len(data)} from {start} on, "
+            f"not {end - start}; run the download again"
+        )
+    return data
 
 
-def _write_at(handle: int, data: bytes, start: int) -> None:
-    view = memoryview(data)
-    while view:
-        size = os.pwrite(handle, view, start)
-        view, start = view[size:], start + size
-
-
-def _received(stage: Path, name: str) -> set[tuple[int, int]]:
-    """The parts of a file that an earlier call received; the last line may be cut."""
-    found = set()
-    for line in _journal(stage):
-        if line[0] == name:
-            found.add((line[1], line[2]))
-    return found
-
-
-def _journal(stage: Path) -> Iterator[Any]:
-    try:
-        lines = (stage / "received").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
-
-
-def _forget(stage: Path, name: str) -> None:
-    kept = [line for line in _journal(stage) if line[0] != name]
-    (stage / "received").write_text("".join(json.dumps(k) + "\n" for k in kept), encoding="utf-8")
-    (stage / "dataset" / name).unlink()
+def _sync(path: Path) -> None:
+    with suppress(FileNotFoundError), open(path, "rb") as file:  # a damaged one is removed
+        os.fsync(file.fileno())
 
 
 def _write(path: Path, content: bytes) -> None:
