@@ -23,6 +23,7 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
     check_arrived,
+    left_over,
     other_content,
     remote_sha256,
 )
@@ -95,7 +96,7 @@ class ObjectStore(Remote):
             if METADATA in there:
                 raise other_content(self, upload.dataset_id)
             self._claim(upload, there)
-            for name in there.keys() - upload.files.keys():
+            for name in left_over(there, upload):
                 self.retried(partial(self._files.rm_file, self._path(f"{place}/{name}")))
             self._forget_others(upload)
             works = []
