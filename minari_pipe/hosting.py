@@ -408,7 +408,7 @@ def _located(address: str, remote_path: str | None = None) -> tuple[Remote, str]
     version = match[0] if (match := re.search(r"-v\d+$", address)) else ""
     remote, rest = split_address(address.removesuffix(version), opened)
     try:
-        _check_form(rest + version)
+        _check_form(rest and rest + version)
     except InvalidDatasetIdError as error:
         is_namespace = address.endswith("/")
         what, example = ("namespace", "door/") if is_namespace else ("dataset", "door/human-v2")
