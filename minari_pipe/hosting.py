@@ -376,7 +376,7 @@ def opened(address: str | None = None, token: str | None = None) -> Remote:
         RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and it is no directory.
         ConfigError: the address is none.
     """
-    address = address or default_address()
+    address = default_address() if address is None else address
     offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
     if offline and split_scheme(address)[0] != "file":
         raise RemoteError(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -441,6 +443,71 @@ def test_a_process_is_not_offline_by_a_no(value, shared, monkeypatch) -> None:
     monkeypatch.setenv("MINARI_REMOTE", "s3://")
     with pytest.raises(ConfigError, match="no address of a bucket"):
         list_remote_datasets()
+
+
+@pytest.mark.parametrize("name", [ID, "steps-v1"])
+def test_an_upload_to_an_address_that_has_the_id_already_is_refused(name, shared) -> None:
+    step_index_dataset(name)
+    with pytest.raises(ConfigError, match=f"the address of the remote is {shared}$"):
+        publish_dataset(name, f"{shared}/{name}")
+    assert not list(shared.iterdir())
+
+
+@pytest.mark.parametrize("call", [partial(publish_dataset, ID), list_remote_datasets])
+def test_an_empty_address_is_not_that_of_the_usual_remote(call) -> None:
+    step_index_dataset(ID)
+    with pytest.raises(ConfigError, match="names no directory"):
+        call("")
+    assert list_remote_datasets() == {}
+
+
+# downloads that were killed
+
+
+def test_of_a_swap_that_was_killed_the_old_dataset_is_not_taken_for_a_download(
+    shared, monkeypatch
+) -> None:
+    published(ID)
+    change_published(shared, ID)  # without sha256s to verify by
+    download_dataset(ID)
+    good = tree(data_path_of(ID))
+    path = data_path_of(ID) / "main_data.hdf5"
+    path.write_bytes(bytes(len(good["main_data.hdf5"])))
+
+    def killed(new, target):
+        new.rename(new.with_name("new"))
+        target.rename(new)
+        new.with_name("new").rename(target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minari_pipe.transfer.download.swap_in", killed)
+        with pytest.raises(KeyboardInterrupt):
+            download_dataset(ID, force_download=True)
+    download_dataset(ID, force_download=True)
+    assert tree(data_path_of(ID)) == good
+
+
+def test_a_download_that_goes_on_waits_for_the_next_run_as_long_again(shared) -> None:
+    published(ID)
+    data = shared / ID / "data" / "main_data.hdf5"
+    data.rename(data.with_name("away"))
+    with pytest.raises(RemoteError):
+        download_dataset(ID)
+    (stage,) = get_dataset_path().glob(".download-*")
+    os.utime(stage, (0, time.time() - 6 * 86_400))
+    with pytest.raises(RemoteError):
+        download_dataset(ID)
+    assert time.time() - stage.stat().st_mtime < 3600
+
+
+def test_a_dataset_of_the_oldest_layout_is_replaced_by_force(shared) -> None:
+    published(ID)
+    flat = get_dataset_path(ID).with_name("steps-v1.hdf5")
+    flat.write_bytes(b"old")
+    download_dataset(ID, force_download=True)
+    assert load_dataset(ID).total_episodes == 3
+    assert not flat.exists()
 
 
 # what is at the place of a dataset and is none

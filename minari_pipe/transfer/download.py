@@ -60,6 +60,7 @@ _MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)  # :func:`writing_below_root
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+_RECORD = "expected.json"
 _KEPT = 7 * 86_400  # seconds that a download which was cut off waits for the next run
 
 
@@ -112,7 +113,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
             _fetch_namespaces(remote, dataset_id)
-            _install(stage / "dataset", dataset_id, replace=replace)
+            _install(stage, dataset_id, replace=replace)
         shutil.rmtree(stage, ignore_errors=True)
     return is_wanted
 
@@ -212,7 +213,7 @@ def _resume(stage: Path, expected: Expected) -> None:
             "files": {name: asdict(file) for name, file in expected.files.items()},
         }
     )
-    record = stage / "expected.json"
+    record = stage / _RECORD
     sizes: dict[Path, int] = {}
     if record.is_file() and record.read_bytes() == text.encode():
         sizes = {stage / "dataset" / name: file.size for name, file in expected.files.items()}
@@ -230,6 +231,7 @@ def _resume(stage: Path, expected: Expected) -> None:
             ):
                 path.unlink()
     record.write_text(text, encoding="utf-8")
+    os.utime(stage)  # from now on it waits for the next run
 
 
 def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -> None:
@@ -385,9 +387,13 @@ def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) 
     return True
 
 
-def _install(place: Path, dataset_id: str, *, replace: bool) -> None:
-    target = get_dataset_path(dataset_id)
+def _install(stage: Path, dataset_id: str, *, replace: bool) -> None:
+    target, old = get_dataset_path(dataset_id), data_path_of(dataset_id)
     if replace and _is_dataset(target):
-        swap_in(place, target)
+        # Of a swap that is killed, the old dataset is left, which nobody is to go on with.
+        (stage / _RECORD).unlink()
+        swap_in(stage / "dataset", target)
     else:
-        install(place, dataset_id)
+        install(stage / "dataset", dataset_id)
+    if replace and old.is_file():  # of the oldest layout
+        old.unlink()

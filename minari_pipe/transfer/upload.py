@@ -75,12 +75,14 @@ def upload(
 
     Raises:
         InvalidDatasetIdError: the id is malformed or has no version.
+        ConfigError: the address ends with the id.
         DatasetNotFoundError: there is no such dataset.
         CorruptDatasetError: its files are not what its manifest names.
         DatasetExistsError: the remote has this version with other content.
         RemoteError: the remote cannot be reached, refuses, or stored other bytes.
     """
     check_new_dataset_id(dataset_id)
+    _check_address(remote.address, dataset_id)
     place = folder or _local(dataset_id)
     metadata_bytes = _read_metadata(place / METADATA, dataset_id)
     metadata = json.loads(metadata_bytes)
@@ -110,6 +112,16 @@ def upload(
             f"two uploads of {dataset_id} at the same time"
         )
     return done("uploaded", notes=tuple(notes))
+
+
+def _check_address(address: str, dataset_id: str) -> None:
+    """Refuse an address as downloads take them, which would have the id twice."""
+    remote = address.removesuffix(f"/{dataset_id}")
+    if remote not in (address, address.partition("//")[0] + "/"):
+        raise ConfigError(
+            f"{address} ends with {dataset_id}, which an upload adds itself; the address of the "
+            f"remote is {remote}"
+        )
 
 
 def _local(dataset_id: str) -> Path:
