@@ -22,7 +22,7 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,8 @@ T = TypeVar("T")
 METADATA = "data/metadata.json"
 """The file that makes a dataset be there, below the dataset's place."""
 NAMESPACE_METADATA = "namespace_metadata.json"
+OWN = ("data/", "policies/", "manifest.json")
+"""How the names of the files that belong to a dataset begin, below its place."""
 PART = 16 * 2**20
 """Bytes of the largest file that goes over the network in one piece, and again if that fails."""
 _LEAST_PIECE = 5 * 2**20  # S3 takes no smaller ones
@@ -268,6 +270,15 @@ class Remote(ABC):
                 pause = max(wait * random.uniform(0.75, 1.25), min(fault.wait, _LONGEST_WAIT))
                 time.sleep(pause) if crew is None else crew.pause(pause)
         raise AssertionError("the last attempt returns or raises")
+
+
+def left_over(there: Iterable[str], upload: Upload) -> list[str]:
+    """Return which files at a dataset's place are of an upload of other content that did not end.
+
+    What else lies there is somebody else's, such as a dataset in a namespace of this name.
+    """
+    wanted = {*upload.files, METADATA}
+    return [name for name in there if name.startswith(OWN) and name not in wanted]
 
 
 def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:

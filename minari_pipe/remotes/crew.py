@@ -77,11 +77,12 @@ class Crew:
         _here.crew = self
         while (item := self._works.get()) is not None:
             future, work = item
-            if not self.is_over:
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
+            try:
+                if self.is_over:  # told also: a crew inside of another may wait for it
+                    raise OverError("nobody waits for this any more")
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
 
 
 class OverError(MinariPipeError):
