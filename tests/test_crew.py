@@ -32,7 +32,7 @@ def test_no_more_is_begun_than_may_wait_for_the_one_that_is_next() -> None:
             first.wait(10)
         return number
 
-    results = in_order(((lambda n=n: work(n)) for n in range(100)), n_ahead=6)
+    results = in_order(((lambda n=n: work(n)) for n in range(100)), n_threads=3)
     threading.Timer(0.3, first.set).start()
     assert next(results) == 0
     assert max(begun) <= 6  # those ahead of the first, and the one that follows them

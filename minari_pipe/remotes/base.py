@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.files import sha256_file
-from minari_pipe.remotes.crew import Crew, OverError, in_order
+from minari_pipe.remotes.crew import N_THREADS, Crew, OverError, in_order
 
 T = TypeVar("T")
 
@@ -366,9 +366,9 @@ def pieces_of(size: int, there: int = 0) -> list[tuple[int, int]]:
 def remote_sha256(remote: Remote, path: str, size: int) -> str:
     """Read a file back and return its sha256, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    for data in in_order(
-        partial(remote.retried, partial(remote.read, path, *part)) for part in pieces_of(size)
-    ):
+    parts = pieces_of(size)
+    works = (partial(remote.retried, partial(remote.read, path, *part)) for part in parts)
+    for data in in_order(works, min(len(parts), N_THREADS)):
         digest.update(data)
     return digest.hexdigest()
 

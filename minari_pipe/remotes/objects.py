@@ -27,7 +27,7 @@ from minari_pipe.remotes.base import (
     other_content,
     remote_sha256,
 )
-from minari_pipe.remotes.crew import at_once
+from minari_pipe.remotes.crew import at_once, threads_for
 from minari_pipe.remotes.faults import status_of
 
 
@@ -101,14 +101,15 @@ class ObjectStore(Remote):
             for name in left_over(there, upload):
                 self.retried(partial(self._files.rm_file, self._path(f"{place}/{name}")))
             self._forget_others(upload)
-            works = []
+            works, sizes = [], []
             for name, source in upload.files.items():
                 work = partial(self._put_verified, f"{place}/{name}", source, there.get(name), told)
                 if source.size > PART:
                     work()  # its parts travel at once
                 else:
                     works.append(work)
-            at_once(works)
+                    sizes.append(source.size)
+            at_once(works, threads_for(sizes))
 
     def reveal(self, upload: Upload) -> bool:
         place = upload.dataset_id

@@ -23,7 +23,7 @@ from minari_pipe.remotes.base import (
     parts_of,
     piece_of,
 )
-from minari_pipe.remotes.crew import at_once
+from minari_pipe.remotes.crew import N_WAITING, at_once
 from minari_pipe.remotes.faults import judge
 from minari_pipe.remotes.objects import ObjectStore
 
@@ -65,6 +65,7 @@ class S3Remote(ObjectStore):
                 "retries": {"total_max_attempts": 1},
                 "connect_timeout": CONNECT_TIMEOUT,
                 "read_timeout": READ_TIMEOUT,
+                "max_pool_connections": N_WAITING,
                 # Checksums beyond the protocol's own break with stores of other providers; what
                 # is sent and received here is compared by its sha256.
                 "request_checksum_calculation": "when_required",

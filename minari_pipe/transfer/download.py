@@ -44,7 +44,7 @@ from minari_pipe.remotes.base import (
     Told,
     pieces_of,
 )
-from minari_pipe.remotes.crew import Crew, in_order
+from minari_pipe.remotes.crew import Crew, in_order, threads_for
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
 from minari_pipe.transfer.published import (
@@ -263,10 +263,14 @@ def _receive_files(
         The sha256 of those that have another one than announced; they are removed.
     """
     there = {name: _prefix(place / name) for name in files}
-    pieces = in_order(
-        partial(_piece, remote, f"{dataset_id}/{name}", *piece)
+    parts = [
+        (f"{dataset_id}/{name}", *piece)
         for name, file in files.items()
         for piece in pieces_of(file.size, there[name])
+    ]
+    pieces = in_order(
+        (partial(_piece, remote, *part) for part in parts),
+        threads_for([end - start for _, start, end in parts]),
     )
     damaged = {}
     with closing(pieces), Crew(n_threads=1) as disk:  # which writes while others still arrive
