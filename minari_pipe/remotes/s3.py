@@ -73,6 +73,7 @@ class S3Remote(ObjectStore):
             },
         )
         files.retries = 1
+        self._is_s3 = False  # as far as we know
         super().__init__(address, files)
 
     def judge(self, error: Exception) -> Fault:
@@ -83,7 +84,7 @@ class S3Remote(ObjectStore):
 
     def _keys(self, prefix: str) -> dict[str, int]:
         found = super()._keys(prefix)
-        if not found:
+        if not found and not self._is_s3:
             # Of a page that is no answer of S3's, s3fs says too that nothing is there.
             where = {"Bucket": self.bucket, "Prefix": self.folder + prefix}
             if "Name" not in self._call("list_objects_v2", **where, MaxKeys=1):
@@ -91,6 +92,7 @@ class S3Remote(ObjectStore):
                     f"{self.address}: what answers is no S3; is it the login page of a network, or "
                     "AWS_ENDPOINT_URL_S3 the address of something else?"
                 )
+        self._is_s3 = True
         return found
 
     def _put_large(self, path: str, source: Source, told: Told) -> None:
