@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import stat
 import warnings
 from collections.abc import Iterator
@@ -109,13 +110,15 @@ class DirectoryRemote(Remote):
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
+                shutil.rmtree(stage, ignore_errors=True)  # nothing becomes of it any more
                 raise DatasetExistsError(
                     f"{target} already exists and is not this dataset; it is left as it is. "
                     "Upload under another version, or remove it there if nobody uses it"
                 ) from error
+            finally:
+                with suppress(OSError):  # others may be on their way
+                    (self._root / _UPLOADS).rmdir()
             _sync(target.parent)
-            with suppress(OSError):  # others may be on their way
-                (self._root / _UPLOADS).rmdir()
         return True
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:

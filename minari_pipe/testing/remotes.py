@@ -18,6 +18,7 @@ import json
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,23 @@ class RemoteContract:
         step_index_dataset(ID)
         publish_dataset(ID, address)
         assert publish_dataset(ID, address).outcome == "present"
+
+    def test_two_uploads_of_the_same_at_once_both_succeed(
+        self, address: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step_index_dataset(ID)
+        kind = type(open_remote(address))
+        send, others = kind.send, [lambda: publish_dataset(ID, address)]
+
+        def overtaken(remote: Remote, upload: Upload, told: Callable[[int], None]) -> None:
+            send(remote, upload, told)
+            while others:
+                others.pop()()
+
+        monkeypatch.setattr(kind, "send", overtaken)
+        assert publish_dataset(ID, address).outcome in ("present", "uploaded")
+        assert not others
+        assert list_remote_datasets(address)[ID]["total_episodes"] == 3
 
     def test_other_content_under_a_published_id_is_refused(self, address: str) -> None:
         step_index_dataset(ID)

@@ -113,7 +113,16 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
             _fetch_namespaces(remote, dataset_id)
-            _install(stage, dataset_id, replace=replace)
+            try:
+                _install(stage, dataset_id, replace=replace)
+            except DatasetExistsError:
+                if not _is_there(dataset_id):
+                    raise
+                warnings.warn(
+                    f"{dataset_id} has appeared in the local root during its download, and stays",
+                    stacklevel=4,
+                )
+                is_wanted = False
         shutil.rmtree(stage, ignore_errors=True)
     return is_wanted
 

@@ -99,14 +99,21 @@ def upload(
     size = sum(source.size for source in files.values())
     sizes = {**{name: f.size for name, f in files.items()}, METADATA: len(upload.metadata)}
     done = partial(Published, dataset_id, remote.address, content, sizes=sizes)
-    if note := _compare(remote, upload, content, metadata_bytes):
+    compared = partial(_compare, remote, upload, content, metadata_bytes)
+    if note := compared():
         return done("present", notes=(note,) if note != "same" else ())
     notes = remote.cautions(metadata)
     if dry_run:
         return done("planned", notes=tuple(notes))
-    with progress(f"upload {dataset_id}", size) as told:
-        remote.send(upload, told)
-    if not remote.reveal(upload):
+    try:
+        with progress(f"upload {dataset_id}", size) as told:
+            remote.send(upload, told)
+        is_exclusive = remote.reveal(upload)
+    except DatasetExistsError:  # another upload was quicker, perhaps of the same
+        if note := compared():
+            return done("present", notes=(note,) if note != "same" else ())
+        raise
+    if not is_exclusive:
         notes.append(
             f"{remote.address} does not enforce exclusive creation: it would not have held apart "
             f"two uploads of {dataset_id} at the same time"
