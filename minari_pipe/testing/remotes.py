@@ -245,6 +245,35 @@ class RemoteContract:
         publish_dataset(ID, address)
         assert publish_dataset(ID, address).outcome == "present"
 
+    @pytest.mark.parametrize("change", ["grows", "shrinks", "goes"])
+    def test_a_file_that_changes_during_its_upload_is_told_or_sent_as_it_was(
+        self, change: str, address: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step_index_dataset(ID)
+        path = data_path_of(ID) / "main_data.hdf5"
+        content = path.read_bytes()
+        kind = type(open_remote(address))
+        send = kind.send
+
+        def changing(remote: Remote, upload: Upload, told: Callable[[int], None]) -> None:
+            path.unlink()
+            if change != "goes":
+                path.write_bytes(content + b"more" if change == "grows" else content[:100])
+            send(remote, upload, told)
+
+        monkeypatch.setattr(kind, "send", changing)
+        refused = ""
+        try:
+            publish_dataset(ID, address)
+        except CorruptDatasetError as error:
+            refused = str(error)
+        if refused:
+            assert f"{path} changes while it is uploaded" in refused
+            assert list_remote_datasets(address) == {}
+        else:
+            assert change == "grows"
+            assert open_remote(address).files(ID)["data/main_data.hdf5"].size == len(content)
+
     def test_two_uploads_of_the_same_at_once_both_succeed(
         self, address: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

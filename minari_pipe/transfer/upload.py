@@ -113,6 +113,11 @@ def upload(
         if note := compared():
             return done("present", notes=(note,) if note != "same" else ())
         raise
+    except Exception as error:
+        for source in files.values():
+            if isinstance(source.content, Path) and not _has_size(source.content, source.size):
+                raise _changing(source.content) from error
+        raise
     if not is_exclusive:
         notes.append(
             f"{remote.address} does not enforce exclusive creation: it would not have held apart "
@@ -188,6 +193,10 @@ def _manifest(place: Path, metadata: Mapping[str, Any], files: Mapping[str, Sour
         "files": entries,
     }
     return (json.dumps(content) + "\n").encode()
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def _changing(path: Path) -> CorruptDatasetError:
