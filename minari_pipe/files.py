@@ -10,7 +10,7 @@ import stat
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +44,29 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
     """The sha256 of a file's bytes, as 64 hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove_all_but(folder: Path, sizes: Mapping[Path, int]) -> None:
+    """Keep files below a folder that are going to be written further, and remove all else.
+
+    To write to a link, also a hard one, would be to write to what is elsewhere.
+
+    Args:
+        folder: which nobody else works on.
+        sizes: the files to keep, unless they have more bytes than this.
+    """
+    for place, folders, names in os.walk(folder, topdown=False):
+        for path in (Path(place, name) for name in (*names, *folders)):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                with suppress(OSError):  # it holds what is kept
+                    path.rmdir()
+            elif (
+                not stat.S_ISREG(status.st_mode)
+                or status.st_nlink > 1
+                or status.st_size > sizes.get(path, -1)
+            ):
+                path.unlink()
 
 
 def read_text(path: Path) -> str:

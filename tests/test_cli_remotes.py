@@ -64,6 +64,13 @@ def test_upload_goes_to_the_address_that_is_given(tmp_path) -> None:
     assert list(minari_pipe.list_remote_datasets(str(tmp_path / "another"))) == [ID]
 
 
+def test_an_empty_address_is_not_that_of_the_usual_remote() -> None:
+    make(ID)
+    assert "'' names no directory" in error("upload", ID, "--to", "")
+    assert "'' names no directory" in error("download", ID, "--from", "")
+    assert minari_pipe.list_remote_datasets() == {}
+
+
 def test_all_datasets_must_be_there_before_one_is_sent() -> None:
     make(ID)
     told = error("upload", ID, "tests/gone-v0")

@@ -558,9 +558,10 @@ def test_a_dataset_that_is_made_during_a_download_stays(shared, monkeypatch) -> 
         step_index_dataset(ID, lengths=(7,))
 
     monkeypatch.setattr("minari_pipe.transfer.download._fetch_namespaces", meanwhile)
-    with pytest.raises(DatasetExistsError, match="already exists"):
+    with pytest.warns(UserWarning, match="has appeared in the local root .*, and stays"):
         download_dataset(ID)
     assert load_dataset(ID).total_steps == 7
+    assert {path.name for path in get_dataset_path().iterdir()} == {"example"}
 
 
 def test_a_link_is_replaced_by_force_and_what_it_leads_to_stays(shared) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 
-from minari_pipe.errors import DatasetExistsError
+from minari_pipe.errors import DatasetExistsError, RemoteError
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.hosting import list_remote_namespaces
 from minari_pipe.remotes import open_remote
@@ -430,6 +430,49 @@ def test_an_unfinished_download_that_was_changed_is_mended_and_leads_nowhere(
     assert tree(fetched / "data") == tree(tmp_path / "root" / ID / "data")
     assert {path.name for path in fetched.iterdir()} == {"data", "manifest.json"}
     assert {path.name for path in (tmp_path / "fresh").iterdir()} == {"example"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_longer, _to_folder, _to_pipe, _to_link, _to_hard_link, _below_a_link, _data_is_file),
+        *(_metadata_linked, _more_files),
+    ],
+)
+def test_an_unfinished_upload_to_a_directory_that_was_changed_is_mended_and_leads_nowhere(
+    change: Callable[[Path, Path], None], root: Path, tmp_path: Path
+) -> None:
+    def cut(*_: object) -> None:
+        raise RemoteError("the network is gone")
+
+    shared = tmp_path / "shared"
+    place = Place("directory", str(shared), {}, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("minari_pipe.remotes.directory.DirectoryRemote.reveal", cut)
+        assert upload(place).error is not None
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_bytes((root / ID / DATA).read_bytes())
+    before = tree(victim)
+    (stage,) = (shared / ".minari_pipe-uploads").iterdir()
+    change(stage / DATA, victim)
+    assert upload(place).error is None
+    assert tree(victim) == before
+    assert {path.name for path in shared.rglob("*") if path.is_symlink()} == set()
+    assert set(tree(shared / ID)) == {DATA, METADATA, "manifest.json"}
+    assert os.stat(shared / ID / DATA).st_nlink == 1
+
+
+def test_an_upload_to_a_directory_goes_through_no_link_to_elsewhere(
+    root: Path, tmp_path: Path
+) -> None:
+    shared, other = tmp_path / "shared", tmp_path / "other"
+    shared.mkdir()
+    other.mkdir()
+    (other / "file").write_bytes(b"precious")
+    (shared / ".minari_pipe-uploads").symlink_to(other)
+    assert "is a link" in upload(Place("directory", str(shared), {}, None)).line
+    assert tree(other) == {"file": b"precious"}
 
 
 # what is there already

@@ -388,5 +388,6 @@ def check_arrived(remote: Remote, path: str, source: Source) -> None:
             return
     raise RemoteError(
         f"{remote.address}/{path} arrived with sha256 {found}, not {source.sha256}; nothing is "
-        "published. Run the upload again; if it stays so, a proxy or the server damages data"
+        "published. Run the upload again; if it stays so, a proxy or the server damages data, or "
+        "somebody writes to the dataset"
     )

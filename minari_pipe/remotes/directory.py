@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import stat
 import warnings
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from minari_pipe.errors import (
     DatasetExistsError,
     RemoteError,
 )
-from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.files import MANIFEST, remove_all_but, sha256_file
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
     METADATA,
@@ -90,8 +91,7 @@ class DirectoryRemote(Remote):
 
     def send(self, upload: Upload, told: Told) -> None:
         with self.telling(OSError), self._stage(upload) as stage:
-            for name in sorted(set(_files_below(stage)) - upload.files.keys()):
-                (stage / name).unlink()
+            remove_all_but(stage, {stage / name: file.size for name, file in upload.files.items()})
             for name, source in upload.files.items():
                 self._put(stage / name, source, told)
 
@@ -109,13 +109,15 @@ class DirectoryRemote(Remote):
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
+                shutil.rmtree(stage, ignore_errors=True)  # nothing becomes of it any more
                 raise DatasetExistsError(
                     f"{target} already exists and is not this dataset; it is left as it is. "
                     "Upload under another version, or remove it there if nobody uses it"
                 ) from error
+            finally:
+                with suppress(OSError):  # others may be on their way
+                    (self._root / _UPLOADS).rmdir()
             _sync(target.parent)
-            with suppress(OSError):  # others may be on their way
-                (self._root / _UPLOADS).rmdir()
         return True
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
@@ -181,7 +183,10 @@ class DirectoryRemote(Remote):
     def _stage(self, upload: Upload) -> Iterator[Path]:
         """Hold the folder in which this dataset is put together."""
         key = f"{upload.dataset_id}\n{upload.files[MANIFEST].sha256}"
-        stage = self._root / _UPLOADS / hashlib.sha256(key.encode()).hexdigest()[:32]
+        inner = os.path.join(_UPLOADS, hashlib.sha256(key.encode()).hexdigest()[:32])
+        stage = self._root / inner
+        if os.path.realpath(stage) != os.path.join(os.path.realpath(self._root), inner):
+            raise CorruptDatasetError(f"{stage} is a link, or in one; remove it and upload again")
         stage.mkdir(parents=True, exist_ok=True)
         with exclusive(stage):
             yield stage
@@ -236,12 +241,6 @@ def _status(place: Path) -> os.stat_result:
 
 def _loop(place: Path) -> CorruptDatasetError:
     return CorruptDatasetError(f"{place} is a link that leads to itself; it is not used")
-
-
-def _files_below(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*"):
-        if not path.is_dir():
-            yield path.relative_to(folder).as_posix()
 
 
 def _sync(folder: Path) -> None:

@@ -182,7 +182,7 @@ class GCSRemote(ObjectStore):
         """Sessions hold no room in the bucket, and end by themselves."""
 
     def _put(self, path: str, source: Source, told: Told) -> None:
-        self._post(path, source.read())
+        self._post(path, source.read(0, source.size))
         told(source.size)
 
     def _put_new(self, path: str, content: bytes) -> None:

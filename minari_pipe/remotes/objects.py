@@ -149,7 +149,7 @@ class ObjectStore(Remote):
         """Drop what interrupted uploads of this id left that no listing shows, if none goes on."""
 
     def _put(self, path: str, source: Source, told: Told) -> None:
-        self._files.pipe_file(self._path(path), source.read())
+        self._files.pipe_file(self._path(path), source.read(0, source.size))
         told(source.size)
 
     def _put_verified(

@@ -18,6 +18,7 @@ import json
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,52 @@ class RemoteContract:
         step_index_dataset(ID)
         publish_dataset(ID, address)
         assert publish_dataset(ID, address).outcome == "present"
+
+    @pytest.mark.parametrize("change", ["grows", "shrinks", "goes"])
+    def test_a_file_that_changes_during_its_upload_is_told_or_sent_as_it_was(
+        self, change: str, address: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step_index_dataset(ID)
+        path = data_path_of(ID) / "main_data.hdf5"
+        content = path.read_bytes()
+        kind = type(open_remote(address))
+        send = kind.send
+
+        def changing(remote: Remote, upload: Upload, told: Callable[[int], None]) -> None:
+            path.unlink()
+            if change != "goes":
+                path.write_bytes(content + b"more" if change == "grows" else content[:100])
+            send(remote, upload, told)
+
+        monkeypatch.setattr(kind, "send", changing)
+        refused = ""
+        try:
+            publish_dataset(ID, address)
+        except CorruptDatasetError as error:
+            refused = str(error)
+        if refused:
+            assert f"{path} changes while it is uploaded" in refused
+            assert list_remote_datasets(address) == {}
+        else:
+            assert change == "grows"
+            assert open_remote(address).files(ID)["data/main_data.hdf5"].size == len(content)
+
+    def test_two_uploads_of_the_same_at_once_both_succeed(
+        self, address: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step_index_dataset(ID)
+        kind = type(open_remote(address))
+        send, others = kind.send, [lambda: publish_dataset(ID, address)]
+
+        def overtaken(remote: Remote, upload: Upload, told: Callable[[int], None]) -> None:
+            send(remote, upload, told)
+            while others:
+                others.pop()()
+
+        monkeypatch.setattr(kind, "send", overtaken)
+        assert publish_dataset(ID, address).outcome in ("present", "uploaded")
+        assert not others
+        assert list_remote_datasets(address)[ID]["total_episodes"] == 3
 
     def test_other_content_under_a_published_id_is_refused(self, address: str) -> None:
         step_index_dataset(ID)

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ from minari_pipe.errors import (
     MinariPipeError,
     RemoteError,
 )
-from minari_pipe.files import MANIFEST
+from minari_pipe.files import MANIFEST, remove_all_but
 from minari_pipe.installation import install
 from minari_pipe.locks import common_folder, exclusive
 from minari_pipe.namespace import refuse_datasets, write_namespace
@@ -113,7 +112,16 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
             _fetch_namespaces(remote, dataset_id)
-            _install(stage, dataset_id, replace=replace)
+            try:
+                _install(stage, dataset_id, replace=replace)
+            except DatasetExistsError:
+                if not _is_there(dataset_id):
+                    raise
+                warnings.warn(
+                    f"{dataset_id} has appeared in the local root during its download, and stays",
+                    stacklevel=4,
+                )
+                is_wanted = False
         shutil.rmtree(stage, ignore_errors=True)
     return is_wanted
 
@@ -217,19 +225,7 @@ def _resume(stage: Path, expected: Expected) -> None:
     sizes: dict[Path, int] = {}
     if record.is_file() and record.read_bytes() == text.encode():
         sizes = {stage / "dataset" / name: file.size for name, file in expected.files.items()}
-    for folder, folders, names in os.walk(stage, topdown=False):
-        for path in (Path(folder, name) for name in (*names, *folders)):
-            status = path.lstat()
-            if stat.S_ISDIR(status.st_mode):
-                with suppress(OSError):  # it holds what is kept
-                    path.rmdir()
-            # To write to a link would be to write to what is elsewhere.
-            elif (
-                not stat.S_ISREG(status.st_mode)
-                or status.st_nlink > 1
-                or status.st_size > sizes.get(path, -1)
-            ):
-                path.unlink()
+    remove_all_but(stage, sizes)
     record.write_text(text, encoding="utf-8")
     os.utime(stage)  # from now on it waits for the next run
 

@@ -99,14 +99,26 @@ def upload(
     size = sum(source.size for source in files.values())
     sizes = {**{name: f.size for name, f in files.items()}, METADATA: len(upload.metadata)}
     done = partial(Published, dataset_id, remote.address, content, sizes=sizes)
-    if note := _compare(remote, upload, content, metadata_bytes):
+    compared = partial(_compare, remote, upload, content, metadata_bytes)
+    if note := compared():
         return done("present", notes=(note,) if note != "same" else ())
     notes = remote.cautions(metadata)
     if dry_run:
         return done("planned", notes=tuple(notes))
-    with progress(f"upload {dataset_id}", size) as told:
-        remote.send(upload, told)
-    if not remote.reveal(upload):
+    try:
+        with progress(f"upload {dataset_id}", size) as told:
+            remote.send(upload, told)
+        is_exclusive = remote.reveal(upload)
+    except DatasetExistsError:  # another upload was quicker, perhaps of the same
+        if note := compared():
+            return done("present", notes=(note,) if note != "same" else ())
+        raise
+    except Exception as error:
+        for source in files.values():
+            if isinstance(source.content, Path) and not _has_size(source.content, source.size):
+                raise _changing(source.content) from error
+        raise
+    if not is_exclusive:
         notes.append(
             f"{remote.address} does not enforce exclusive creation: it would not have held apart "
             f"two uploads of {dataset_id} at the same time"
@@ -181,6 +193,10 @@ def _manifest(place: Path, metadata: Mapping[str, Any], files: Mapping[str, Sour
         "files": entries,
     }
     return (json.dumps(content) + "\n").encode()
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def _changing(path: Path) -> CorruptDatasetError:
