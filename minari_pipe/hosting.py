@@ -28,8 +28,14 @@ from minari_pipe.namespace import (
     list_local_namespaces,
     namespace_metadata_bytes,
 )
-from minari_pipe.remotes import Remote, default_address, open_remote, split_scheme
-from minari_pipe.storage.base import MinariStorage
+from minari_pipe.remotes import (
+    Remote,
+    default_address,
+    is_address,
+    open_remote,
+    split_scheme,
+)
+from minari_pipe.storage.base import MinariStorage, PathLike
 from minari_pipe.transfer import remote_listing
 from minari_pipe.transfer.addresses import split_address
 from minari_pipe.transfer.download import download, fetch_namespace, remove_leftovers
@@ -79,7 +85,7 @@ def download_dataset(dataset_id: str, force_download: bool = False) -> None:
 
 
 def find_datasets(
-    dataset_id: str, remote_path: str | None = None, *, force: bool = False
+    dataset_id: str, remote_path: PathLike | None = None, *, force: bool = False
 ) -> tuple[Remote, dict[str, dict[str, Any]]]:
     """Return a remote, and the metadata by id of those of its datasets that somebody means.
 
@@ -132,7 +138,7 @@ def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> None:
 
 def publish_dataset(
     dataset_id: str,
-    remote_path: str | None = None,
+    remote_path: PathLike | None = None,
     *,
     token: str | None = None,
     dry_run: bool = False,
@@ -229,7 +235,7 @@ def with_combined(dataset_ids: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def list_remote_datasets(
-    remote_path: str | None = None,
+    remote_path: PathLike | None = None,
     prefix: str | None = None,
     latest_version: bool = False,
     compatible_minari_version: bool = False,
@@ -266,7 +272,7 @@ def list_remote_datasets(
     )
 
 
-def list_remote_namespaces(remote_path: str | None = None) -> list[str]:
+def list_remote_namespaces(remote_path: PathLike | None = None) -> list[str]:
     """Return the names of a remote's namespaces, sorted.
 
     Args:
@@ -365,7 +371,7 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
             remote.send_namespace(parent, namespace_metadata_bytes(parent))
 
 
-def opened(address: str | None = None, token: str | None = None) -> Remote:
+def opened(address: PathLike | None = None, token: str | None = None) -> Remote:
     """Return the remote at an address, unless this process is to stay offline.
 
     Args:
@@ -376,7 +382,7 @@ def opened(address: str | None = None, token: str | None = None) -> Remote:
         RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and it is no directory.
         ConfigError: the address is none.
     """
-    address = default_address() if address is None else address
+    address = default_address() if address is None else os.fspath(address)
     offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
     if offline and split_scheme(address)[0] != "file":
         raise RemoteError(
@@ -397,9 +403,9 @@ def split_remote_path(remote_path: str) -> tuple[str, str]:
     return remote.address, prefix
 
 
-def _located(address: str, remote_path: str | None = None) -> tuple[Remote, str]:
+def _located(address: str, remote_path: PathLike | None = None) -> tuple[Remote, str]:
     """Return the remote of an address, and the rest: an id, or a namespace with a slash."""
-    if "://" not in address:
+    if not is_address(address):
         _check_form(address)
         return opened(remote_path), address
     if remote_path is not None:
@@ -446,7 +452,7 @@ def _of_namespace(remote: Remote, prefix: str) -> dict[str, dict[str, Any]]:
 
 
 def _is_versioned(dataset_id: str) -> bool:
-    is_id = "://" not in dataset_id and not dataset_id.endswith("/")
+    is_id = not is_address(dataset_id) and not dataset_id.endswith("/")
     return is_id and parse_dataset_id(dataset_id)[2] is not None
 
 

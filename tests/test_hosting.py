@@ -230,6 +230,18 @@ def test_an_address_ends_where_the_id_of_what_is_there_begins(
     assert list(list_local_datasets()) == [name]
 
 
+@pytest.mark.parametrize("start", ["{}", "~", "."])
+def test_a_path_is_an_address_too(start, shared, monkeypatch) -> None:
+    published(ID)
+    monkeypatch.setenv("HOME", str(shared.parent))
+    monkeypatch.chdir(shared.parent)
+    address = f"{start.format(shared.parent)}/{shared.name}"
+    assert list(list_remote_datasets(shared)) == [ID]
+    download_dataset(f"{address}/{ID}")
+    download_dataset(f"{address}/example/", force_download=True)
+    assert list(list_local_datasets()) == [ID]
+
+
 @pytest.mark.parametrize(
     ("address", "words"),
     [
@@ -247,9 +259,9 @@ def test_an_address_ends_where_the_id_of_what_is_there_begins(
         ("s3://", "names no bucket or organization"),
         ("s3:///example/steps-v1", "names no bucket or organization"),
         ("example/steps-v1\n", "Malformed dataset ID"),
-        ("../steps-v1", "Malformed dataset ID"),
-        ("//", "Malformed namespace"),
-        ("../", "Malformed namespace"),
+        ("../steps-v1", "there is no dataset at '../steps-v1'"),
+        ("//", "there is no namespace at '//'"),
+        ("../", "there is no namespace at '../'"),
         ("", "Malformed dataset ID"),
     ],
     ids=repr,

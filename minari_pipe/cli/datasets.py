@@ -32,6 +32,7 @@ from minari_pipe.library import (
 )
 from minari_pipe.manifest import POLICIES, read_manifest
 from minari_pipe.metadata import is_finite_number
+from minari_pipe.remotes import is_address
 from minari_pipe.storage.base import MinariStorage
 
 
@@ -109,7 +110,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Describe a dataset of the local root or of a remote: spaces, environment, scores, files."""
-    if "://" in dataset_id:
+    if is_address(dataset_id):
         return show_remote(dataset_id, as_json)
     try:
         dataset = load_dataset(dataset_id)

@@ -50,7 +50,7 @@ def default_address() -> str:
     return os.environ.get(REMOTE_VARIABLE) or DEFAULT_REMOTE
 
 
-def open_remote(address: str | None = None, token: str | None = None) -> Remote:
+def open_remote(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Remote:
     """Return the remote at an address; nothing is asked of it yet.
 
     Args:
@@ -68,7 +68,7 @@ def open_remote(address: str | None = None, token: str | None = None) -> Remote:
         >>> open_remote("file:///tmp").address
         'file:///tmp'
     """
-    address = (default_address() if address is None else address).strip()
+    address = (default_address() if address is None else os.fspath(address)).strip()
     check_remote_address(address)
     scheme, _ = split_scheme(address)
     if scheme not in _REMOTES:
@@ -110,6 +110,16 @@ def check_remote_address(address: str) -> None:
 def _of_others() -> dict[str, EntryPoint]:
     """The remotes of other packages, by their schemes."""
     return {entry.name: entry for entry in entry_points(group=_ENTRY_POINTS)}
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a remote, or of something in one; no id begins so.
+
+    Example:
+        >>> [is_address(text) for text in ("hf://org", "/share", "./share", "~/share", "door/a-v0")]
+        [True, True, True, True, False]
+    """
+    return "://" in text or text.startswith(("/", "./", "../", "~"))
 
 
 def split_scheme(address: str) -> tuple[str, str]:
