@@ -75,6 +75,14 @@ def add_remote(workspace: Workspace, url: Path) -> None:
     workspace.commit("remote")
 
 
+class UnreachableError(Exception):
+    """What the library of a provider raises."""
+
+
+def unreachable(*_: object) -> None:
+    raise UnreachableError("https://ada:secret@host")
+
+
 def test_nothing_is_released_that_could_not_be_pushed(made, tmp_path, monkeypatch):
     workspace = made.copy(tmp_path)
     here(workspace, monkeypatch)
@@ -84,6 +92,12 @@ def test_nothing_is_released_that_could_not_be_pushed(made, tmp_path, monkeypatc
     add_remote(workspace, tmp_path / "file" / "store")
     with pytest.raises(RemoteError, match="^dvc push: .*file/store"):
         release(ID)
+    with monkeypatch.context() as patch:  # such as botocore's, which are no OSErrors
+        patch.setattr("dvc.repo.Repo.push", unreachable)
+        with pytest.raises(
+            RemoteError, match="dvc push: UnreachableError: https://…@host; .*--no-push"
+        ):
+            release(ID)
     workspace.dvc("remote", "modify", "store", "url", str(tmp_path / "store"))
     workspace.commit("another remote")
     cache = workspace.root / ".dvc" / "cache" / "files"
