@@ -156,6 +156,9 @@ def test_bump_raises_the_version_in_its_file_and_changes_nothing_else(tmp_path, 
     assert bump("mine") == (Path("conf/dataset/mine.yaml"), "ab/c-v9", "ab/c-v12")
     expected = BUMPED.replace("'ab/c-v9'", "'ab/c-v12'").replace("\n", "\r\n")
     assert path.read_bytes() == expected.encode()
+    (path.parent / "link.yaml").symlink_to("mine.yaml")
+    assert bump("link") == (Path("conf/dataset/mine.yaml"), "ab/c-v12", "ab/c-v13")
+    assert (path.parent / "link.yaml").is_symlink()
 
 
 FOREIGN = {
@@ -195,8 +198,9 @@ def test_bump_knows_only_configs_of_the_workspace(tmp_path, monkeypatch):
         bump("mina")
     with pytest.raises(ConfigError, match="door_human comes with the package; .* copy its file"):
         bump("door_human")
-    with pytest.raises(ConfigError, match="pipeline name '../x' is not valid"):
-        bump("../x")
+    for name in ("../mine", "../dataset/mine", "ab/c-v9"):
+        with pytest.raises(ConfigError, match=f"no file conf/dataset/{name}.yaml .* Known: mine$"):
+            bump(name)
 
 
 def data(workspace: Workspace, dataset_id: str) -> dict[str, str]:

@@ -102,8 +102,8 @@ def committed(root: Path, name: str) -> str:
     missing = [path for path in dict.fromkeys(needed) if path not in tracked]
     if missing:
         raise ConfigError(
-            f"not committed: {_first(missing)}; a release must be reproducible from git. Run: "
-            f"git add conf pipelines catalog && git commit (large files: dvc add)"
+            f"not committed: {_first(missing)}; a release must be reproducible from git: git add "
+            f"these, conf, pipelines and catalog, and git commit (large files: dvc add)"
         )
     if dirty := uncommitted(root):
         raise ConfigError(
