@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
     MinariPipeError,
 )
+from minari_pipe.pipeline.releasable import arguments
 from minari_pipe.pipeline.release import release
 from minari_pipe.pipeline.stages.publish import check_released
 from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes
@@ -236,6 +238,14 @@ def test_the_version_to_set_is_the_next_that_is_free(tmp_path):
     for name, more in (("mine", ", or run minari-pipe bump mine"), ("mine_1", "")):
         with pytest.raises(DatasetExistsError, match=f"{told}{more}$"):
             check_released(tmp_path, name, "ab/c-v1", {"content_sha256": "2"})
+
+
+def test_the_command_that_made_a_version_is_told_as_a_shell_takes_it(tmp_path):
+    told = ["+dataset=mine", "dataset.description='a, $b'"]
+    params = tmp_path / "pipelines" / "mine" / "params.yaml"
+    params.parent.mkdir(parents=True)
+    params.write_text(json.dumps({"overrides": told, "packages": {}}))
+    assert shlex.split(arguments(tmp_path, "mine")) == told
 
 
 def test_a_damaged_record_is_no_licence_to_change(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from minari_pipe.errors import ConfigError
@@ -37,9 +38,9 @@ def _maker(parent: dict[str, str], root: Path) -> str:
 
 
 def arguments(root: Path, name: str) -> str:
-    """The command line that made pipeline ``name``."""
+    """The command line that made pipeline ``name``, as a shell takes it."""
     overrides = (graph.read_params(name, root) or {}).get("overrides")
-    return " ".join(overrides) if overrides else f"+dataset={name}"
+    return shlex.join(overrides or [f"+dataset={name}"])
 
 
 def check_current(root: Path, name: str, dataset_id: str) -> None:
