@@ -275,6 +275,10 @@ def damaged_record(w: Workspace) -> None:
     (w.root / "releases" / f"{IDS['push']}.json").write_text("<<<<<<<")
 
 
+def other_record(w: Workspace) -> None:
+    w.replace(f"releases/{IDS['push']}.json", '"stage": ', '"step": ')
+
+
 def lost_commit(w: Workspace) -> None:
     w.git("tag", "--delete", IDS["push"])
     w.replace(f"releases/{IDS['push']}.json", '"git_commit": "', '"git_commit": "0')
@@ -301,6 +305,7 @@ def no_repository(w: Workspace) -> None:
 ROWS: dict[Callable[[Workspace], None], tuple[str, type[MinariPipeError], str]] = {
     no_record: ("push", DatasetNotFoundError, "'tests/push-v0' is not released .*Released: none"),
     damaged_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
+    other_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
     lost_commit: ("push", ConfigError, "the commit '0.* was made from is not in .*; git fetch"),
     another_version: ("push", ConfigError, "makes 'tests/push-v1', not 'tests/push-v0'; name the"),
     no_pipeline: ("push", ConfigError, "there is no pipelines/push/params.yaml that can be read"),
