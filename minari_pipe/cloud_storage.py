@@ -115,7 +115,7 @@ def get_cloud_storage(remote_path: str | None = None, token: str | None = None) 
         >>> get_cloud_storage("hf://farama-minari").name
         'farama-minari'
     """
-    scheme, name = split_scheme(remote_path or default_address())
+    scheme, name = split_scheme(default_address() if remote_path is None else remote_path)
     kind = _CLASSES.get("gs" if scheme == "gcp" else scheme)
     if kind is None:
         raise ConfigError(

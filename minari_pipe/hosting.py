@@ -376,7 +376,7 @@ def opened(address: str | None = None, token: str | None = None) -> Remote:
         RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and it is no directory.
         ConfigError: the address is none.
     """
-    address = address or default_address()
+    address = default_address() if address is None else address
     offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
     if offline and split_scheme(address)[0] != "file":
         raise RemoteError(
@@ -408,7 +408,7 @@ def _located(address: str, remote_path: str | None = None) -> tuple[Remote, str]
     version = match[0] if (match := re.search(r"-v\d+$", address)) else ""
     remote, rest = split_address(address.removesuffix(version), opened)
     try:
-        _check_form(rest + version)
+        _check_form(rest and rest + version)
     except InvalidDatasetIdError as error:
         is_namespace = address.endswith("/")
         what, example = ("namespace", "door/") if is_namespace else ("dataset", "door/human-v2")

@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 try:
@@ -55,7 +56,7 @@ def swap_in(new: Path, target: Path) -> None:
     if not target.exists():
         os.replace(new, target)
     elif _exchange(new, target):
-        shutil.rmtree(new)
+        _remove(new)
     else:
         aside = _aside(target)
         os.replace(target, aside)
@@ -64,7 +65,7 @@ def swap_in(new: Path, target: Path) -> None:
         except OSError:
             os.replace(aside, target)
             raise
-        shutil.rmtree(aside)
+        _remove(aside)
 
 
 def recover(target: Path) -> None:
@@ -73,9 +74,15 @@ def recover(target: Path) -> None:
     if not aside.exists():
         return
     if target.exists():
-        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):
+            _remove(aside)
     else:
         os.replace(aside, target)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, or a link to one, which stays."""
+    path.unlink() if path.is_symlink() else shutil.rmtree(path)
 
 
 def _aside(target: Path) -> Path:

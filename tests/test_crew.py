@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from minari_pipe.remotes.crew import at_once, in_order
+from minari_pipe.remotes.crew import OverError, at_once, in_order
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -32,7 +32,7 @@ def test_no_more_is_begun_than_may_wait_for_the_one_that_is_next() -> None:
             first.wait(10)
         return number
 
-    results = in_order(((lambda n=n: work(n)) for n in range(100)), n_ahead=6)
+    results = in_order(((lambda n=n: work(n)) for n in range(100)), n_threads=3)
     threading.Timer(0.3, first.set).start()
     assert next(results) == 0
     assert max(begun) <= 6  # those ahead of the first, and the one that follows them
@@ -53,6 +53,33 @@ def test_the_first_error_ends_what_has_not_begun(run) -> None:
         run((lambda n=n: work(n)) for n in range(1_000))
     time.sleep(0.2)
     assert len(done) < 20
+
+
+def test_the_first_error_ends_what_others_wait_for_inside_of_their_work() -> None:
+    failed = threading.Event()
+    ended: list[BaseException] = []
+
+    def fail() -> None:
+        failed.set()
+        raise OSError("the disk is full")
+
+    def wait() -> None:
+        failed.wait(10)
+        time.sleep(0.1)
+        try:
+            list(in_order([lambda: 1]))
+        except BaseException as error:
+            ended.append(error)
+
+    def run() -> None:
+        with pytest.raises(OSError, match="the disk is full"):
+            at_once([wait, fail])
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [type(error) for error in ended] == [OverError]
 
 
 def test_whoever_stops_listening_leaves_no_threads() -> None:

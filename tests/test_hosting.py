@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,7 @@ from minari_pipe.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
+    DatasetExistsError,
     DatasetNotFoundError,
     MinariPipeError,
     RemoteError,
@@ -237,6 +241,7 @@ def test_an_address_ends_where_the_id_of_what_is_there_begins(
         ("://bucket", "names no directory"),
         ("file://", "names no directory"),
         ("file://share/example/steps-v1", "expected one such as file:///share, with three slash"),
+        ("file:///nowhere-v1", "there is no dataset at"),
         ("file:///nowhere/at/all-v1", "there is no directory|there is no dataset at"),
         ("hf://", "names no bucket or organization"),
         ("s3://", "names no bucket or organization"),
@@ -438,6 +443,138 @@ def test_a_process_is_not_offline_by_a_no(value, shared, monkeypatch) -> None:
     monkeypatch.setenv("MINARI_REMOTE", "s3://")
     with pytest.raises(ConfigError, match="no address of a bucket"):
         list_remote_datasets()
+
+
+@pytest.mark.parametrize("name", [ID, "steps-v1"])
+def test_an_upload_to_an_address_that_has_the_id_already_is_refused(name, shared) -> None:
+    step_index_dataset(name)
+    with pytest.raises(ConfigError, match=f"the address of the remote is {shared}$"):
+        publish_dataset(name, f"{shared}/{name}")
+    assert not list(shared.iterdir())
+
+
+@pytest.mark.parametrize("call", [partial(publish_dataset, ID), list_remote_datasets])
+def test_an_empty_address_is_not_that_of_the_usual_remote(call) -> None:
+    step_index_dataset(ID)
+    with pytest.raises(ConfigError, match="names no directory"):
+        call("")
+    assert list_remote_datasets() == {}
+
+
+# downloads that were killed
+
+
+def test_of_a_swap_that_was_killed_the_old_dataset_is_not_taken_for_a_download(
+    shared, monkeypatch
+) -> None:
+    published(ID)
+    change_published(shared, ID)  # without sha256s to verify by
+    download_dataset(ID)
+    good = tree(data_path_of(ID))
+    path = data_path_of(ID) / "main_data.hdf5"
+    path.write_bytes(bytes(len(good["main_data.hdf5"])))
+
+    def killed(new, target):
+        new.rename(new.with_name("new"))
+        target.rename(new)
+        new.with_name("new").rename(target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minari_pipe.transfer.download.swap_in", killed)
+        with pytest.raises(KeyboardInterrupt):
+            download_dataset(ID, force_download=True)
+    download_dataset(ID, force_download=True)
+    assert tree(data_path_of(ID)) == good
+
+
+def test_a_download_that_goes_on_waits_for_the_next_run_as_long_again(shared) -> None:
+    published(ID)
+    data = shared / ID / "data" / "main_data.hdf5"
+    data.rename(data.with_name("away"))
+    with pytest.raises(RemoteError):
+        download_dataset(ID)
+    (stage,) = get_dataset_path().glob(".download-*")
+    os.utime(stage, (0, time.time() - 6 * 86_400))
+    with pytest.raises(RemoteError):
+        download_dataset(ID)
+    assert time.time() - stage.stat().st_mtime < 3600
+
+
+def test_a_dataset_of_the_oldest_layout_is_replaced_by_force(shared) -> None:
+    published(ID)
+    flat = get_dataset_path(ID).with_name("steps-v1.hdf5")
+    flat.write_bytes(b"old")
+    download_dataset(ID, force_download=True)
+    assert load_dataset(ID).total_episodes == 3
+    assert not flat.exists()
+
+
+# what is at the place of a dataset and is none
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("kind", ["namespace", "folder", "file", "broken link"])
+def test_what_is_no_dataset_is_not_replaced_by_one(kind, force, shared) -> None:
+    published("team-v1")
+    place = get_dataset_path("team-v1")
+    if kind == "namespace":
+        step_index_dataset("team-v1/mine-v0")
+    elif kind == "folder":
+        place.mkdir()
+        (place / "notes.txt").write_text("mine")
+    elif kind == "file":
+        place.write_text("mine")
+    else:
+        place.symlink_to("nowhere")
+    before = tree(get_dataset_path())
+    with pytest.raises(DatasetExistsError, match="already exists and is no dataset"):
+        download_dataset("team-v1", force_download=force)
+    assert tree(get_dataset_path()) == before
+    assert os.path.lexists(place)
+    assert not list(get_dataset_path().glob(".download-*"))
+
+
+def test_an_empty_folder_gives_way_to_a_dataset(shared) -> None:
+    published(ID)
+    get_dataset_path(ID).mkdir()
+    download_dataset(ID)
+    assert load_dataset(ID).total_episodes == 3
+
+
+def test_in_a_dataset_no_other_is_downloaded(shared) -> None:
+    published("team-v1/mine-v0")
+    delete_namespace("team-v1")
+    step_index_dataset("team-v1")
+    with pytest.raises(DatasetExistsError, match="cannot be a namespace"):
+        download_dataset("team-v1/mine-v0")
+    assert {path.name for path in get_dataset_path().iterdir()} == {"team-v1"}
+
+
+def test_a_dataset_that_is_made_during_a_download_stays(shared, monkeypatch) -> None:
+    published(ID)
+
+    def meanwhile(remote, dataset_id):
+        step_index_dataset(ID, lengths=(7,))
+
+    monkeypatch.setattr("minari_pipe.transfer.download._fetch_namespaces", meanwhile)
+    with pytest.raises(DatasetExistsError, match="already exists"):
+        download_dataset(ID)
+    assert load_dataset(ID).total_steps == 7
+
+
+def test_a_link_is_replaced_by_force_and_what_it_leads_to_stays(shared) -> None:
+    published(ID)
+    download_dataset(ID)
+    place, other = get_dataset_path(ID), get_dataset_path() / "elsewhere"
+    place.rename(other)
+    place.symlink_to(other)
+    mine = tree(other)
+    for _ in range(2):
+        download_dataset(ID, force_download=True)
+        assert not place.is_symlink()
+        assert tree(place) == tree(other) == mine
+    assert not list(get_dataset_path().glob(".download-*"))
 
 
 # what others have published

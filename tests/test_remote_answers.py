@@ -89,6 +89,21 @@ def test_a_login_page_is_not_taken_for_a_store_without_datasets(proxy, address) 
     assert address in refusal(lambda: list_remote_datasets(address))
 
 
+@pytest.mark.parametrize("status", [302, 307, 412])
+def test_answers_that_no_store_gives_to_readers_are_one_line(status, proxy, address) -> None:
+    proxy.inject(Answer(status))
+    text = refusal(lambda: list_remote_datasets(address))
+    assert address in text
+    assert "recursion" not in text
+
+
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_a_file_that_google_refuses_as_if_it_were_written(proxy, address) -> None:
+    proxy.inject(Answer(412))
+    remote = open_remote(address)
+    assert address in refusal(lambda: remote.retried(lambda: remote.read("steps-v0/a.json")))
+
+
 def test_what_a_server_says_is_one_short_line_without_control_characters(
     proxy, scheme, address
 ) -> None:

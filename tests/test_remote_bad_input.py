@@ -35,7 +35,7 @@ from tests.remote_places import (
 )
 from tests.servers.hub import WRITER
 from tests.servers.proxy import Answer, Cut, Flip, Proxy
-from tests.servers.running import entered
+from tests.servers.running import entered, free_port
 
 # httpx says so of how huggingface_hub sends large files
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -125,6 +125,19 @@ def assert_succeeds(action: str, place: Place, root: Path) -> None:
 
 
 # the network
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_the_proxy_of_the_environment_is_used_but_for_its_exceptions(
+    kind: str, enter_place: Enter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = enter_place(kind)
+    assert upload(place).error is None
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # nobody listens
+    assert "cannot be reached" in listed(place).line
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert set(listed(place).value) == {ID}
+
 
 FAULTS: dict[str, Callable[[Proxy], None]] = {
     "refused": lambda proxy: proxy.disconnect(),

@@ -10,21 +10,18 @@ import os
 import random
 import signal
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 
-from minari_pipe import EpisodeBuffer, create_dataset_from_buffers
 from minari_pipe.files import sha256_file
 from minari_pipe.testing.remotes import tree
 from tests.conftest import FULL
+from tests.noise import noise_dataset
 from tests.servers.actor import Actor, actor, ended
 from tests.servers.gcs import create_bucket, gcs_server
 from tests.servers.hub import hub_server
@@ -66,32 +63,7 @@ class Remote:
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A local root with one dataset, whose data have more than one part."""
     root = tmp_path_factory.mktemp("faults") / "root"
-    rng = np.random.default_rng(0)
-    n_steps, n_values = 500, N_BYTES // 8 // 5 // 500
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # there is no environment
-        patch.setenv("MINARI_DATASETS_PATH", str(root))
-        create_dataset_from_buffers(
-            ID,
-            [
-                EpisodeBuffer(
-                    seed=seed,
-                    observations=rng.random((n_steps + 1, n_values)),
-                    actions=np.zeros(n_steps, np.int64),
-                    rewards=np.ones(n_steps),
-                    terminations=np.arange(1, n_steps + 1) == n_steps,
-                    truncations=np.zeros(n_steps, bool),
-                )
-                for seed in range(5)
-            ],
-            observation_space=gym.spaces.Box(0, 1, (n_values,), np.float64),
-            action_space=gym.spaces.Discrete(2),
-            description="Made to be killed.",
-            author="Ada",
-            author_email="ada@example.org",
-            algorithm_name="none",
-            code_permalink="https://example.org",
-        )
+    noise_dataset(root, ID, N_BYTES, n_steps=500, n_episodes=5)
     return root
 
 

@@ -348,6 +348,90 @@ def test_a_namespace_whose_metadata_are_hostile_is_made_without_them(directory: 
     assert download(Place("directory", str(directory), {}, None)).error is None
 
 
+# an unfinished download that somebody changed
+
+
+def _longer(path: Path, victim: Path) -> None:
+    path.write_bytes(bytes(10**6))
+
+
+def _to_folder(path: Path, victim: Path) -> None:
+    path.unlink()
+    (path / "inner").mkdir(parents=True)
+
+
+def _to_pipe(path: Path, victim: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _to_link(path: Path, victim: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(victim / "file")
+
+
+def _to_hard_link(path: Path, victim: Path) -> None:
+    path.unlink()
+    path.hardlink_to(victim / "file")
+
+
+def _below_a_link(path: Path, victim: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.symlink_to(victim)
+
+
+def _metadata_linked(path: Path, victim: Path) -> None:
+    _to_link(path.with_name("metadata.json"), victim)
+
+
+def _more_files(path: Path, victim: Path) -> None:
+    (path.parent / "more").mkdir()
+    (path.parent / "more" / "file").write_bytes(b"evil")
+    (path.parents[1] / "link").symlink_to(victim)
+
+
+def _data_is_file(path: Path, victim: Path) -> None:
+    shutil.rmtree(path.parent)
+    path.parent.write_bytes(b"")
+
+
+def _record_broken(path: Path, victim: Path) -> None:
+    (path.parents[2] / "expected.json").write_bytes(b"\xff")
+
+
+def _record_linked(path: Path, victim: Path) -> None:
+    _to_link(path.parents[2] / "expected.json", victim)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_longer, _to_folder, _to_pipe, _to_link, _to_hard_link, _below_a_link, _data_is_file),
+        *(_metadata_linked, _more_files, _record_broken, _record_linked),
+    ],
+)
+def test_an_unfinished_download_that_was_changed_is_mended_and_leads_nowhere(
+    change: Callable[[Path, Path], None], directory: Path, tmp_path: Path
+) -> None:
+    place = Place("directory", str(directory), {}, None)
+    data = directory / ID / DATA
+    content = data.read_bytes()
+    data.write_bytes(content[:1000])
+    assert "run the download again" in download(place).line
+    data.write_bytes(content)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").write_bytes(b"precious")
+    (stage,) = (tmp_path / "fresh").glob(".download-*")
+    change(stage / "dataset" / DATA, victim)
+    assert download(place).error is None
+    assert tree(victim) == {"file": b"precious"}
+    fetched = tmp_path / "fresh" / ID
+    assert tree(fetched / "data") == tree(tmp_path / "root" / ID / "data")
+    assert {path.name for path in fetched.iterdir()} == {"data", "manifest.json"}
+    assert {path.name for path in (tmp_path / "fresh").iterdir()} == {"example"}
+
+
 # what is there already
 
 

@@ -7,18 +7,15 @@ import os
 import shutil
 import signal
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import gymnasium as gym
-import numpy as np
 import pytest
 
-from minari_pipe import EpisodeBuffer, create_dataset_from_buffers
 from minari_pipe.datasets_root import ROOT_VARIABLE
 from minari_pipe.testing.remotes import tree
+from tests.noise import noise_dataset
 from tests.remote_places import (
     Place,
     Servers,
@@ -54,31 +51,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A local root with a dataset of one large file."""
     root = tmp_path_factory.mktemp("local") / "root"
-    n_steps = 50
-    n_values = N_BYTES // 8 // (n_steps + 1)
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # there is no environment
-        patch.setenv(ROOT_VARIABLE, str(root))
-        create_dataset_from_buffers(
-            ID,
-            [
-                EpisodeBuffer(
-                    seed=0,
-                    observations=np.random.default_rng(0).random((n_steps + 1, n_values)),
-                    actions=np.zeros(n_steps, np.int64),
-                    rewards=np.ones(n_steps),
-                    terminations=np.arange(1, n_steps + 1) == n_steps,
-                    truncations=np.zeros(n_steps, bool),
-                )
-            ],
-            observation_space=gym.spaces.Box(0, 1, (n_values,), np.float64),
-            action_space=gym.spaces.Discrete(2),
-            description="Made to be cut off.",
-            author="Ada",
-            author_email="ada@example.org",
-            algorithm_name="none",
-            code_permalink="https://example.org",
-        )
+    noise_dataset(root, ID, N_BYTES, n_steps=50, n_episodes=1)
     return root
 
 

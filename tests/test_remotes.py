@@ -12,7 +12,7 @@ import pytest
 
 from minari_pipe import list_remote_datasets, publish_dataset
 from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import split_remote_path
+from minari_pipe.hosting import find_datasets, split_remote_path
 from minari_pipe.testing.remotes import RemoteContract
 from tests.servers.gcs import gcs_server
 from tests.servers.running import entered
@@ -51,6 +51,16 @@ class FolderContract(RemoteContract):
         assert split_remote_path(f"{address}/team") == (f"{address}/team", "")
         assert split_remote_path(f"{address}/team/door/") == (f"{address}/team", "door/")
         assert list(list_remote_datasets(f"{address}/team")) == ["door/human-v1"]
+
+    @pytest.mark.parametrize("folder", ["my folder/50%25", "date=2024+x", "of.team", "a/%20/b"])
+    def test_a_folder_may_have_a_name_that_no_namespace_has(
+        self, folder: str, address: str
+    ) -> None:
+        step_index_dataset("door/human-v1")
+        publish_dataset("door/human-v1", f"{address}/{folder}")
+        place = f"{address}/{folder}"
+        assert split_remote_path(f"{place}/door/") == (place, "door/")
+        assert list(find_datasets(f"{place}/door/human")[1]) == ["door/human-v1"]
 
 
 class TestDirectory(FolderContract):

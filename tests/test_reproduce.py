@@ -192,6 +192,13 @@ def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_
     last = again(workspace, "push").splitlines()[-1]
     assert "is reproduced within 0.001: 2 episodes and 40 steps as in the release, " in last
     assert "bytes are not compared, since the processor is " in last
+    shutil.rmtree(workspace.root / "datasets" / IDS["push"])
+    shutil.rmtree(workspace.minari_root / IDS["push"])
+    first, *_, last = again(workspace, "push").splitlines()
+    assert first.startswith("bytes may differ here (the processor is ")
+    assert first.endswith(f"run dvc pull datasets/{IDS['push']} first, if that matters")
+    assert last.endswith(f"is not here; run dvc pull datasets/{IDS['push']}")
+    workspace.dvc("checkout")
     if FULL:
         last = again(workspace, "push", "--tolerance", "1e-9").splitlines()[-1]
         assert "(compared: counts, and values within 1e-09): the first stage to differ is" in last

@@ -117,7 +117,7 @@ def _shown(part: str, key: str, value: Any) -> str:
         return "-"
     if key == "dataset_size":
         return megabytes(value)
-    if key in ("content_sha256", "git_commit"):
+    if key.endswith("sha256") or key == "git_commit":
         return one_line(value)[:_HASH]
     if isinstance(value, float) and part != "config":  # which is shown as it was written
         return f"{value:.4g}" if abs(value) < 1 else f"{value:,.2f}"

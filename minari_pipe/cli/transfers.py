@@ -58,7 +58,7 @@ def upload(
 
     Credentials come from where the provider's own tools take them.
     """
-    address = to or default_address()
+    address = default_address() if to is None else to
     remote = opened(address, _token(address, token_file, key_path))
     _check_all_are_there(datasets)
     names, notes = with_combined(datasets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,16 @@ def reproduce(
         if changed := _of_all(_changed_keys(record, found), name):
             at = revision or commit[:12]
             say(f"the config at {at} is another than was released: {_named(changed)}")
+        published, elsewhere = data_of(dataset_id), _elsewhere(record, others)
+        if elsewhere and published is None:
+            say(
+                f"bytes may differ here ({'; '.join(elsewhere)}), and the published dataset, to "
+                f"compare values with, is not here: stop, and run dvc pull datasets/{dataset_id} "
+                "first, if that matters"
+            )
         say(f"makes {dataset_id} again at {commit[:12]} in {found.root}")
         found.run(root)
-        return _compared(found, record, given, data_of(dataset_id), tolerance, others)
+        return _compared(found, record, given, published, tolerance, elsewhere)
 
 
 def _found(root: Path, dataset_id: str, revision: str | None) -> tuple[str, dict[str, Any]]:
@@ -186,13 +193,23 @@ def _of_all(changed: Mapping[str, Mapping[str, Pair]], own: str) -> dict[str, Pa
     }
 
 
+def _elsewhere(record: Mapping[str, Any], others: Mapping[str, str]) -> list[str]:
+    """What is otherwise here than where the version was made, so that low bits may differ."""
+    here, then = processor_kind(), record.get("cpu", "not recorded")
+    deciding = [change for name, change in others.items() if name not in TOOLS]
+    return [
+        *([f"the processor is {here}, was {then}"] if here != then else []),
+        *([f"versions are others: {', '.join(deciding)}"] if deciding else []),
+    ]
+
+
 def _compared(
     found: Reproduction,
     record: Mapping[str, Any],
     given: set[tuple[str, str]],
     published: Path | None,
     tolerance: float,
-    others: Mapping[str, str],
+    elsewhere: Sequence[str],
 ) -> str:
     """What of the new version was compared with the record; an error if it differs."""
     dataset_id, content = record["id"], record["manifest"]
@@ -203,10 +220,6 @@ def _compared(
             f"{dataset_id} is reproduced{how}: content_sha256 {content['content_sha256'][:12]} and "
             f"the bytes of all {len(content['files'])} files are those of the release"
         )
-    here, then = processor_kind(), record.get("cpu", "not recorded")
-    elsewhere = [f"the processor is {here}, was {then}"] if here != then else []
-    deciding = [change for name, change in others.items() if name not in TOOLS]
-    elsewhere += [f"versions are others: {', '.join(deciding)}"] if deciding else []
     if published is None and elsewhere:
         raise ConfigError(
             f"the bytes of {dataset_id} differ from the release, as they may here "

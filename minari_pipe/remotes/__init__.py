@@ -68,7 +68,7 @@ def open_remote(address: str | None = None, token: str | None = None) -> Remote:
         >>> open_remote("file:///tmp").address
         'file:///tmp'
     """
-    address = (address or default_address()).strip()
+    address = (default_address() if address is None else address).strip()
     check_remote_address(address)
     scheme, _ = split_scheme(address)
     if scheme not in _REMOTES:

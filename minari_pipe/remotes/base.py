@@ -22,7 +22,7 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,13 +31,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.files import sha256_file
-from minari_pipe.remotes.crew import Crew, OverError, in_order
+from minari_pipe.remotes.crew import N_THREADS, Crew, OverError, in_order
 
 T = TypeVar("T")
 
 METADATA = "data/metadata.json"
 """The file that makes a dataset be there, below the dataset's place."""
 NAMESPACE_METADATA = "namespace_metadata.json"
+OWN = ("data/", "policies/", "manifest.json")
+"""How the names of the files that belong to a dataset begin, below its place."""
 PART = 16 * 2**20
 """Bytes of the largest file that goes over the network in one piece, and again if that fails."""
 _LEAST_PIECE = 5 * 2**20  # S3 takes no smaller ones
@@ -270,6 +272,15 @@ class Remote(ABC):
         raise AssertionError("the last attempt returns or raises")
 
 
+def left_over(there: Iterable[str], upload: Upload) -> list[str]:
+    """Return which files at a dataset's place are of an upload of other content that did not end.
+
+    What else lies there is somebody else's, such as a dataset in a namespace of this name.
+    """
+    wanted = {*upload.files, METADATA}
+    return [name for name in there if name.startswith(OWN) and name not in wanted]
+
+
 def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:
     """Return the error of whoever would publish something else under an id that is there."""
     return DatasetExistsError(
@@ -355,9 +366,9 @@ def pieces_of(size: int, there: int = 0) -> list[tuple[int, int]]:
 def remote_sha256(remote: Remote, path: str, size: int) -> str:
     """Read a file back and return its sha256, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    for data in in_order(
-        partial(remote.retried, partial(remote.read, path, *part)) for part in pieces_of(size)
-    ):
+    parts = pieces_of(size)
+    works = (partial(remote.retried, partial(remote.read, path, *part)) for part in parts)
+    for data in in_order(works, min(len(parts), N_THREADS)):
         digest.update(data)
     return digest.hexdigest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from concurrent.futures import Future, as_completed
 from itertools import islice
 from queue import SimpleQueue
@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 N_THREADS = 4
 """Pieces that travel at the same time."""
+N_WAITING = 16
+"""The same of small ones, whose way takes longer than their bytes."""
+_SMALL = 2**20  # bytes
 
 _here = threading.local()
 """Of each thread: the crew that it is of, as ``crew``."""
@@ -77,36 +80,48 @@ class Crew:
         _here.crew = self
         while (item := self._works.get()) is not None:
             future, work = item
-            if not self.is_over:
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
+            try:
+                if self.is_over:  # told also: a crew inside of another may wait for it
+                    raise OverError("nobody waits for this any more")
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
 
 
 class OverError(MinariPipeError):
     """Nobody waits for this piece of work any more."""
 
 
-def at_once(works: Iterable[Callable[[], None]]) -> None:
+def threads_for(sizes: Collection[int]) -> int:
+    """Return how many threads are to carry pieces of these sizes, in bytes.
+
+    Example:
+        >>> threads_for([8 * 2**20] * 10), threads_for([100] * 10)
+        (4, 16)
+    """
+    return N_WAITING if sum(sizes) < _SMALL * len(sizes) else N_THREADS
+
+
+def at_once(works: Iterable[Callable[[], None]], n_threads: int = N_THREADS) -> None:
     """Do independent pieces of work in a few threads; the first error ends all of it."""
-    with Crew() as crew:
+    with Crew(n_threads) as crew:
         for done in as_completed([crew.submit(work) for work in works]):
             done.result()
 
 
 def in_order(
-    works: Iterable[Callable[[], T]], n_ahead: int = 2 * N_THREADS
+    works: Iterable[Callable[[], T]], n_threads: int = N_THREADS
 ) -> Generator[T, None, None]:
     """Do independent pieces of work in a few threads, and yield what each returns, in their order.
 
     Args:
-        works: the pieces.
-        n_ahead: how many may be begun or done before the one whose result is next.
+        works: the pieces, of which twice as many as threads may be begun or done before the one
+            whose result is next.
+        n_threads: how many.
     """
     waiting = iter(works)
-    with Crew() as crew:
-        begun = deque(map(crew.submit, islice(waiting, n_ahead)))
+    with Crew(n_threads) as crew:
+        begun = deque(map(crew.submit, islice(waiting, 2 * n_threads)))
         while begun:
             result = begun.popleft().result()
             begun.extend(map(crew.submit, islice(waiting, 1)))

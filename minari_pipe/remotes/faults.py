@@ -45,6 +45,13 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
     text = one_line(error).rstrip(".") or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
     status = status_of(error)
+    if "recursion depth" in text:  # botocore follows redirections until Python ends it anywhere
+        return Fault(
+            RemoteError(
+                f"{address} is sent from one place to another without end; is a login page or a "
+                "proxy between, or is it another kind of server?"
+            )
+        )
     if kinds.intersection(_NO_CREDENTIALS):
         return Fault(RemoteError(f"{address}: {text}; {credentials}"))
     if isinstance(error, PermissionError) or status in (401, 403) or text.startswith("Forbidden"):

@@ -86,6 +86,7 @@ class GCSRemote(ObjectStore):
                 skip_instance_cache=True,
                 # By itself it would wait for ever.
                 requests_timeout=ClientTimeout(None, None, READ_TIMEOUT, CONNECT_TIMEOUT),
+                session_kwargs={"trust_env": True},  # HTTPS_PROXY and NO_PROXY
             )
         except (KeyError, ValueError) as error:  # what gcsfs raises of another JSON file, or none
             if token is None:

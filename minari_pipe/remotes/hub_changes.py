@@ -11,16 +11,23 @@ from typing import Any
 
 from minari_pipe.errors import DatasetExistsError
 from minari_pipe.remotes import hub_card
-from minari_pipe.remotes.base import METADATA, NAMESPACE_METADATA, Remote, Source, Upload
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    OWN,
+    Remote,
+    Source,
+    Upload,
+    left_over,
+)
 from minari_pipe.remotes.hub_client import HubClient
 from minari_pipe.remotes.hub_commits import CARD, Change, State, is_same
 from minari_pipe.remotes.hub_index import Index
 
+_METADATA = f"/{METADATA}"
+
 N_READERS = 16
 """Threads that wait for answers."""
-
-_AT_A_ROOT = ("data/", "policies/", "manifest.json")
-"""What belongs to a dataset where files of its repository lie beside it."""
 
 
 class Publisher:
@@ -38,7 +45,9 @@ class Publisher:
         except FileNotFoundError:
             return {}
         names = {path.removeprefix(place): entry for path, entry in there.items()}
-        return names if place else {k: v for k, v in names.items() if k.startswith(_AT_A_ROOT)}
+        # Beside those at the root of a repository lie its own, and datasets of a namespace.
+        of_datasets = (name for name in names if name.startswith(OWN) or name.endswith(_METADATA))
+        return names if place else {name: names[name] for name in of_datasets}
 
     def adding(self, upload: Upload, state: State) -> Change:
         """Say what lets a dataset appear, whole, with the namespaces it lies in.
@@ -70,7 +79,7 @@ class Publisher:
         )
         put |= self._describing(repo, nested, state, replaced=False)
         put |= self._listing(state, index.adding([upload.dataset_id], nested), listing)
-        removed = frozenset(f"{place}{name}" for name in there.keys() - wanted.keys())
+        removed = frozenset(f"{place}{name}" for name in left_over(there, upload))
         return Change(put, removed)
 
     def describing(self, namespace: str, metadata: bytes, state: State) -> Change:

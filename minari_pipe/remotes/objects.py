@@ -23,10 +23,11 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
     check_arrived,
+    left_over,
     other_content,
     remote_sha256,
 )
-from minari_pipe.remotes.crew import at_once
+from minari_pipe.remotes.crew import at_once, threads_for
 from minari_pipe.remotes.faults import status_of
 
 
@@ -86,6 +87,8 @@ class ObjectStore(Remote):
         except Exception as error:
             if status_of(error) == 416:  # it begins beyond the end
                 return b""
+            if isinstance(error, FileExistsError):  # gcsfs's word for an HTTP 412
+                raise self.judge(error).error from error
             raise
 
     def send(self, upload: Upload, told: Told) -> None:
@@ -95,17 +98,18 @@ class ObjectStore(Remote):
             if METADATA in there:
                 raise other_content(self, upload.dataset_id)
             self._claim(upload, there)
-            for name in there.keys() - upload.files.keys():
+            for name in left_over(there, upload):
                 self.retried(partial(self._files.rm_file, self._path(f"{place}/{name}")))
             self._forget_others(upload)
-            works = []
+            works, sizes = [], []
             for name, source in upload.files.items():
                 work = partial(self._put_verified, f"{place}/{name}", source, there.get(name), told)
                 if source.size > PART:
                     work()  # its parts travel at once
                 else:
                     works.append(work)
-            at_once(works)
+                    sizes.append(source.size)
+            at_once(works, threads_for(sizes))
 
     def reveal(self, upload: Upload) -> bool:
         place = upload.dataset_id
@@ -209,7 +213,8 @@ class ObjectStore(Remote):
         """Sizes of the files whose paths begin like this, in bytes."""
         try:
             found = self._files.find(self.bucket, prefix=self.folder + prefix, detail=True)
-        except FileNotFoundError as error:  # the bucket: of no files it says that there are none
+        except (FileNotFoundError, FileExistsError) as error:
+            # The bucket: of no files it says that there are none. Or an HTTP 412.
             raise self.judge(error).error from error
         start = self._path("")
         return {

@@ -23,7 +23,7 @@ from minari_pipe.remotes.base import (
     parts_of,
     piece_of,
 )
-from minari_pipe.remotes.crew import at_once
+from minari_pipe.remotes.crew import N_WAITING, at_once
 from minari_pipe.remotes.faults import judge
 from minari_pipe.remotes.objects import ObjectStore
 
@@ -65,6 +65,7 @@ class S3Remote(ObjectStore):
                 "retries": {"total_max_attempts": 1},
                 "connect_timeout": CONNECT_TIMEOUT,
                 "read_timeout": READ_TIMEOUT,
+                "max_pool_connections": N_WAITING,
                 # Checksums beyond the protocol's own break with stores of other providers; what
                 # is sent and received here is compared by its sha256.
                 "request_checksum_calculation": "when_required",
@@ -72,6 +73,7 @@ class S3Remote(ObjectStore):
             },
         )
         files.retries = 1
+        self._is_s3 = False  # as far as we know
         super().__init__(address, files)
 
     def judge(self, error: Exception) -> Fault:
@@ -82,7 +84,7 @@ class S3Remote(ObjectStore):
 
     def _keys(self, prefix: str) -> dict[str, int]:
         found = super()._keys(prefix)
-        if not found:
+        if not found and not self._is_s3:
             # Of a page that is no answer of S3's, s3fs says too that nothing is there.
             where = {"Bucket": self.bucket, "Prefix": self.folder + prefix}
             if "Name" not in self._call("list_objects_v2", **where, MaxKeys=1):
@@ -90,6 +92,7 @@ class S3Remote(ObjectStore):
                     f"{self.address}: what answers is no S3; is it the login page of a network, or "
                     "AWS_ENDPOINT_URL_S3 the address of something else?"
                 )
+        self._is_s3 = True
         return found
 
     def _put_large(self, path: str, source: Source, told: Told) -> None:

@@ -98,6 +98,18 @@ class RemoteContract:
 
     # the remote's own methods
 
+    def test_an_upload_leaves_what_lies_at_its_place_and_is_not_of_it(
+        self, remote: Remote, address: str
+    ) -> None:
+        inner = an_upload(f"{ID}/inner-v1")
+        remote.send(inner, lambda size: None)
+        again = open_remote(address)
+        again.send(an_upload(), lambda size: None)
+        last = open_remote(address)
+        last.reveal(inner)
+        for name, source in inner.files.items():
+            assert open_remote(address).read(f"{ID}/inner-v1/{name}") == source.read()
+
     def test_files_that_were_sent_are_seen_by_nobody_until_they_are_revealed(
         self, remote: Remote, address: str
     ) -> None:
@@ -240,6 +252,28 @@ class RemoteContract:
         with pytest.raises(DatasetExistsError, match="with other content"):
             publish_dataset(ID, address)
         assert list_remote_datasets(address)[ID]["total_episodes"] == 3
+
+    @pytest.mark.parametrize("outer", ["team-v1", "example/team-v1"])
+    def test_no_dataset_is_uploaded_into_another_nor_in_the_place_of_a_namespace(
+        self, outer: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        inner = f"{outer}/steps-v1"
+        step_index_dataset(inner)
+        publish_dataset(inner, address)
+        another_root(monkeypatch, tmp_path / "other")
+        step_index_dataset(outer)
+        with pytest.raises(DatasetExistsError, match=f"{outer} already exists .* as a namespace"):
+            publish_dataset(outer, address)
+        delete_dataset(outer)
+        download_dataset(f"{address}/{inner}")
+        assert load_dataset(inner, verify=True).total_episodes == 3
+
+        step_index_dataset("alone-v1")
+        publish_dataset("alone-v1", address)
+        another_root(monkeypatch, tmp_path / "third")
+        step_index_dataset("alone-v1/steps-v1")
+        with pytest.raises(DatasetExistsError, match="alone-v1 already exists .* as a dataset"):
+            publish_dataset("alone-v1/steps-v1", address)
 
     def test_a_dry_run_sends_nothing(self, address: str) -> None:
         step_index_dataset(ID)

@@ -85,7 +85,6 @@ def _places(path: str) -> Iterator[str]:
 def _own_id(remote: Remote, dataset_id: str) -> str | None:
     """Return what the metadata of a dataset say of its id, None if they say nothing of the kind."""
     try:
-        parse_dataset_id(dataset_id)
         content = remote.retried(partial(remote.read, f"{dataset_id}/{METADATA}"))
         own = json.loads(unnamed(content))["dataset_id"]
         parse_dataset_id(own)

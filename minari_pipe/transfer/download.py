@@ -14,21 +14,27 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
-from minari_pipe.errors import CorruptDatasetError, MinariPipeError, RemoteError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    MinariPipeError,
+    RemoteError,
+)
 from minari_pipe.files import MANIFEST
 from minari_pipe.installation import install
 from minari_pipe.locks import common_folder, exclusive
-from minari_pipe.namespace import write_namespace
+from minari_pipe.namespace import refuse_datasets, write_namespace
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
@@ -38,7 +44,7 @@ from minari_pipe.remotes.base import (
     Told,
     pieces_of,
 )
-from minari_pipe.remotes.crew import Crew, in_order
+from minari_pipe.remotes.crew import Crew, in_order, threads_for
 from minari_pipe.swap import swap_in
 from minari_pipe.transfer.progress import progress
 from minari_pipe.transfer.published import (
@@ -52,6 +58,9 @@ from minari_pipe.transfer.remote_listing import published_metadata, read_small
 
 _MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)  # :func:`writing_below_root` tells of these
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_RECORD = "expected.json"
 _KEPT = 7 * 86_400  # seconds that a download which was cut off waits for the next run
 
 
@@ -86,24 +95,25 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
     Raises:
         RemoteError: the remote cannot be reached, or sends other bytes than its manifest names.
         CorruptDatasetError: the remote's files contradict each other, or have hostile names.
+        DatasetExistsError: what is there is no dataset, such as a namespace.
         ConfigError: the local root is read-only.
     """
     remove_leftovers()
     if _is_there(dataset_id) and not replace:
         return False
     key = hashlib.sha256(f"{remote.address}\n{dataset_id}".encode()).hexdigest()[:32]
-    with (
-        writing_below_root(),
-        _storing(dataset_id),
-        common_folder(get_dataset_path(), f"download-{key}") as stage,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(writing_below_root())
+        stack.enter_context(_storing(dataset_id))
+        _require_place(dataset_id)
+        stage = stack.enter_context(common_folder(get_dataset_path(), f"download-{key}"))
         is_wanted = replace or not _is_there(dataset_id)  # another process may have been quicker
         if is_wanted:
             expected = look(remote, dataset_id)
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
             _fetch_namespaces(remote, dataset_id)
-            _install(stage / "dataset", dataset_id)
+            _install(stage, dataset_id, replace=replace)
         shutil.rmtree(stage, ignore_errors=True)
     return is_wanted
 
@@ -121,6 +131,22 @@ def remove_leftovers() -> None:
 
 def _is_there(dataset_id: str) -> bool:
     return os.path.lexists(data_path_of(dataset_id))
+
+
+def _is_dataset(target: Path) -> bool:
+    return os.path.lexists(target / "data")
+
+
+def _require_place(dataset_id: str) -> None:
+    """Refuse to fetch what has no place here."""
+    refuse_datasets(parse_dataset_id(dataset_id)[0])
+    target = get_dataset_path(dataset_id)
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if os.path.lexists(target) and not _is_dataset(target) and not is_empty:
+        raise DatasetExistsError(
+            f"{target} already exists and is no dataset, so {dataset_id} is not downloaded; move "
+            "it away, or set MINARI_DATASETS_PATH to another folder"
+        )
 
 
 def look(remote: Remote, dataset_id: str) -> Expected:
@@ -180,18 +206,32 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
 
 
 def _resume(stage: Path, expected: Expected) -> None:
-    """Drop what an earlier call received of something else."""
+    """Keep what an earlier call received of these files, and nothing else."""
     text = json.dumps(
         {
             "metadata": hashlib.sha256(expected.metadata).hexdigest(),
             "files": {name: asdict(file) for name, file in expected.files.items()},
         }
     )
-    record = stage / "expected.json"
-    if not record.is_file() or record.read_text(encoding="utf-8") != text:
-        for path in stage.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        record.write_text(text, encoding="utf-8")
+    record = stage / _RECORD
+    sizes: dict[Path, int] = {}
+    if record.is_file() and record.read_bytes() == text.encode():
+        sizes = {stage / "dataset" / name: file.size for name, file in expected.files.items()}
+    for folder, folders, names in os.walk(stage, topdown=False):
+        for path in (Path(folder, name) for name in (*names, *folders)):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                with suppress(OSError):  # it holds what is kept
+                    path.rmdir()
+            # To write to a link would be to write to what is elsewhere.
+            elif (
+                not stat.S_ISREG(status.st_mode)
+                or status.st_nlink > 1
+                or status.st_size > sizes.get(path, -1)
+            ):
+                path.unlink()
+    record.write_text(text, encoding="utf-8")
+    os.utime(stage)  # from now on it waits for the next run
 
 
 def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -> None:
@@ -222,11 +262,15 @@ def _receive_files(
     Returns:
         The sha256 of those that have another one than announced; they are removed.
     """
-    there = {name: _prefix(place / name, file.size) for name, file in files.items()}
-    pieces = in_order(
-        partial(_piece, remote, f"{dataset_id}/{name}", *piece)
+    there = {name: _prefix(place / name) for name in files}
+    parts = [
+        (f"{dataset_id}/{name}", *piece)
         for name, file in files.items()
         for piece in pieces_of(file.size, there[name])
+    ]
+    pieces = in_order(
+        (partial(_piece, remote, *part) for part in parts),
+        threads_for([end - start for _, start, end in parts]),
     )
     damaged = {}
     with closing(pieces), Crew(n_threads=1) as disk:  # which writes while others still arrive
@@ -254,12 +298,10 @@ def _receive_files(
     return damaged
 
 
-def _prefix(path: Path, size: int) -> int:
+def _prefix(path: Path) -> int:
     """How many bytes of a file are there, which is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab") as file:
-        if file.tell() > size:
-            file.truncate(0)
         return file.seek(0, os.SEEK_END)
 
 
@@ -311,9 +353,12 @@ def _storing(dataset_id: str) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, MinariPipeError) or error.errno in _MAY_NOT:
             raise
+        cause, remedy = error.strerror or error, "make room"
+        if error.errno not in _NO_ROOM:
+            cause, remedy = f"{error.filename}: {cause}", "mend that"
         raise RemoteError(
-            f"{dataset_id} cannot be stored in {get_dataset_path()} ({error.strerror or error}); "
-            "what was received is kept: make room, and the same command goes on"
+            f"{dataset_id} cannot be stored in {get_dataset_path()} ({cause}); what was received "
+            f"is kept: {remedy}, and the same command goes on"
         ) from error
 
 
@@ -346,9 +391,13 @@ def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) 
     return True
 
 
-def _install(place: Path, dataset_id: str) -> None:
-    target = get_dataset_path(dataset_id)
-    if target.exists():
-        swap_in(place, target)
+def _install(stage: Path, dataset_id: str, *, replace: bool) -> None:
+    target, old = get_dataset_path(dataset_id), data_path_of(dataset_id)
+    if replace and _is_dataset(target):
+        # Of a swap that is killed, the old dataset is left, which nobody is to go on with.
+        (stage / _RECORD).unlink()
+        swap_in(stage / "dataset", target)
     else:
-        install(place, dataset_id)
+        install(stage / "dataset", dataset_id)
+    if replace and old.is_file():  # of the oldest layout
+        old.unlink()

@@ -13,10 +13,9 @@ from minari_pipe.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError, RemoteError
 from minari_pipe.listing import check_summary
 from minari_pipe.remotes.base import METADATA, Remote
-from minari_pipe.remotes.crew import Crew
+from minari_pipe.remotes.crew import N_WAITING, Crew
 from minari_pipe.transfer.published import unnamed
 
-_N_THREADS = 16
 #: bytes of a file that is read whole
 _LARGEST = 64 * 2**20
 
@@ -137,7 +136,7 @@ def _metadata(remote: Remote, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
 
     ids = list(ids)
     found = {}
-    with Crew(_N_THREADS) as crew:
+    with Crew(N_WAITING) as crew:
         coming = [crew.submit(partial(look, dataset_id)) for dataset_id in ids]
         for dataset_id, metadata in zip(ids, (one.result() for one in coming), strict=True):
             if isinstance(metadata, dict):

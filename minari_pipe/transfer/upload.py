@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from minari_pipe.datasets_root import data_path_of
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
+    DatasetExistsError,
     DatasetNotFoundError,
 )
 from minari_pipe.files import MANIFEST
@@ -73,12 +75,14 @@ def upload(
 
     Raises:
         InvalidDatasetIdError: the id is malformed or has no version.
+        ConfigError: the address ends with the id.
         DatasetNotFoundError: there is no such dataset.
         CorruptDatasetError: its files are not what its manifest names.
         DatasetExistsError: the remote has this version with other content.
         RemoteError: the remote cannot be reached, refuses, or stored other bytes.
     """
     check_new_dataset_id(dataset_id)
+    _check_address(remote.address, dataset_id)
     place = folder or _local(dataset_id)
     metadata_bytes = _read_metadata(place / METADATA, dataset_id)
     metadata = json.loads(metadata_bytes)
@@ -108,6 +112,16 @@ def upload(
             f"two uploads of {dataset_id} at the same time"
         )
     return done("uploaded", notes=tuple(notes))
+
+
+def _check_address(address: str, dataset_id: str) -> None:
+    """Refuse an address as downloads take them, which would have the id twice."""
+    remote = address.removesuffix(f"/{dataset_id}")
+    if remote not in (address, address.partition("//")[0] + "/"):
+        raise ConfigError(
+            f"{address} ends with {dataset_id}, which an upload adds itself; the address of the "
+            f"remote is {remote}"
+        )
 
 
 def _local(dataset_id: str) -> Path:
@@ -194,12 +208,13 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         ``same``, or what differs without being content.
 
     Raises:
-        DatasetExistsError: it has other content.
+        DatasetExistsError: it has other content, or is a namespace, or in a dataset.
         CorruptDatasetError: it lacks a file that it names, or has another in its place.
     """
     place = upload.dataset_id
     there = remote.retried(partial(remote.files, place))
     if METADATA not in there:
+        _refuse_nesting(remote, place, there)
         return None
     published = remote.retried(partial(remote.read, f"{place}/{METADATA}"))
     if published == upload.metadata:
@@ -238,6 +253,23 @@ def _check_whole(
                 f"{place} in {remote.address} is damaged: {name} is "
                 f"{'missing' if found is None else 'another'}; remove the dataset there and upload "
                 f"it again, or upload under another version"
+            )
+
+
+def _refuse_nesting(remote: Remote, dataset_id: str, there: Collection[str]) -> None:
+    """Refuse a dataset in another, which no local root could hold."""
+    inner = next((name for name in there if name.endswith(f"/{METADATA}")), None)
+    if inner is not None:
+        raise DatasetExistsError(
+            f"{dataset_id} already exists in {remote.address} as a namespace, of "
+            f"{dataset_id}/{inner.removesuffix(f'/{METADATA}')}; upload under another id"
+        )
+    for parent in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
+        is_id = re.search(r"-v\d+$", parent)
+        if is_id and METADATA in remote.retried(partial(remote.files, parent)):
+            raise DatasetExistsError(
+                f"{parent} already exists in {remote.address} as a dataset, which cannot be the "
+                f"namespace of {dataset_id}; upload under another id"
             )
 
 

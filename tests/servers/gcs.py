@@ -96,6 +96,8 @@ class ConditionalStorage(Storage):
     ) -> None:
         expected = self.expected if upload is None else self.expected_by_upload.get(upload)
         self._check(bucket, name, expected)
+        # Where the uploader found the server, such as at a proxy, is no place for everybody else.
+        resource.pop("mediaLink", None)
         super().create_file(bucket, name, content, resource, upload)
         if upload is not None:
             self.finished[upload] = resource
