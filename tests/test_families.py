@@ -457,17 +457,23 @@ def test_an_experiment_sets_a_key_of_the_family(workspace):
     assert {checkpoint["n"] for checkpoint in scores["checkpoints"]} == {2}
 
 
-def test_a_released_dataset_of_a_family_is_held_to_it(workspace):
+def test_a_released_dataset_of_a_family_is_held_to_it_and_a_mixture_to_its_parents(workspace):
     for kind in ("medium", "mixed"):
         workspace.run("minari-pipe", "release", f"pole/{kind}-v0", "--no-push")
         workspace.commit("a release")
     assert workspace.json("releases/pole/mixed-v0.json")["pipeline"] == "mixed"
-    workspace.replace("conf/family/pole.yaml", "n_checkpoints: 5", "n_checkpoints: 4")
     shutil.rmtree(workspace.root / "releases")
-    workspace.commit("another family")
-    done = workspace.call("minari-pipe", "release", "pole/medium-v0", "--no-push")
-    assert done.returncode == 1
-    assert "is not what conf/ gives" in done.stdout
+    for file, old, new, released in (
+        ("dataset/random", "collect: {", "collect: {seed: 7, ", "mixed"),
+        ("family/pole", "n_checkpoints: 5", "n_checkpoints: 4", "medium"),
+    ):
+        workspace.replace(f"conf/{file}.yaml", old, new)
+        workspace.commit("another config")
+        done = workspace.call("minari-pipe", "release", IDS[released], "--no-push")
+        assert done.returncode == 1
+        made = file.partition("/")[2] if released == "mixed" else released
+        assert f"pipelines/{made}/params.yaml is not what conf/ gives" in done.stdout
+        assert f"run python -m minari_pipe +dataset={released} and commit" in done.stdout
 
 
 REPRODUCED = {

@@ -652,6 +652,22 @@ def test_published_metadata_that_were_changed_are_found(shared, monkeypatch) -> 
         load_dataset(ID, verify=True)
 
 
+@pytest.mark.parametrize("change", ["", "other metadata"])
+@pytest.mark.parametrize("damage", ["missing", "another"])
+def test_a_published_dataset_that_lost_a_file_is_not_told_as_present(
+    damage, change, shared
+) -> None:
+    published(ID)
+    download_dataset(ID)
+    if change:
+        load_dataset(ID).storage.update_metadata({"description": change})
+    damaged = shared / ID / "data" / "main_data.hdf5"
+    damaged.unlink() if damage == "missing" else damaged.write_bytes(b"bytes")
+    told = f"{ID} in .* is damaged: data/main_data.hdf5 is {damage}; remove the dataset there"
+    with pytest.raises(CorruptDatasetError, match=told):
+        publish_dataset(ID, f"file://{shared}")
+
+
 def test_a_local_root_of_others_is_a_remote(tmp_path, elsewhere) -> None:
     step_index_dataset(ID)
     mine = tree(data_path_of(ID))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
     MinariPipeError,
 )
+from minari_pipe.pipeline.releasable import arguments
 from minari_pipe.pipeline.release import release
 from minari_pipe.pipeline.stages.publish import check_released
 from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes
+from tests.workspaces import write_config
 
 ID = "tests/mine-v0"
 CONFIG = """\
@@ -139,7 +142,7 @@ def no_repository(w: Workspace) -> None:
 ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     untracked_pipeline: (ConfigError, "not committed: pipelines/mine/dvc.lock; a release must be"),
     ignored_config: (ConfigError, "not committed: conf/dataset/mine.yaml"),
-    ignored_module: (ConfigError, "not committed: my_policy.py"),
+    ignored_module: (ConfigError, "not committed: my_policy.py; .* git add these, conf"),
     untracked_file: (ConfigError, "the git tree is not clean: .*später.txt"),
     changed_file: (ConfigError, "the git tree is not clean: dvc.yaml; commit or remove"),
     config_of_tomorrow: (ConfigError, "params.yaml is not what conf/ gives; run .* and commit"),
@@ -228,11 +231,21 @@ def test_the_version_to_set_is_the_next_that_is_free(tmp_path):
     draft = tmp_path / "catalog" / "ab/c-v3.json"
     draft.parent.mkdir(parents=True)
     draft.touch()
+    write_config(tmp_path, "mine", CONFIG)
     check_released(tmp_path, "mine", "ab/c-v1", {"content_sha256": "1"})
-    with pytest.raises(
-        DatasetExistsError, match="content changed .* set dataset.id=ab/c-v4, or .* bump mine"
-    ):
-        check_released(tmp_path, "mine", "ab/c-v1", {"content_sha256": "2"})
+    told = "content changed .* set dataset.id=ab/c-v4"
+    # The pipeline of a sweep has no file of its own.
+    for name, more in (("mine", ", or run minari-pipe bump mine"), ("mine_1", "")):
+        with pytest.raises(DatasetExistsError, match=f"{told}{more}$"):
+            check_released(tmp_path, name, "ab/c-v1", {"content_sha256": "2"})
+
+
+def test_the_command_that_made_a_version_is_told_as_a_shell_takes_it(tmp_path):
+    told = ["+dataset=mine", "dataset.description='a, $b'"]
+    params = tmp_path / "pipelines" / "mine" / "params.yaml"
+    params.parent.mkdir(parents=True)
+    params.write_text(json.dumps({"overrides": told, "packages": {}}))
+    assert shlex.split(arguments(tmp_path, "mine")) == told
 
 
 def test_a_damaged_record_is_no_licence_to_change(tmp_path):

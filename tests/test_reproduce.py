@@ -205,7 +205,8 @@ def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_
         assert "was riscv64 RVV" in last
 
 
-def test_a_signal_ends_it_and_nothing_is_left(workspace):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_signal_ends_it_and_nothing_goes_on(signum, workspace):
     retag(workspace, "push", "n_episodes: 2", "n_episodes: 200000")
     temporary = workspace.home / "temporary"
     temporary.mkdir(exist_ok=True)
@@ -220,12 +221,14 @@ def test_a_signal_ends_it_and_nothing_is_left(workspace):
         assert process.poll() is None
         time.sleep(0.1)
     started = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
+    process.send_signal(signum)
     _, told = process.communicate(timeout=60)
+    assert not psutil.wait_procs(started, timeout=10)[1]
+    if signum == signal.SIGKILL:
+        return
     assert process.returncode == 128 + signal.SIGTERM
     assert told.splitlines()[-1] == "stopped; what was made is removed"
     assert list(temporary.iterdir()) == []
-    assert not psutil.wait_procs(started, timeout=10)[1]
 
 
 def test_a_stranger_s_repository_brings_no_setting_no_output_and_no_way_out(
@@ -279,6 +282,10 @@ def damaged_record(w: Workspace) -> None:
     (w.root / "releases" / f"{IDS['push']}.json").write_text("<<<<<<<")
 
 
+def other_record(w: Workspace) -> None:
+    w.replace(f"releases/{IDS['push']}.json", '"stage": ', '"step": ')
+
+
 def lost_commit(w: Workspace) -> None:
     w.git("tag", "--delete", IDS["push"])
     w.replace(f"releases/{IDS['push']}.json", '"git_commit": "', '"git_commit": "0')
@@ -305,6 +312,7 @@ def no_repository(w: Workspace) -> None:
 ROWS: dict[Callable[[Workspace], None], tuple[str, type[MinariPipeError], str]] = {
     no_record: ("push", DatasetNotFoundError, "'tests/push-v0' is not released .*Released: none"),
     damaged_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
+    other_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
     lost_commit: ("push", ConfigError, "the commit '0.* was made from is not in .*; git fetch"),
     another_version: ("push", ConfigError, "makes 'tests/push-v1', not 'tests/push-v0'; name the"),
     no_pipeline: ("push", ConfigError, "there is no pipelines/push/params.yaml that can be read"),

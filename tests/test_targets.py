@@ -231,6 +231,7 @@ def test_what_can_be_no_target_is_refused_before_any_work(target, words):
         ("publish.targets=${dataset.requirements}", set()),
         ("publish.replace=true", set()),
         ("publish.targets=[]", set()),
+        ("publish.targets=[2026]", {"2026"}),
         ("dataset.description=s3://a", set()),
     ],
 )

@@ -75,6 +75,14 @@ def add_remote(workspace: Workspace, url: Path) -> None:
     workspace.commit("remote")
 
 
+class UnreachableError(Exception):
+    """What the library of a provider raises."""
+
+
+def unreachable(*_: object) -> None:
+    raise UnreachableError("https://ada:secret@host")
+
+
 def test_nothing_is_released_that_could_not_be_pushed(made, tmp_path, monkeypatch):
     workspace = made.copy(tmp_path)
     here(workspace, monkeypatch)
@@ -84,6 +92,12 @@ def test_nothing_is_released_that_could_not_be_pushed(made, tmp_path, monkeypatc
     add_remote(workspace, tmp_path / "file" / "store")
     with pytest.raises(RemoteError, match="^dvc push: .*file/store"):
         release(ID)
+    with monkeypatch.context() as patch:  # such as botocore's, which are no OSErrors
+        patch.setattr("dvc.repo.Repo.push", unreachable)
+        with pytest.raises(
+            RemoteError, match="dvc push: UnreachableError: https://…@host; .*--no-push"
+        ):
+            release(ID)
     workspace.dvc("remote", "modify", "store", "url", str(tmp_path / "store"))
     workspace.commit("another remote")
     cache = workspace.root / ".dvc" / "cache" / "files"
@@ -142,6 +156,9 @@ def test_bump_raises_the_version_in_its_file_and_changes_nothing_else(tmp_path, 
     assert bump("mine") == (Path("conf/dataset/mine.yaml"), "ab/c-v9", "ab/c-v12")
     expected = BUMPED.replace("'ab/c-v9'", "'ab/c-v12'").replace("\n", "\r\n")
     assert path.read_bytes() == expected.encode()
+    (path.parent / "link.yaml").symlink_to("mine.yaml")
+    assert bump("link") == (Path("conf/dataset/mine.yaml"), "ab/c-v12", "ab/c-v13")
+    assert (path.parent / "link.yaml").is_symlink()
 
 
 FOREIGN = {
@@ -181,8 +198,9 @@ def test_bump_knows_only_configs_of_the_workspace(tmp_path, monkeypatch):
         bump("mina")
     with pytest.raises(ConfigError, match="door_human comes with the package; .* copy its file"):
         bump("door_human")
-    with pytest.raises(ConfigError, match="pipeline name '../x' is not valid"):
-        bump("../x")
+    for name in ("../mine", "../dataset/mine", "ab/c-v9"):
+        with pytest.raises(ConfigError, match=f"no file conf/dataset/{name}.yaml .* Known: mine$"):
+            bump(name)
 
 
 def data(workspace: Workspace, dataset_id: str) -> dict[str, str]:

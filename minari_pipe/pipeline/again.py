@@ -13,6 +13,7 @@ from minari_pipe.errors import ConfigError, Stopped, ToldError
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.driver import run_pipeline
 from minari_pipe.pipeline.mixtures import recomposed
+from minari_pipe.pipeline.processes import stop_with_ancestors
 from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.workspace import check_pipeline_name, find_root
@@ -46,6 +47,7 @@ def _run(name: str) -> None:
 if __name__ == "__main__":
     try:
         stop_on_signals()
+        stop_with_ancestors()  # what was made is of no use to anybody else
         code = main()
     except Stopped as stopped:
         # What was made goes with the workspace. Python would wait for threads of DVC that hash.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minari_pipe.errors import ConfigError, RemoteError
+from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.driver import quiet_dvc
 from minari_pipe.pipeline.releasable import pipelines_of
@@ -60,12 +60,14 @@ def push(name: str, root: Path) -> Pushed:
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)
-    except DvcException as exc:
-        raise RemoteError(f"dvc push: {_told(exc)}") from exc
-    except (OSError, ImportError, ValueError, KeyError) as exc:  # of a remote's own library
-        if isinstance(exc, ConfigError):
-            raise
-        raise RemoteError(f"dvc push: {type(exc).__name__}: {_told(exc)}") from exc
+    except MinariPipeError:
+        raise
+    except Exception as exc:  # of DVC, or of the library of the remote's provider
+        kind = "" if isinstance(exc, DvcException) else f"{type(exc).__name__}: "
+        raise RemoteError(
+            f"dvc push: {kind}{_told(exc)}; nothing is recorded. Is the remote there, with "
+            f"credentials for it? --no-push leaves the outputs on this machine"
+        ) from exc
     if missing:
         raise RemoteError(
             f"{', '.join(missing[:5])} could not be pushed to {remote} ({url}): neither there nor "

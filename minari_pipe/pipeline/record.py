@@ -136,13 +136,17 @@ def find_record(root: Path, dataset_id: str, revision: str | None = None) -> dic
 
 def _parsed(text: str, path: str, dataset_id: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = dict(json.loads(text))
+        needed = found["pipeline"], found["git_commit"], found["manifest"]["content_sha256"]
+        parts = [*found.get("parents", {}).values(), *found.get("stages", [])]
         if (
             found["id"] == dataset_id
-            and found["manifest"]["content_sha256"]
-            and found["git_commit"]
+            and all(isinstance(value, str) for value in needed)
+            and all(isinstance(found.get(key, {}), dict) for key in ("params", "packages"))
+            and all(isinstance(part, dict) for part in parts)
+            and all({"pipeline", "stage", "outs"} <= s.keys() for s in found.get("stages", []))
         ):
-            return dict(found)
-    except (ValueError, TypeError, KeyError):
+            return found
+    except (ValueError, TypeError, KeyError, AttributeError):
         pass
     raise ConfigError(f"{path} is damaged; restore it from git")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from minari_pipe.errors import ConfigError
@@ -37,35 +38,39 @@ def _maker(parent: dict[str, str], root: Path) -> str:
 
 
 def arguments(root: Path, name: str) -> str:
-    """The command line that made pipeline ``name``."""
+    """The command line that made pipeline ``name``, as a shell takes it."""
     overrides = (graph.read_params(name, root) or {}).get("overrides")
-    return " ".join(overrides) if overrides else f"+dataset={name}"
+    return shlex.join(overrides or [f"+dataset={name}"])
 
 
 def check_current(root: Path, name: str, dataset_id: str) -> None:
     """Refuse a version that today's config would not give, which the commit could not repeat."""
-    params = graph.read_params(name, root)
-    if params is None or not params.get("overrides"):
-        raise ConfigError(
-            f"pipelines/{name}/params.yaml is missing or damaged; run python -m minari_pipe "
-            f"{arguments(root, name)}"
-        )
-    if params["dataset"]["id"] != dataset_id:
-        raise ConfigError(
-            f"pipeline {name!r} makes {params['dataset']['id']!r} now; to release "
-            f"{dataset_id!r}, check out the commit that made it"
-        )
-    again = f"run python -m minari_pipe {arguments(root, name)} and commit"
-    config = recomposed(params["overrides"], root).config
-    previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
-    # Which versions are installed now does not matter: the recorded ones made the dataset.
-    if recorded(config, previous) != previous:
-        raise ConfigError(f"pipelines/{name}/params.yaml is not what conf/ gives; {again}")
+    again = f"run python -m minari_pipe {arguments(root, name)}"
+    for made in pipelines_of(name, root):
+        params = graph.read_params(made, root)
+        if params is None or not params.get("overrides"):
+            raise ConfigError(f"pipelines/{made}/params.yaml is missing or damaged; {again}")
+        if "dataset" not in params:  # what a family shares is in the params of its datasets
+            continue
+        if made == name and params["dataset"]["id"] != dataset_id:
+            raise ConfigError(
+                f"pipeline {name!r} makes {params['dataset']['id']!r} now; to release "
+                f"{dataset_id!r}, check out the commit that made it"
+            )
+        config = recomposed(params["overrides"], root).config
+        previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
+        # Which versions are installed now does not matter: the recorded ones made the dataset.
+        if recorded(config, previous) != previous:
+            raise ConfigError(
+                f"pipelines/{made}/params.yaml is not what conf/ gives; {again} and commit"
+            )
     changed = [
         stage for pipeline in pipelines_of(name, root) for stage in _dvc_status(root, pipeline)
     ]
     if changed:
-        raise ConfigError(f"pipeline {name!r} is not up to date ({', '.join(changed)}); {again}")
+        raise ConfigError(
+            f"pipeline {name!r} is not up to date ({', '.join(changed)}); {again} and commit"
+        )
 
 
 def _dvc_status(root: Path, name: str) -> list[str]:
@@ -98,8 +103,8 @@ def committed(root: Path, name: str) -> str:
     missing = [path for path in dict.fromkeys(needed) if path not in tracked]
     if missing:
         raise ConfigError(
-            f"not committed: {_first(missing)}; a release must be reproducible from git. Run: "
-            f"git add conf pipelines catalog && git commit (large files: dvc add)"
+            f"not committed: {_first(missing)}; a release must be reproducible from git: git add "
+            f"these, conf, pipelines and catalog, and git commit (large files: dvc add)"
         )
     if dirty := uncommitted(root):
         raise ConfigError(

@@ -70,8 +70,8 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for part in value:
             yield from _texts(part)
-    elif isinstance(value, str):
-        yield value
+    elif isinstance(value, str | int | float):  # a folder may be called 2026
+        yield str(value)
 
 
 def upload_to_targets(

@@ -225,6 +225,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
 
     Raises:
         DatasetExistsError: it has other content, or is a namespace, or in a dataset.
+        CorruptDatasetError: it lacks a file that it names, or has another in its place.
     """
     place = upload.dataset_id
     there = remote.retried(partial(remote.files, place))
@@ -233,6 +234,8 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         return None
     published = remote.retried(partial(remote.read, f"{place}/{METADATA}"))
     if published == upload.metadata:
+        files = {name: (file.size, file.sha256) for name, file in upload.files.items()}
+        _check_whole(remote, place, files, there)
         return "same"
     named = manifest_named(published)
     if named is None:  # of real Minari, which leaves no manifest
@@ -241,12 +244,32 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
     else:
         manifest = remote.retried(partial(remote.read, f"{place}/{MANIFEST}"))
         is_whole = hashlib.sha256(manifest).hexdigest() == named
-        if is_whole and parse_manifest(manifest).get("content_sha256") == content:
+        if is_whole and (told := parse_manifest(manifest)).get("content_sha256") == content:
+            entries = {n: (e["size"], e["sha256"]) for n, e in told["files"].items()}
+            entries.pop(METADATA)  # which names the manifest besides
+            _check_whole(remote, place, entries, there)
             return (
                 f"{remote.address} has {place} with the same content and other metadata "
                 f"({_differing(unnamed(published), metadata)}), which stay as they are"
             )
     raise other_content(remote, place)
+
+
+def _check_whole(
+    remote: Remote,
+    place: str,
+    files: Mapping[str, tuple[int, str]],
+    there: Mapping[str, RemoteFile],
+) -> None:
+    """Refuse to call published what a remote has lost a file of, as far as a listing tells."""
+    for name, (size, sha256) in files.items():
+        found = there.get(name)
+        if found is None or found.size != size or found.sha256 not in (None, sha256):
+            raise CorruptDatasetError(
+                f"{place} in {remote.address} is damaged: {name} is "
+                f"{'missing' if found is None else 'another'}; remove the dataset there and upload "
+                f"it again, or upload under another version"
+            )
 
 
 def _refuse_nesting(remote: Remote, dataset_id: str, there: Collection[str]) -> None:

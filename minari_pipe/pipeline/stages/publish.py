@@ -94,10 +94,11 @@ def check_released(root: Path, name: str, dataset_id: str, content: dict[str, An
         return
     then, now = released["content_sha256"], content["content_sha256"]
     hashes = f"content changed (content_sha256 {then[:12]} then, {now[:12]} now)"
+    has_file = (root / "conf" / "dataset" / f"{name}.yaml").is_file()
     raise DatasetExistsError(
         f"{dataset_id} is released and its {'metadata changed' if then == now else hashes}; a "
-        f"released version is immutable: set dataset.id={next_version(root, dataset_id)}, or run "
-        f"minari-pipe bump {name}"
+        f"released version is immutable: set dataset.id={next_version(root, dataset_id)}"
+        + (f", or run minari-pipe bump {name}" if has_file else "")
     )
 
 
