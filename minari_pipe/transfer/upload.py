@@ -234,8 +234,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         return None
     published = remote.retried(partial(remote.read, f"{place}/{METADATA}"))
     if published == upload.metadata:
-        files = {name: (file.size, file.sha256) for name, file in upload.files.items()}
-        _check_whole(remote, place, files, there)
+        _check_whole(remote, place, upload.files, there)
         return "same"
     named = manifest_named(published)
     if named is None:  # of real Minari, which leaves no manifest
@@ -245,9 +244,10 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         manifest = remote.retried(partial(remote.read, f"{place}/{MANIFEST}"))
         is_whole = hashlib.sha256(manifest).hexdigest() == named
         if is_whole and (told := parse_manifest(manifest)).get("content_sha256") == content:
-            entries = {n: (e["size"], e["sha256"]) for n, e in told["files"].items()}
-            entries.pop(METADATA)  # which names the manifest besides
-            _check_whole(remote, place, entries, there)
+            entries = told["files"].items()
+            files = {name: RemoteFile(e["size"], e.get("sha256")) for name, e in entries}
+            del files[METADATA]  # which names the manifest besides
+            _check_whole(remote, place, files, there)
             return (
                 f"{remote.address} has {place} with the same content and other metadata "
                 f"({_differing(unnamed(published), metadata)}), which stay as they are"
@@ -258,13 +258,17 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
 def _check_whole(
     remote: Remote,
     place: str,
-    files: Mapping[str, tuple[int, str]],
+    files: Mapping[str, Source] | Mapping[str, RemoteFile],
     there: Mapping[str, RemoteFile],
 ) -> None:
     """Refuse to call published what a remote has lost a file of, as far as a listing tells."""
-    for name, (size, sha256) in files.items():
+    for name, file in files.items():
         found = there.get(name)
-        if found is None or found.size != size or found.sha256 not in (None, sha256):
+        if (
+            found is None
+            or found.size != file.size
+            or (found.sha256 and file.sha256 and found.sha256 != file.sha256)
+        ):
             raise CorruptDatasetError(
                 f"{place} in {remote.address} is damaged: {name} is "
                 f"{'missing' if found is None else 'another'}; remove the dataset there and upload "
