@@ -41,6 +41,7 @@ from minari_pipe.remotes.base import (
     RemoteFile,
     Source,
     Told,
+    one_line,
     pieces_of,
 )
 from minari_pipe.remotes.crew import Crew, in_order, threads_for
@@ -351,7 +352,7 @@ def _storing(dataset_id: str) -> Iterator[None]:
             raise
         cause, remedy = error.strerror or error, "make room"
         if error.errno not in _NO_ROOM:
-            cause, remedy = f"{error.filename}: {cause}", "mend that"
+            cause, remedy = f"{one_line(error.filename)}: {cause}", "mend that"
         raise RemoteError(
             f"{dataset_id} cannot be stored in {get_dataset_path()} ({cause}); what was received "
             f"is kept: {remedy}, and the same command goes on"
