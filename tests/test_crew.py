@@ -16,7 +16,7 @@ def test_results_come_in_order_whichever_ends_first(seed: int) -> None:
     waits = [random.Random(seed + n).random() / 200 for n in range(30)]
 
     def work(number: int) -> int:
-        time.sleep(waits[number])
+        time.sleep(waits[number])  # so that they end in another order
         return number
 
     assert list(in_order((lambda n=n: work(n)) for n in range(30))) == list(range(30))
@@ -46,12 +46,12 @@ def test_the_first_error_ends_what_has_not_begun(run) -> None:
     def work(number: int) -> None:
         if number == 1:
             raise OSError("the disk is full")
-        time.sleep(0.05)
+        time.sleep(0.05)  # or all would be done before the error is seen
         done.append(number)
 
     with pytest.raises(OSError, match="the disk is full"):
         run((lambda n=n: work(n)) for n in range(1_000))
-    time.sleep(0.2)
+    time.sleep(0.2)  # in which what was not ended would go on
     assert len(done) < 20
 
 
@@ -65,7 +65,7 @@ def test_the_first_error_ends_what_others_wait_for_inside_of_their_work() -> Non
 
     def wait() -> None:
         failed.wait(10)
-        time.sleep(0.1)
+        time.sleep(0.1)  # until the outer crew has seen the error
         try:
             list(in_order([lambda: 1]))
         except BaseException as error:
@@ -87,5 +87,5 @@ def test_whoever_stops_listening_leaves_no_threads() -> None:
     results = in_order((lambda n=n: n) for n in range(100))
     next(results)
     results.close()
-    time.sleep(0.2)
+    time.sleep(0.2)  # they are told to end, and nobody waits for them
     assert threading.active_count() == before

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
-from minari_pipe.files import sha256_file
+from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.remotes.crew import N_THREADS, Crew, OverError, in_order
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ T = TypeVar("T")
 METADATA = "data/metadata.json"
 """The file that makes a dataset be there, below the dataset's place."""
 NAMESPACE_METADATA = "namespace_metadata.json"
-OWN = ("data/", "policies/", "manifest.json")
+OWN = ("data/", "policies/", MANIFEST)
 """How the names of the files that belong to a dataset begin, below its place."""
 PART = 16 * 2**20
 """Bytes of the largest file that goes over the network in one piece, and again if that fails."""
@@ -333,7 +333,7 @@ def parts_of(size: int, part: int = PART) -> list[tuple[int, int]]:
 
 
 def piece_of(size: int) -> int:
-    """Return the bytes of the pieces of a large file, small enough that a cut costs half at most.
+    """Return the bytes of the pieces of a large file: a cut costs half of an upload at most.
 
     Args:
         size: of the file, in bytes.

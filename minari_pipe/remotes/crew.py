@@ -17,7 +17,7 @@ T = TypeVar("T")
 N_THREADS = 4
 """Pieces that travel at the same time."""
 N_WAITING = 16
-"""The same of small ones, whose way takes longer than their bytes."""
+"""The same of small ones, whose way takes longer than their bytes, and of questions."""
 _SMALL = 2**20  # bytes
 
 _here = threading.local()

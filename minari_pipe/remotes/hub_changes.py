@@ -20,14 +20,12 @@ from minari_pipe.remotes.base import (
     Upload,
     left_over,
 )
+from minari_pipe.remotes.crew import N_WAITING
 from minari_pipe.remotes.hub_client import HubClient
 from minari_pipe.remotes.hub_commits import CARD, Change, State, is_same
 from minari_pipe.remotes.hub_index import Index
 
 _METADATA = f"/{METADATA}"
-
-N_READERS = 16
-"""Threads that wait for answers."""
 
 
 class Publisher:
@@ -151,7 +149,7 @@ class Publisher:
             page = self._client.page(repo, place.rstrip("/") or "data")
             return hub_card.described(dataset_id, metadata, None, page)
 
-        with ThreadPoolExecutor(N_READERS) as pool:
+        with ThreadPoolExecutor(N_WAITING) as pool:
             return {key: text for found in pool.map(describe, ids) for key, text in found.items()}
 
     def _ask(self, question: Any) -> Any:

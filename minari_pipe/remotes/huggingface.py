@@ -32,7 +32,8 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
 )
-from minari_pipe.remotes.hub_changes import N_READERS, Publisher, exists, is_listed, locate
+from minari_pipe.remotes.crew import N_WAITING
+from minari_pipe.remotes.hub_changes import Publisher, exists, is_listed, locate
 from minari_pipe.remotes.hub_client import BrokenIndexError, HiddenError, HubClient
 from minari_pipe.remotes.hub_commits import Change, Committer, State
 from minari_pipe.remotes.hub_index import Index
@@ -159,7 +160,7 @@ class HubRemote(Remote):
             with self._lock:
                 self._commits = {k: v for k, v in heads.items() if v} | self._commits
             repos = [name for name in heads if name.startswith(prefix)]
-        with ThreadPoolExecutor(N_READERS) as pool:
+        with ThreadPoolExecutor(N_WAITING) as pool:
             found = list(pool.map(self._look_into, repos))
         for index in found:
             if isinstance(index, RemoteError):

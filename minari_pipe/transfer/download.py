@@ -5,6 +5,9 @@
     <root>/.download-<key>/         of one dataset of one remote; one process works on it at a time
     ├─ expected.json                the files that are coming, with size and sha256
     └─ dataset/                     what becomes the dataset; its files grow from their beginning
+
+So a cut loses what has arrived behind the first piece that has not, which is at most what may wait
+for it: 64 MB of large files.
 """
 
 from __future__ import annotations
