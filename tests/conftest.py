@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,8 +76,11 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep every test away from the user's datasets, caches, trust and DVC settings."""
+def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Keep every test away from the user's datasets, caches, trust and DVC settings.
+
+    It is removed after the test: thousands of them would fill a small disk.
+    """
     home = next(homes)
     home.mkdir()
     for variable, place in home_variables(home).items():
@@ -88,7 +92,8 @@ def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     # A command line that runs inside the test sets it, and stages of later tests would show
     # tracebacks; what is set here is set back after each test.
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    return home
+    yield home
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def home_variables(home: Path) -> dict[str, str]:

@@ -444,9 +444,10 @@ class RemoteContract:
         monkeypatch.setattr(type(remote), "dataset_ids", ids)
         with pytest.warns(UserWarning, match="Malformed dataset ID"):
             assert list(list_remote_datasets(address)) == [ID]
-        own = type(remote).read
+        own, reads = type(remote).read, []
 
         def read(self: Remote, path: str, start: int = 0, end: int | None = None) -> bytes:
+            reads.append(path)
             found = own(self, path, start, end)
             return (
                 found.partition(b'"manifest_sha256"')[0] + found.partition(b", ")[2]
@@ -458,6 +459,7 @@ class RemoteContract:
         monkeypatch.setattr(type(remote), "read", read)
         with pytest.raises(CorruptDatasetError, match="evil"):
             download_dataset(f"{address}/{ID}")
+        assert reads and not [path for path in reads if "evil" in path]
         assert not list(tmp_path.rglob("evil*"))
         assert list_local_datasets() == {}
 

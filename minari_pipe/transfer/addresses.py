@@ -63,6 +63,8 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
             raise
         if isinstance(remote, ObjectStore):
             at = remote.at
+        # A client may read another place than such a name says, and asks again if it is refused.
+        found = [found_id for found_id in found if not {"", ".", ".."} & set(found_id.split("/"))]
         below = [found_id for found_id in found if f"{found_id}/".startswith(f"{rest}/")]
         for dataset_id in islice(below or found, _N_LOOKS):
             own = _own_id(remote, dataset_id)
