@@ -94,6 +94,32 @@ def test_a_stage_ends_with_its_shell_and_with_what_started_that(victim, tmp_path
     above.stdout.close()
 
 
+NOTICING = """
+import subprocess, sys
+from minari_pipe.pipeline.processes import stop_with_ancestors
+stop_with_ancestors()
+children = [subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL) for _ in range(60)]
+print("runs", flush=True)
+children[0].wait()
+while True:
+    print("a child died", flush=True)
+    print("a child died", file=sys.stderr, flush=True)
+"""
+
+
+def test_a_stage_that_ends_with_its_driver_tells_nothing_of_the_children_it_takes_along():
+    driver = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    variables = {**os.environ, DRIVER_VARIABLE: identity(psutil.Process(driver.pid))}
+    pipe = subprocess.PIPE
+    argv = [sys.executable, "-c", NOTICING]
+    stage = subprocess.Popen(argv, env=variables, stdout=pipe, stderr=pipe, text=True)
+    assert stage.stdout.readline() == "runs\n"
+    driver.kill()
+    assert stage.communicate(timeout=10) == ("", "")
+    assert stage.returncode == 143
+    driver.wait()
+
+
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -99,8 +99,14 @@ def _watch(watched: list[str]) -> None:
 def end_tree(pid: int) -> None:
     """Kill a process and all that it started, such as a server of an environment.
 
-    This process itself exits, as if by SIGTERM.
+    This process itself exits, as if by SIGTERM, and tells nothing more: what its threads make of
+    the death of its children is of no interest.
     """
+    if pid == os.getpid():
+        with suppress(OSError):  # such as of too many open files
+            silence = os.open(os.devnull, os.O_WRONLY)
+            for descriptor in (1, 2):
+                os.dup2(silence, descriptor)
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         for child in [*process.children(recursive=True), process]:
