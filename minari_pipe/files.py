@@ -38,6 +38,8 @@ _RESERVE, _SPACE = 0x40305828, struct.Struct("=hh4xqq24x")
 
 MANIFEST = "manifest.json"
 """The file of a dataset that lies beside the directory of its data; a transaction may change it."""
+NO_NAMES = frozenset({"", ".", ".."})
+"""Parts with which a path leads elsewhere than it says."""
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 
 from minari_pipe.checksums import content_differs, entry_of, entry_of_bytes, is_entry
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.files import MANIFEST, current, read_text, sha256_file, staged_manifest
+from minari_pipe.files import MANIFEST, NO_NAMES, current, read_text, sha256_file, staged_manifest
 
 POLICIES = "policies"
 """Folder beside ``data/`` for the checkpoints that a dataset was made with, plain files."""
@@ -298,4 +298,4 @@ def _is_well_formed(files: Any) -> bool:
 def _is_name(name: str) -> bool:
     folder, *rest = name.split("/")
     below = {"data": bool(rest), POLICIES: len(rest) == 1}
-    return below.get(folder, False) and not {"", ".", ".."} & set(rest)
+    return below.get(folder, False) and NO_NAMES.isdisjoint(rest)

@@ -47,11 +47,8 @@ LONGEST = (
     "test_stranger",
     "test_command",
     "test_checks",
-    "test_release",
-    "test_concurrency",
-    "test_fuzz",
 )
-"""The files that take half a minute or more, as the table of time shows."""
+"""The files that take 20 seconds or more, as the table of time shows."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

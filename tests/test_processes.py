@@ -17,8 +17,13 @@ from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity,
 from tests.interruption import wait_until
 
 
+def sleeping() -> subprocess.Popen:
+    """A process that lives until it is killed, as each test does with it."""
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
 def test_a_process_is_alive_until_it_is_gone_even_if_nobody_reaped_it():
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = sleeping()
     known = identity(psutil.Process(process.pid))
     assert is_alive(known)
     process.kill()
@@ -51,11 +56,11 @@ time.sleep(60)
 """
 
 
-def start(argv: list[str], driver: str | None = None) -> subprocess.Popen:
+def start(argv: list[str], driver: str | None = None, **pipes: int) -> subprocess.Popen:
     variables = {k: v for k, v in os.environ.items() if k != DRIVER_VARIABLE}
     if driver is not None:
         variables[DRIVER_VARIABLE] = driver
-    return subprocess.Popen(argv, env=variables, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(argv, env=variables, stdout=subprocess.PIPE, text=True, **pipes)
 
 
 def gone(process: psutil.Process) -> bool:
@@ -63,7 +68,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 def test_a_stage_ends_with_its_driver():
-    driver = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    driver = sleeping()
     stage = start([sys.executable, "-c", STAGE], identity(psutil.Process(driver.pid)))
     assert stage.stdout.readline() == "runs\n"
     driver.kill()
@@ -108,11 +113,9 @@ while True:
 
 
 def test_a_stage_that_ends_with_its_driver_tells_nothing_of_the_children_it_takes_along():
-    driver = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    variables = {**os.environ, DRIVER_VARIABLE: identity(psutil.Process(driver.pid))}
-    pipe = subprocess.PIPE
-    argv = [sys.executable, "-c", NOTICING]
-    stage = subprocess.Popen(argv, env=variables, stdout=pipe, stderr=pipe, text=True)
+    driver = sleeping()
+    known = identity(psutil.Process(driver.pid))
+    stage = start([sys.executable, "-c", NOTICING], known, stderr=subprocess.PIPE)
     assert stage.stdout.readline() == "runs\n"
     driver.kill()
     assert stage.communicate(timeout=10) == ("", "")
@@ -152,7 +155,7 @@ def test_a_lock_is_held_by_one_and_freed_by_death(tmp_path):
 def test_a_lock_is_not_inherited(tmp_path):
     path = tmp_path / "lock"
     with exclusive(path, wait_seconds=0, busy=""):
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        child = sleeping()
     with exclusive(path, wait_seconds=0, busy="the child holds it"):
         pass
     child.kill()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from minari_pipe.errors import ConfigError, DatasetExistsError
-from minari_pipe.files import MANIFEST
+from minari_pipe.files import MANIFEST, NO_NAMES
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
@@ -51,7 +51,7 @@ class ObjectStore(Remote):
         """
         self.address = address.rstrip("/")
         self.bucket, _, folder = address.partition("://")[2].strip("/").partition("/")
-        if not self.bucket or any(part in ("", ".", "..") for part in folder.split("/")[:-1]):
+        if not self.bucket or not NO_NAMES.isdisjoint(folder.split("/")[:-1]):
             raise ConfigError(
                 f"{address!r} is no address of a bucket: expected one such as "
                 f"{address.partition('://')[0]}://bucket or one with a folder in it"

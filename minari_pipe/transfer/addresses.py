@@ -14,6 +14,7 @@ from itertools import islice
 
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, InvalidDatasetIdError, RemoteError
+from minari_pipe.files import NO_NAMES
 from minari_pipe.remotes import Remote, split_scheme
 from minari_pipe.remotes.base import METADATA
 from minari_pipe.remotes.objects import ObjectStore
@@ -64,7 +65,7 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
         if isinstance(remote, ObjectStore):
             at = remote.at
         # A client may read another place than such a name says, and asks again if it is refused.
-        found = [found_id for found_id in found if not {"", ".", ".."} & set(found_id.split("/"))]
+        found = [found_id for found_id in found if NO_NAMES.isdisjoint(found_id.split("/"))]
         below = [found_id for found_id in found if f"{found_id}/".startswith(f"{rest}/")]
         for dataset_id in islice(below or found, _N_LOOKS):
             own = _own_id(remote, dataset_id)

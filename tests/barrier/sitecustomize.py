@@ -26,7 +26,7 @@ import threading
 import time
 from pathlib import Path
 
-_CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "subprocess.Popen"}
+_CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 
 
 def _role() -> str | None:
@@ -114,13 +114,12 @@ def _at_event(spec: dict) -> None:
     within = tuple(spec["within"])
     seen = 0
     busy = False
+    # Workers start one only while they import, when they do not look after their driver yet.
+    ignored = "subprocess.Popen" if spec["role"] == "worker" else None
 
     def hook(event: str, args: tuple) -> None:
         nonlocal seen, busy
-        if busy or not _changes_a_file(event, args, within):
-            return
-        # Workers start one only while they import, when they do not look after their driver yet.
-        if event == "subprocess.Popen" and spec["role"] == "worker":
+        if busy or event == ignored or not _changes_a_file(event, args, within):
             return
         seen += 1
         if seen == spec["event"] or _another_waits(spec):
