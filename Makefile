@@ -5,15 +5,19 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-all bench lint clean
+.PHONY: demo test test-all pytest bench lint clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python -m minari_pipe +dataset=door_expert
 
-test: $(VENV)/test.stamp lint
-	$(BIN)/python -m pytest --doctest-modules minari_pipe
-	$(BIN)/python -m pytest -m "not alone" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Lint runs beside the tests, but not beside those that hold CPU time to a limit.
+test: $(VENV)/test.stamp
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 	$(BIN)/python -m pytest -m alone $$(grep -l "mark.alone" tests/*.py)
+
+pytest: $(VENV)/test.stamp
+	$(BIN)/python -m pytest --doctest-modules -m "not alone" \
+	  -n $(JOBS) --dist loadfile --no-loadscope-reorder tests minari_pipe
 
 test-all: export MINARI_PIPE_FULL = 1
 test-all: test

@@ -1,177 +1,234 @@
-"""What the bytes of a file are, told by a sha256 or, where that would cost too much, by sums.
+"""What the bytes of a file are: a digest of each piece of 1 MiB, and one of all pieces.
 
-A sha256 of a large file takes as long as writing it. ``sums`` finds every flipped bit and block
-that was cut, lost or moved in a tenth of that; it does not prove who wrote the file, which is what
-the sha256s of a published dataset are for. It is the sha256 of the sums of the 64-bit words
-(little-endian, the last one filled with zeros) of each 64 KiB, modulo 2**64.
+A manifest of format 2 has an entry for each file::
+
+    {"size": 2500000,
+     "xxh3_128": "…",           of the whole file
+     "pieces": ["…", "…", "…"], of bytes 0 to 2**20, 2**20 to 2 * 2**20, ..., the last one shorter
+     "sha256": "…"}             where a dataset is published
+
+- The digest of a piece is the XXH3 128-bit hash (seed 0) of its bytes: 32 hexadecimal digits, most
+  significant first, as ``xxhsum -H2`` prints it.
+- A file of at most one piece has no ``pieces``; its ``xxh3_128`` is the digest of its bytes, also
+  if there are none. That of a longer file is the digest of the digests of its pieces, 16 bytes
+  each, one after another.
+- So whoever has fetched some pieces can verify them, and an append hashes again what it wrote: the
+  last piece, if it was shorter than 1 MiB, and those before it whose bytes changed.
+
+xxh3_128 finds damage, wherever bytes were changed, moved or exchanged, as fast as memory is read.
+It does not prove who wrote a file: that is what a sha256 is for, which takes longer than writing
+the file.
+
+A manifest of format 1 has the sha256 of a file, or its ``sums``: the sha256 of the sums of the
+64-bit words (little-endian, the last one filled with zeros) of each 64 KiB, modulo 2**64. They do
+not see the order of words. They are compared still, and never written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from minari_pipe.files import sha256_file
+from minari_pipe.links import opener
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+#: bytes of a piece
+PIECE = 2**20
 
-_BLOCK = 2**16
-_READ = 2**22
-_WORD = "<u8"
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SUM_BYTES = 2**16
+
+#: so many bytes are joined in less time than they are added one chunk after the other
+_SHORT = 2**16
 
 
-class Sums:
-    """The sums of a file that is written in any order, no byte twice.
+class Pieces:
+    """The digests of a file that is written from its beginning to its end.
 
     Example:
-        >>> sums = Sums()
-        >>> sums.add(8, b"world")
-        >>> sums.add(0, b"hello, ")
-        >>> whole = Sums()
-        >>> whole.add(0, b"hello, " + bytes(1) + b"world")
-        >>> sums.digest() == whole.digest()
+        >>> pieces = Pieces()
+        >>> pieces.add(b"hello, ")
+        >>> pieces.add(b"world")
+        >>> pieces.entry() == entry_of_bytes([b"hello, world"])
         True
     """
 
-    def __init__(self) -> None:
-        """Begin with a file without a byte."""
-        import numpy as np
-
-        self._sums = np.zeros(16, _WORD)
-        self._size = 0
-
-    def add(self, offset: int, data: Any) -> None:
-        """Add bytes; zeros need not be added unless the file ends with them.
+    def __init__(self, whole: Iterable[str] = ()) -> None:
+        """Begin after pieces that are known.
 
         Args:
-            offset: where they are in the file.
+            whole: their digests; each has 1 MiB.
+        """
+        from xxhash import xxh3_128
+
+        self._whole = [bytes.fromhex(digest) for digest in whole]
+        self._state = xxh3_128()
+        self.size = PIECE * len(self._whole)
+
+    def add(self, data: Any) -> None:
+        """Add the bytes that follow.
+
+        Args:
             data: bytes, or what has the interface of a buffer and is C-contiguous.
         """
-        import numpy as np
-
-        size = memoryview(data).nbytes
-        self._size = max(self._size, offset + size)
-        if not size:
+        view = memoryview(data)
+        if not view.nbytes:
             return
-        if offset % 8 == size % 8 == 0:
-            self._add_words(offset // 8, np.frombuffer(data, _WORD))
-            return
-        flat = np.frombuffer(data, np.uint8)
-        head = min(-offset % 8, size)
-        if head:
-            self._add_words(offset // 8, _filled(flat[:head], offset % 8))
-            flat, offset = flat[head:], offset + head
-        whole = len(flat) // 8 * 8
-        if whole:
-            self._add_words(offset // 8, flat[:whole].view(_WORD))
-        if whole < len(flat):
-            self._add_words((offset + whole) // 8, _filled(flat[whole:], 0))
+        view = view.cast("B")
+        while True:
+            room = PIECE - self.size % PIECE
+            if len(view) < room:
+                self._state.update(view)
+                self.size += len(view)
+                return
+            self._state.update(view[:room])
+            self._whole.append(self._state.digest())
+            self._state.reset()
+            self.size += room
+            view = view[room:]
 
-    def copy(self) -> Sums:
-        """Return sums to which bytes are added independently of these."""
-        other = Sums()
-        other._sums, other._size = self._sums.copy(), self._size
+    def copy(self) -> Pieces:
+        """Return the same, to which bytes are added independently."""
+        other = Pieces.__new__(Pieces)
+        other._whole, other._state, other.size = self._whole[:], self._state.copy(), self.size
         return other
 
-    def _add_words(self, word: int, words: npt.NDArray[np.uint64]) -> None:
-        import numpy as np
+    def with_first(self, data: bytes) -> Pieces:
+        """Return the digests of the file with another first piece.
 
-        per_block = _BLOCK // 8
-        first, last = word // per_block, (word + len(words) - 1) // per_block
-        if last >= len(self._sums):
-            self._sums = np.concatenate([self._sums, np.zeros(last + 1, _WORD)])
-        begins = np.arange(first * per_block - word, len(words), per_block)
-        begins[0] = 0
-        self._sums[first : last + 1] += np.add.reduceat(words, begins)
+        Args:
+            data: the whole piece, of as many bytes as the file has of it.
+        """
+        if self.size < PIECE:
+            other = Pieces()
+            other.add(data)
+        else:
+            other = self.copy()
+            other._whole[0] = _xxh3_128(data)
+        return other
 
-    @property
-    def size(self) -> int:
-        """Number of bytes of the file."""
-        return self._size
-
-    def digest(self) -> str:
-        """Return 64 hexadecimal digits."""
-        count = -(-self._size // _BLOCK)
-        return hashlib.sha256(self._sums[:count].tobytes()).hexdigest()
-
-
-def _filled(part: npt.NDArray[np.uint8], before: int) -> npt.NDArray[np.uint64]:
-    import numpy as np
-
-    word = np.zeros(8, np.uint8)
-    word[before : before + len(part)] = part
-    return word.view(_WORD)
+    def entry(self) -> dict[str, Any]:
+        """Return what a manifest says of the file."""
+        last = [self._state.digest()] if self.size % PIECE or not self._whole else []
+        pieces = [*self._whole, *last]
+        if len(pieces) == 1:
+            return {"size": self.size, "xxh3_128": pieces[0].hex()}
+        whole = _xxh3_128(b"".join(pieces)).hex()
+        return {"size": self.size, "xxh3_128": whole, "pieces": [digest.hex() for digest in pieces]}
 
 
-def sums_of_file(path: str | os.PathLike[str]) -> str:
-    """Return the sums of a file's bytes, as 64 hexadecimal digits."""
-    sums = Sums()
-    with open(path, "rb", buffering=0) as file:
-        buffer = bytearray(min(_READ, os.fstat(file.fileno()).st_size) or 1)
-        while size := file.readinto(buffer):
-            sums.add(sums.size, memoryview(buffer)[:size])
-    return sums.digest()
+def _xxh3_128(data: Any) -> bytes:
+    from xxhash import xxh3_128_digest
+
+    return xxh3_128_digest(data)
 
 
-def entry_of(path: str | os.PathLike[str], sums: Sums | None = None) -> dict[str, Any]:
-    """Return what a manifest says of a file: its size, and its sha256 if it is small, else sums.
+def entry_of(
+    path: str | os.PathLike[str],
+    pieces: Pieces | None = None,
+    *,
+    sha256: bool = False,
+    below: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Return what a manifest says of a file.
 
     Args:
         path: the file.
-        sums: its sums, if whoever wrote it has them.
+        pieces: its digests, if who wrote it has them; those of another size are not believed.
+        sha256: add the sha256 of the file.
+        below: the folder from which no link is followed to the file, its own if not given.
 
     Example:
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile() as file:
-        ...     entry_of(file.name)["size"]
-        0
+        ...     entry_of(file.name)
+        {'size': 0, 'xxh3_128': '99aa06d3014798d86001c324468d497f'}
     """
-    size = os.path.getsize(path)
-    if size <= _BLOCK:
-        return {"sha256": sha256_file(path), "size": size}
-    known = sums is not None and sums.size == size
-    return {"sums": sums.digest() if known and sums else sums_of_file(path), "size": size}
+    if pieces is not None and not sha256 and pieces.size == os.path.getsize(path):
+        return pieces.entry()
+    pieces, digest = Pieces(), hashlib.sha256() if sha256 else None
+    for part in _parts(path, PIECE, below):
+        pieces.add(part)
+        if digest is not None:
+            digest.update(part)
+    return pieces.entry() | ({"sha256": digest.hexdigest()} if digest is not None else {})
 
 
 def entry_of_bytes(
-    chunks: Sequence[Any], pieces: Callable[[Any], Iterable[Any]] = lambda chunk: (chunk,)
+    chunks: Sequence[Any],
+    pieces: Callable[[Any], Iterable[Any]] = lambda chunk: (chunk,),
+    *,
+    sha256: bool = False,
 ) -> dict[str, Any]:
     """Return what :func:`entry_of` says of a file of these bytes.
 
     Args:
         chunks: bytes that follow one another.
         pieces: yields those of a chunk, if it is not to be in memory as a whole.
+        sha256: add the sha256.
 
     Example:
         >>> entry_of_bytes([b"a", b"b"])["size"]
         2
     """
     size = sum(map(len, chunks))
-    if size <= _BLOCK:
-        return {"sha256": hashlib.sha256(b"".join(chunks)).hexdigest(), "size": size}
-    sums = Sums()
+    if size <= _SHORT and not sha256:  # as most files of an episode are
+        return {"size": size, "xxh3_128": _xxh3_128(b"".join(chunks)).hex()}
+    found, digest = Pieces(), hashlib.sha256() if sha256 else None
     for chunk in chunks:
         for piece in pieces(chunk):
-            sums.add(sums.size, piece)
-    return {"sums": sums.digest(), "size": size}
+            found.add(piece)
+            if digest is not None:
+                digest.update(piece)
+    return found.entry() | ({"sha256": digest.hexdigest()} if digest is not None else {})
 
 
 def is_entry(entry: Any) -> bool:
-    """Whether this is what a manifest can say of a file.
+    """Whether this is what a manifest of format 2 can say of a file.
 
     Example:
-        >>> is_entry({"sha256": "00", "size": 3}), is_entry({"size": 3})
+        >>> is_entry(entry_of_bytes([b"a"])), is_entry({"size": 1})
         (True, False)
     """
+    if not _has_size(entry) or not _is_digest(_DIGEST, entry.get("xxh3_128")):
+        return False
+    if "sha256" in entry and not _is_digest(_SHA256, entry["sha256"]):
+        return False
+    if entry["size"] <= PIECE:
+        return "pieces" not in entry
+    pieces = entry.get("pieces")
     return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("size"), int)
-        and isinstance(entry.get("sha256", entry.get("sums")), str)
+        isinstance(pieces, list)
+        and len(pieces) == -(-entry["size"] // PIECE)
+        and all(_is_digest(_DIGEST, piece) for piece in pieces)
+        and _xxh3_128(bytes.fromhex("".join(pieces))).hex() == entry["xxh3_128"]
     )
+
+
+def is_old_entry(entry: Any) -> bool:
+    """Whether this is what a manifest of format 1 can say of a file.
+
+    Example:
+        >>> is_old_entry({"size": 1, "sums": "0" * 64}), is_old_entry({"size": 1, "sha256": ""})
+        (True, False)
+    """
+    if not _has_size(entry):
+        return False
+    given = [entry[key] for key in ("sha256", "sums") if key in entry]
+    return bool(given) and all(_is_digest(_SHA256, digest) for digest in given)
+
+
+def _has_size(entry: Any) -> bool:
+    size = entry.get("size") if isinstance(entry, dict) else None
+    return type(size) is int and 0 <= size < 2**63
+
+
+def _is_digest(form: re.Pattern[str], digest: Any) -> bool:
+    return isinstance(digest, str) and form.fullmatch(digest) is not None
 
 
 def content_differs(path: str | os.PathLike[str], entry: dict[str, Any]) -> str | None:
@@ -179,8 +236,43 @@ def content_differs(path: str | os.PathLike[str], entry: dict[str, Any]) -> str 
 
     Args:
         path: the file, of the size that the entry says.
-        entry: see :func:`is_entry`.
+        entry: see :func:`is_entry` and :func:`is_old_entry`.
     """
-    if "sha256" in entry:
-        return None if sha256_file(path) == entry["sha256"] else "sha256"
-    return None if sums_of_file(path) == entry["sums"] else "sums"
+    if "xxh3_128" not in entry:
+        if "sha256" in entry:
+            return None if sha256_file(path) == entry["sha256"] else "sha256"
+        return None if _sums_of_file(path) == entry["sums"] else "sums"
+    found = entry_of(path, sha256="sha256" in entry)
+    pairs = zip(entry.get("pieces", ()), found.get("pieces", ()), strict=False)
+    for number, (expected, piece) in enumerate(pairs):
+        if expected != piece:
+            return f"first between byte {number * PIECE} and {(number + 1) * PIECE}"
+    return next(
+        (key for key in ("xxh3_128", "sha256") if entry.get(key, "") != found.get(key, "")), None
+    )
+
+
+def _sums_of_file(path: str | os.PathLike[str]) -> str:
+    import numpy as np
+
+    sums = hashlib.sha256()
+    for part in _parts(path, _SUM_BYTES):
+        words = np.frombuffer(bytes(part) + bytes(-len(part) % 8), "<u8")
+        sums.update(int(np.add.reduce(words)).to_bytes(8, "little"))
+    return sums.hexdigest()
+
+
+def _parts(
+    path: str | os.PathLike[str], size: int, below: str | os.PathLike[str] | None = None
+) -> Iterator[memoryview]:
+    """Yield the bytes of a file, so many at a time; each part takes the place of the one before."""
+    top = os.path.dirname(path) if below is None else below
+    with open(path, "rb", buffering=0, opener=opener(top)) as file:
+        buffer = memoryview(bytearray(size))
+        while True:
+            filled = 0
+            while filled < size and (more := file.readinto(buffer[filled:])):
+                filled += more
+            if not filled:
+                return
+            yield buffer[:filled]

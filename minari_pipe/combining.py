@@ -95,8 +95,8 @@ def _counts(sizes: list[Any], total: int) -> list[int]:
     # three times a third, each rounded up
     if sum(fractions) > 1 + Fraction(1, 10**9):
         raise ConfigError(
-            f"Incompatible arguments: the sum of sizes exceeds 1, which is the number of episodes "
-            f"in the dataset ({total}); got {sizes}"
+            f"Incompatible arguments: the sum of sizes exceeds 1: the fractions {sizes} add up to "
+            f"{float(sum(fractions)):.10g}, and 1 is all {total} episodes of the dataset"
         )
     parts = [*fractions, max(1 - sum(fractions), Fraction(0))]
     counts = [int(part * total) for part in parts]

@@ -358,6 +358,7 @@ class MinariDataset:
         shuffle: bool | None = None,
         buffer_episodes: int | None = None,
         drop_last: bool = False,
+        split: bool = True,
     ) -> Iterator[sampling.TransitionBatch]:
         """Yield all transitions ``(o, a, r, o', terminated, truncated)`` once, in batches.
 
@@ -375,6 +376,9 @@ class MinariDataset:
             buffer_episodes: number of episodes to hold for a random order; None means all, so
                 that each order is equally likely.
             drop_last: leave out a last batch that is not full.
+            split: in a worker of a PyTorch ``DataLoader``, yield only this worker's batches: every
+                ``n``-th of ``n`` workers, so that all of them together give each transition once.
+                False for a view that is the worker's own share.
 
         Raises:
             ConfigError: a number is not positive, or the seed is negative.
@@ -386,7 +390,7 @@ class MinariDataset:
             [0 1 0] [1 2 1] [False  True False]
             [1] [2] [ True]
         """
-        order = sampling.Order(batch_size, seed, shuffle, buffer_episodes, drop_last)
+        order = sampling.Order(batch_size, seed, shuffle, buffer_episodes, drop_last, split)
         return sampling.transitions(self.storage, self.episode_indices, order)
 
     def windows(
@@ -400,6 +404,7 @@ class MinariDataset:
         shuffle: bool | None = None,
         buffer_episodes: int | None = None,
         drop_last: bool = False,
+        split: bool = True,
     ) -> Iterator[sampling.WindowBatch]:
         """Yield windows of consecutive steps of one episode, in batches.
 
@@ -416,6 +421,7 @@ class MinariDataset:
             shuffle: whether the order is random.
             buffer_episodes: number of episodes to hold for a random order.
             drop_last: leave out a last batch that is not full.
+            split: among the workers of a ``DataLoader``.
 
         Raises:
             ConfigError: a number is not positive, or ``pad`` is unknown.
@@ -430,7 +436,7 @@ class MinariDataset:
             >>> batch.mask[-1]
             array([False,  True])
         """
-        order = sampling.Order(batch_size, seed, shuffle, buffer_episodes, drop_last)
+        order = sampling.Order(batch_size, seed, shuffle, buffer_episodes, drop_last, split)
         return sampling.windows(
             self.storage, self.episode_indices, order, length=length, stride=stride, pad=pad
         )

@@ -57,6 +57,13 @@ def _place(dataset_id: str, root: Path) -> Path:
         validate_namespace(dataset_id)
     except InvalidDatasetIdError:
         parse_dataset_id(dataset_id)  # an id may be a single character, a namespace may not
+    try:
+        os.fsencode(dataset_id)
+    except UnicodeEncodeError as exc:
+        raise InvalidDatasetIdError(
+            f"the id {dataset_id[:80]!a} has characters that file names cannot have under this "
+            f"locale, whose encoding is {exc.encoding}; set PYTHONUTF8=1 or LC_ALL=C.UTF-8"
+        ) from None
     for part in dataset_id.split("/"):
         size = len(os.fsencode(part))
         if size > _LONGEST_NAME:

@@ -23,6 +23,7 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, 
 from minari_pipe.errors import (
     ConfigError,
     EnvironmentNotFoundError,
+    MinariPipeError,
     MissingDependencyError,
     TrustError,
     did_you_mean,
@@ -154,7 +155,8 @@ def registered_spec(env_id: str) -> EnvSpec:
     _refuse_adapter(name)
     spec = registry.get(name)
     if spec is None:
-        hint = did_you_mean(name, registry, cutoff=0.5)
+        prefix = env_id[: -len(name)]
+        hint = did_you_mean(name, registry, prefix=prefix, cutoff=0.5)
         raise EnvironmentNotFoundError(
             f"no environment {env_id!r} is registered.{hint} An environment of your own is named "
             f"'module:Env-v0', with its module trusted"
@@ -267,8 +269,11 @@ def make_environment(
         target = str(arguments.pop("_target_", ""))
         try:
             env = wrapper_class(target)(env, **arguments)
-        except (TypeError, ValueError, AssertionError) as exc:
-            raise ConfigError(f"env.wrappers: {target} with {arguments}: {exc}") from exc
+        except MinariPipeError:
+            raise
+        except Exception as exc:  # a wrapper raises what it likes at arguments of a wrong type
+            reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+            raise ConfigError(f"env.wrappers: {target} with {arguments}: {reason}") from exc
     return env
 
 
@@ -424,20 +429,11 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         spec.entry_point = known.entry_point
     if known is None or known.vector_entry_point != spec.vector_entry_point:
         spec.vector_entry_point = None  # make_vec would import it
-    lost = [wrapper for wrapper in spec.additional_wrappers if wrapper.kwargs is None]
-    if lost:  # Gymnasium refuses the whole spec
-        warnings.warn(
-            f"environment {spec.id!r} was recorded in {', '.join(w.name for w in lost)}, which "
-            "kept no arguments to be made again with (gymnasium.utils.RecordConstructorArgs does); "
-            "the environment is recovered without it",
-            stacklevel=3,
-        )
-        kept = [wrapper for wrapper in spec.additional_wrappers if wrapper.kwargs is not None]
-        spec.additional_wrappers = tuple(kept)
     for wrapper in spec.additional_wrappers:
-        _check_wrapper(wrapper, trusted_modules)
+        if wrapper.kwargs is not None:
+            _check_wrapper(wrapper, trusted_modules)
     try:
-        return gym.make(spec, **kwargs)
+        env, lost = _without_lost_wrappers(spec, kwargs)
     except gym.error.DependencyNotInstalled as exc:
         raise MissingDependencyError(f"environment {spec.id!r}: {exc}") from exc
     except ModuleNotFoundError as exc:
@@ -450,6 +446,33 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
             f"environment {spec.id!r} cannot be made from the stored env_spec with its arguments "
             f"{spec.kwargs} and {kwargs}: {reason}"
         ) from exc
+    if lost:
+        warnings.warn(
+            f"environment {spec.id!r} was recorded in {', '.join(lost)}, which kept no arguments "
+            "to be made again with (gymnasium.utils.RecordConstructorArgs does); the environment "
+            "is recovered without it",
+            stacklevel=3,
+        )
+    return env
+
+
+def _without_lost_wrappers(spec: EnvSpec, kwargs: Mapping[str, Any]) -> tuple[gym.Env, list[str]]:
+    """Make a spec, without the wrappers that kept no arguments; return their names too.
+
+    Those that the entry point applies itself stay: only Gymnasium, once it has called the entry
+    point, can tell them from others, which it refuses. They come first, so the last one goes.
+    """
+    lost: list[str] = []
+    while True:
+        try:
+            return gym.make(spec, **kwargs), lost[::-1]
+        except ValueError:
+            wrappers = list(spec.additional_wrappers)
+            places = [place for place, wrapper in enumerate(wrappers) if wrapper.kwargs is None]
+            if not places:
+                raise
+            lost.append(str(wrappers.pop(places[-1]).name))
+            spec.additional_wrappers = tuple(wrappers)
 
 
 def _require(distributions: tuple[str, ...], env_id: str, pip: str) -> None:

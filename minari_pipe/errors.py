@@ -12,6 +12,9 @@
     ├─ EnvironmentNotFoundError (LookupError)      ├─ TrustError (PermissionError)
     └─ ConfigError (ValueError)
 
+    CorruptDatasetError
+    └─ LinkError
+
 A class names a second builtin where real Minari raises that one for the same fault, so that the
 ``except`` clauses of existing user code go on working.
 """
@@ -49,6 +52,10 @@ class DatasetExistsError(MinariPipeError, FileExistsError, ValueError):
 
 class CorruptDatasetError(MinariPipeError, OSError, ValueError):
     """The files of a dataset are damaged, contradict each other or point outside themselves."""
+
+
+class LinkError(CorruptDatasetError):
+    """A link stands where only files and folders of a dataset or a workspace may be."""
 
 
 class InvalidDatasetIdError(MinariPipeError, ValueError):

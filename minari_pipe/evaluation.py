@@ -12,6 +12,7 @@ import numpy as np
 
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.policies.base import Policy
+from minari_pipe.recorder import to_float
 from minari_pipe.rollout import run_lockstep
 
 
@@ -67,7 +68,7 @@ class _Counter:
         truncated: Any,
         info: dict,
     ) -> None:
-        if not math.isfinite(reward := float(reward)):
+        if not math.isfinite(reward := to_float(reward)):
             raise InvalidEpisodeError(f"the environment returned the reward {reward}")
         self._return += reward
         self._n_steps += 1

@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from minari_pipe.errors import ConfigError, RemoteError
 from minari_pipe.files import sha256_file
+from minari_pipe.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     import requests
@@ -220,18 +221,15 @@ def _store(stream: AbstractContextManager[_Stream], target: Path, *, sha256: str
     Every writer has its own part file and a rename replaces at once, so that several processes may
     fetch the same file at the same time.
     """
-    from tqdm import tqdm
-
     part = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
     digest = hashlib.sha256()
     try:
         with stream as (size, chunks), open(part, "xb") as file:
-            bar = tqdm(total=size, desc=what, unit="B", unit_scale=True, disable=None, leave=False)
-            with bar:
+            with ProgressBar(what, size, "B", leave=False) as bar:
                 for chunk in chunks:
                     file.write(chunk)
                     digest.update(chunk)
-                    bar.update(len(chunk))
+                    bar.show(file.tell())
             file.flush()
             os.fsync(file.fileno())
         if digest.hexdigest() == sha256:

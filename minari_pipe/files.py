@@ -13,10 +13,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from minari_pipe.datasets_root import writing_below_root
 from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.links import move_below, new_file, opener, refuse_links, remove
 from minari_pipe.locks import exclusive
 
 try:
@@ -29,6 +30,9 @@ except ImportError:  # Windows: there is no limit on the size of files
     resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
+
+#: folders of datasets that are kept open: a process may open a thousand files of all kinds
+_MOST_KEPT = 128
 
 _STAGE = ".minari_pipe-stage"
 _COMMIT = ".minari_pipe-commit"
@@ -75,12 +79,10 @@ def read_text(path: Path) -> str:
     """Return a file's text, for :func:`current`.
 
     Raises:
-        OSError: it cannot be read, or is a pipe or a device, which would be read for ever.
+        OSError: it cannot be read, is a link, or a pipe or a device, which would be read for ever.
         UnicodeDecodeError: it is not UTF-8.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # one look: it may be moved at any time
-        raise OSError(f"{path} is no file")
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", opener=opener(path.parent)) as file:
         return file.read()
 
 
@@ -89,10 +91,12 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside ``path`` to write to; it takes the place of ``path`` at a clean exit.
 
     On an error it is removed and ``path`` stays as it was. Its name is fixed, so what a killed
-    process left behind is overwritten by the next attempt.
+    process left behind gives way to the next attempt.
     """
     beside = path.with_name(f".{path.name}.tmp")
     try:
+        with new_file(beside):
+            pass
         yield beside
         os.replace(beside, path)
     except BaseException:
@@ -157,13 +161,15 @@ def transaction(directory: Path) -> Iterator[Path]:
 
     Raises:
         DatasetNotFoundError: the directory is not there, or is deleted meanwhile.
+        LinkError: what an earlier change left there is a link.
         ConfigError: it is read-only.
     """
     try:
         with exclusive(directory):
             _roll_forward(directory)
             stage = directory / _STAGE
-            shutil.rmtree(stage, ignore_errors=True)
+            refuse_links(stage, directory)
+            remove(stage)
             with writing_below_root():
                 stage.mkdir()
             try:
@@ -189,6 +195,56 @@ def transaction(directory: Path) -> Iterator[Path]:
         ) from error
 
 
+class OpenedFolder:
+    """A folder as it was opened, which tells when another one has taken its place.
+
+    A new folder may get the number of one that was removed, so the folder is kept open, as long as
+    not too many are.
+    """
+
+    _n_kept = 0
+
+    def __init__(self, path: Path, identity: tuple[int, int] | None = None) -> None:
+        """Open a folder.
+
+        Args:
+            path: the folder.
+            identity: of the folder that is meant, if it was opened before.
+        """
+        self._path = str(path)
+        self._handle: int | None = None
+        if OpenedFolder._n_kept < _MOST_KEPT and hasattr(os, "O_DIRECTORY"):  # not on Windows
+            with suppress(OSError):
+                self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                OpenedFolder._n_kept += 1
+        found = os.stat(path if self._handle is None else self._handle)
+        self.identity = identity or (found.st_dev, found.st_ino)
+
+    def check(self) -> None:
+        """Refuse to take what another folder has for what this one had.
+
+        Raises:
+            DatasetNotFoundError: the path leads to another folder.
+        """
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return  # reading says what is wrong
+        if (found.st_dev, found.st_ino) != self.identity:
+            raise DatasetNotFoundError(
+                f"{self._path} is not there any more as it was opened: the dataset was replaced "
+                "since, as by a download. Load it again"
+            )
+
+    def __reduce__(self) -> Any:
+        return OpenedFolder, (Path(self._path), self.identity)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            os.close(self._handle)  # type: ignore[arg-type]
+            OpenedFolder._n_kept -= 1
+
+
 def staged_manifest(stage: Path) -> Path:
     """Where a transaction finds a new manifest, which is no file of its directory."""
     return stage / f".{MANIFEST}"
@@ -204,10 +260,10 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
 
     Raises:
         FileNotFoundError: there is no such file.
+        LinkError: a link stands where a transaction leaves its files.
     """
     directory = path.parent if directory is None else directory
-    # asked for every time something is read, and hardly ever there
-    if os.path.isdir(f"{directory}{os.sep}{_COMMIT}"):
+    if _is_left(directory):
         commit = directory / _COMMIT
         is_manifest = path == directory.parent / MANIFEST
         try:
@@ -219,24 +275,23 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
     return read(path)
 
 
+def _is_left(directory: Path) -> bool:
+    """Whether a commit has not been moved to its places; asked whenever something is read."""
+    commit = f"{directory}{os.sep}{_COMMIT}"
+    try:
+        mode = os.lstat(commit).st_mode
+    except OSError:
+        return False
+    if stat.S_ISLNK(mode):
+        refuse_links(commit, directory)
+    return stat.S_ISDIR(mode)
+
+
 def _roll_forward(directory: Path) -> None:
     """Move the files of a commit to their places, those at the top last."""
-    commit = directory / _COMMIT
-    if commit.is_dir():
+    if _is_left(directory):
+        commit = directory / _COMMIT
         if staged_manifest(commit).is_file():
             os.replace(staged_manifest(commit), directory.parent / MANIFEST)
-        _move(str(commit), str(directory))
+        move_below(commit, directory)
         shutil.rmtree(commit)
-
-
-def _move(source: str, target: str) -> None:
-    with os.scandir(source) as found:
-        entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
-    for entry in entries:
-        place = os.path.join(target, entry.name)
-        if not entry.is_dir(follow_symlinks=False):
-            os.replace(entry.path, place)
-        elif os.path.isdir(place) and not os.path.islink(place):  # a link could lead anywhere
-            _move(entry.path, place)
-        else:  # a new folder moves at once, which is what a format of many small ones needs
-            os.rename(entry.path, place)

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
+from minari_pipe.files import MANIFEST
 from minari_pipe.manifest import describe
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.attributes import exact_form
@@ -116,9 +117,7 @@ def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
         content_sha256: from :func:`content_sha256`.
 
     Returns:
-        ``content_sha256``, ``total_episodes``, ``total_steps`` and ``files``: the path below
-        ``dataset_dir`` of every file in ``data/`` and ``policies/`` to its ``sha256`` and ``size``
-        in bytes.
+        what :func:`minari_pipe.manifest.describe` does, and ``content_sha256``.
 
     Raises:
         DatasetNotFoundError: there is no data.
@@ -127,7 +126,30 @@ def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
     data = dataset_dir / "data"
     metadata = MinariStorage.read_raw_metadata(data)
     content = describe(dataset_dir, metadata)
-    below = {name for name in content["files"] if name.startswith("data/")}
-    if below == {f"data/{METADATA_FILE_NAME}"}:
+    if content["data"].keys() == {METADATA_FILE_NAME}:
         raise DatasetNotFoundError(f"No data found in data path {data}")
-    return {"content_sha256": content_sha256, **content}
+    return {**content, "content_sha256": content_sha256}
+
+
+def checked_content_sha256(
+    dataset: Path, metadata: Mapping[str, Any], content: Mapping[str, Any] | None
+) -> str:
+    """Hash the content of a dataset, and compare it with what its manifest says, if it says that.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        metadata: of the dataset.
+        content: its manifest.
+
+    Raises:
+        CorruptDatasetError: the manifest has another ``content_sha256``.
+    """
+    found = content_sha256(MinariStorage.read(dataset / "data"), metadata)
+    told = (content or {}).get("content_sha256", found)
+    if told != found:
+        raise CorruptDatasetError(
+            f"{dataset / MANIFEST} says content_sha256 {told[:12]}, and that of the data is "
+            f"{found[:12]}: the manifest is of another dataset, or was damaged. Fetch or publish "
+            "the dataset again"
+        )
+    return found

@@ -15,7 +15,7 @@ not forced to the disk, which a loss of power may need and which would cost mill
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64
 
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
@@ -42,7 +43,6 @@ from minari_pipe.journal_format import (
     StoredRows,
     head_record,
     record_of,
-    sum_of_words,
 )
 from minari_pipe.journal_reader import JournalReader
 from minari_pipe.mapped import map_array
@@ -194,12 +194,13 @@ class Journal:
         file = self._rows_file(place.file)
         file.seek(place.offset + place.size)
         _write(file, data.data)
-        return self._grown(place, len(data), sum_of_words(data))
+        return self._grown(place, [data.data])
 
     def add_zeros(self, place: Place | None, size: int, episode: int = 0) -> Place:
         """Make room for rows that are zero, likewise; a file that is not written there is zero."""
         place = self._begun(place, episode)
-        return self._grown(place, size, 0)
+        zeros = memoryview(bytes(min(size, _PART)))
+        return self._grown(place, (zeros[: size - at] for at in range(0, size, _PART)))
 
     def _begun(self, place: Place | None, episode: int) -> Place:
         self._own_file()
@@ -209,7 +210,7 @@ class Journal:
             self._add_file(0)
         number = self._growing.index(None)
         self._growing[number] = episode
-        return Place(number, self._rows_end[number], 0, 0)
+        return Place(number, self._rows_end[number], 0, 0, xxh3_64())
 
     def _add_file(self, end: int) -> FileIO:
         file = self._rows_file(len(self._rows_end))
@@ -229,11 +230,15 @@ class Journal:
             self._rows.pop(next(iter(self._rows))).close()
         return file
 
-    def _grown(self, place: Place, size: int, checksum: int) -> Place:
-        end = place.offset + place.size + size
+    def _grown(self, place: Place, parts: Iterable[memoryview]) -> Place:
+        assert place.state is not None
+        state, size = place.state.copy(), place.size
+        for part in parts:
+            state.update(part)
+            size += len(part)
+        end = place.offset + size
         self._rows_end[place.file] = max(self._rows_end[place.file], end + (-end & 7))
-        total = (place.checksum + checksum) % (1 << 64)
-        return Place(place.file, place.offset, place.size + size, total)
+        return Place(place.file, place.offset, size, state.intdigest(), state)
 
     def rows(self, place: Place, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return the rows of a place, of which only what is looked at is read.

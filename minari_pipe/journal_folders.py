@@ -11,6 +11,7 @@ from pathlib import Path
 
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import ConfigError
+from minari_pipe.links import open_below, refuse_links
 
 try:
     import fcntl
@@ -35,12 +36,14 @@ def journals() -> Iterator[Path]:
     """
     folders: list[Path] = []
     with suppress(OSError, ConfigError):
-        folders += sorted((get_dataset_path() / COLLECTING).iterdir())
+        root = get_dataset_path()
+        refuse_links(root / COLLECTING, root)
+        folders += sorted(f for f in (root / COLLECTING).iterdir() if not f.is_symlink())
     with suppress(OSError):
         temporary = Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*")
         folders += sorted(folder for folder in temporary if _is_mine(folder))
     for folder in folders:
-        if (folder / JOURNAL).is_file():
+        if (folder / JOURNAL).is_file() and not (folder / JOURNAL).is_symlink():
             yield folder / JOURNAL
 
 
@@ -55,7 +58,7 @@ def is_alive(path: Path) -> bool:
     if OWN.get(folder) == os.getpid() or fcntl is None:
         return True
     try:
-        handle = os.open(folder / LOCK, os.O_RDONLY)
+        handle = open_below(folder / LOCK, folder)
     except FileNotFoundError:
         return False
     except OSError:
@@ -88,6 +91,7 @@ def new_folder() -> Path:
     for _ in range(10):
         try:
             home = get_dataset_path() / COLLECTING
+            refuse_links(home, get_dataset_path())
             home.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(prefix=prefix, dir=home))
         except FileNotFoundError:

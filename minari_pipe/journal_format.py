@@ -17,22 +17,23 @@ import operator
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from minari_pipe.episode import EPISODE_COLUMNS, EpisodeBuffer
-from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.errors import InvalidEpisodeError, UnsupportedVersionError
 from minari_pipe.tree import named_dtype
 
-#: of the record that says what is collected, of an episode, and of one as it was written before
-HEAD, EPISODE, OLD_EPISODE = b"MPj1", b"MPe2", b"MPe1"
+#: of the record that says what is collected, and of an episode
+HEAD, EPISODE = b"MPj2", b"MPe3"
 
-#: magic, bytes of header and body, their checksums, checksum of all this
-OLD_PREFIX = struct.Struct("<4sQQIII")
+#: how records began whose sums did not see order, or whose arrays had no form of their own
+_EARLIER = (b"MPj1", b"MPe1", b"MPe2")
 
 #: magic, bytes of header and body, steps, seed, checksums of body and header
 _SUMMED = struct.Struct("<4sIQQQQI")
@@ -43,9 +44,6 @@ PREFIX = struct.Struct("<4sIQQQQII")
 FIELDS = tuple(field.name for field in fields(EpisodeBuffer) if field.name != "id")
 
 _WORD = (1 << 64) - 1
-
-#: below, a CRC is quicker than a sum of words
-_SHORT = 8192
 
 #: from here on a body is written array by array instead of being joined
 _LONG = 1 << 20
@@ -59,12 +57,17 @@ _KINDS = "biufcU"
 
 @dataclass(frozen=True)
 class Place:
-    """Rows in a file of their own: its number, where they begin, their bytes and their checksum."""
+    """Rows in a file of their own: its number, where they begin, their bytes and their checksum.
+
+    Attributes:
+        state: of the checksum, to which the rows that follow are added; None of rows read back.
+    """
 
     file: int
     offset: int
     size: int
     checksum: int
+    state: xxh3_64 | None = field(default=None, compare=False, repr=False)
 
 
 class StoredRows(np.ndarray):
@@ -75,27 +78,6 @@ class StoredRows(np.ndarray):
     """
 
     place: Place | None = None
-
-
-def sum_of_words(data: npt.NDArray[Any]) -> int:
-    """Return the sum of the words of 8 bytes of an array, the last one padded with zeros.
-
-    It finds a changed byte, is ten times as fast as a CRC, and is the sum of the sums of parts.
-
-    Example:
-        >>> sum_of_words(np.array([1, 2]))
-        3
-    """
-    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    whole = len(flat) & ~7
-    total = int(np.add.reduce(flat[:whole].view("<u8"), dtype=np.uint64))
-    return total + int.from_bytes(flat[whole:].tobytes(), "little") & _WORD
-
-
-def _checksum(body: Any) -> int:
-    if len(body) < _SHORT:
-        return zlib.crc32(body)
-    return sum_of_words(np.frombuffer(body, np.uint8))
 
 
 class _Encoder(json.JSONEncoder):
@@ -111,7 +93,7 @@ _Chunks = list[bytes | memoryview]
 def head_record(head: Mapping[str, Any]) -> bytes:
     """Return the record that says what is collected."""
     text = _encode(dict(head)).encode("ascii")
-    prefix = OLD_PREFIX.pack(HEAD, len(text), 0, zlib.crc32(text), 0, 0)[:-4]
+    prefix = _SUMMED.pack(HEAD, len(text), 0, 0, 0, 0, zlib.crc32(text))
     return prefix + struct.pack("<I", zlib.crc32(prefix)) + text
 
 
@@ -190,10 +172,12 @@ def record_of(
     chunks: _Chunks
     if size < _LONG:
         body = b"".join(arrays)
-        chunks, checksum = [body], _checksum(body)
-    else:  # the sum of the sums of the arrays, each of which begins with a word
-        chunks = [*arrays]
-        checksum = sum(sum_of_words(np.frombuffer(part, np.uint8)) for part in arrays) & _WORD
+        chunks, checksum = [body], xxh3_64_intdigest(body)
+    else:
+        chunks, state = [*arrays], xxh3_64()
+        for part in arrays:
+            state.update(part)
+        checksum = state.intdigest()
     crc = zlib.crc32
     prefix = _SUMMED.pack(EPISODE, len(header), size, steps, seed or 0, checksum, crc(header))
     start = (prefix, crc(prefix).to_bytes(4, "little"), header)
@@ -299,33 +283,30 @@ class Record(NamedTuple):
 
     Attributes:
         kind: of the record.
-        prefix_size: bytes of the prefix.
         header_size: bytes of the header.
         body_size: bytes of the body.
         header_sum: checksum of the header.
         body_sum: checksum of the body.
-        steps: of an episode; None if its header says it.
+        steps: of an episode.
         seed: of an episode whose header says that the prefix has it.
     """
 
     kind: bytes
-    prefix_size: int
     header_size: int
     body_size: int
     header_sum: int
     body_sum: int
-    steps: int | None = None
-    seed: int | None = None
+    steps: int
+    seed: int
 
     @property
     def size(self) -> int:
         """Bytes of the whole record."""
-        return self.prefix_size + self.header_size + self.body_size
+        return PREFIX.size + self.header_size + self.body_size
 
     def holds(self, body: Body) -> bool:
         """Whether a body is that of the record."""
-        found = zlib.crc32(body) if self.kind == OLD_EPISODE else _checksum(body)
-        return len(body) == self.body_size and found == self.body_sum
+        return len(body) == self.body_size and xxh3_64_intdigest(body) == self.body_sum
 
 
 def read_prefix(read: Callable[[int], bytes]) -> Record | None:
@@ -339,21 +320,20 @@ def read_prefix(read: Callable[[int], bytes]) -> Record | None:
 
     Raises:
         EOFError: the file ends in it.
+        UnsupportedVersionError: an earlier version of this package has written it.
     """
-    kind = read(4)
-    layout = PREFIX if kind == EPISODE else OLD_PREFIX
-    data = kind + read(layout.size - 4)
-    if len(data) < layout.size:
+    data = read(PREFIX.size)
+    if data[:4] in _EARLIER:
+        raise UnsupportedVersionError(
+            f"it was recorded by an earlier version of minari_pipe, in the format "
+            f"{data[:4].decode()}; recover it with that version"
+        )
+    if len(data) < PREFIX.size:
         raise EOFError
-    if kind not in (HEAD, EPISODE, OLD_EPISODE) or zlib.crc32(data[:-4]) != int.from_bytes(
-        data[-4:], "little"
-    ):
+    kind, header, body, steps, seed, body_sum, header_sum, prefix_sum = PREFIX.unpack(data)
+    if kind not in (HEAD, EPISODE) or zlib.crc32(data[:-4]) != prefix_sum:
         return None
-    if kind == EPISODE:
-        _, header, body, steps, seed, body_sum, header_sum, _ = PREFIX.unpack(data)
-        return Record(kind, layout.size, header, body, header_sum, body_sum, steps, seed)
-    _, header, body, header_sum, body_sum, _ = OLD_PREFIX.unpack(data)
-    return Record(kind, layout.size, header, body, header_sum, body_sum)
+    return Record(kind, header, body, header_sum, body_sum, steps, seed)
 
 
 OpenRows = Callable[[Place, np.dtype[Any], tuple[int, ...]], npt.NDArray[Any]]
@@ -362,18 +342,13 @@ OpenRows = Callable[[Place, np.dtype[Any], tuple[int, ...]], npt.NDArray[Any]]
 class EpisodeDecoder:
     """Makes episodes of the bodies of records that have the same header."""
 
-    def __init__(self, header: Mapping[str, Any], *, old: bool) -> None:
+    def __init__(self, header: Mapping[str, Any]) -> None:
         """Read a header.
-
-        Args:
-            header: the header.
-            old: the records are of the kind ``OLD_EPISODE``.
 
         Raises:
             LookupError, TypeError, ValueError, AttributeError, RecursionError: it is none.
         """
-        form = header["episode"] if old else header
-        self._makers = {name: _maker(form[name]) for name in FIELDS}
+        self._makers = {name: _maker(header[name]) for name in FIELDS}
 
     def episode(self, record: Record, body: Body, open_rows: OpenRows) -> EpisodeBuffer:
         """Return an episode, whose arrays can be written to if its body can.
@@ -418,8 +393,7 @@ class _Arrays:
     def __init__(self, data: Body, record: Record, open_rows: OpenRows) -> None:
         self._data = data
         self._place = 0
-        self._old = record.kind == OLD_EPISODE
-        self.steps, self._seed = record.steps or 0, record.seed
+        self.steps, self._seed = record.steps, record.seed
         self._open_rows = open_rows
 
     def value(self, form: Any) -> Any:
@@ -452,11 +426,12 @@ class _Arrays:
             raise ValueError(f"an array of shape {shape}")
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._data, self._place)
         size = array.nbytes
-        self._place += size if self._old else size + (-size & 7)
-        return array.copy() if self._old else array
+        self._place += size + (-size & 7)
+        return array
 
     def _stored(self, name: str, shape: list[int], where: list[int]) -> npt.NDArray[Any]:
-        dtype, place = _dtype(name), Place(*where)
+        file, offset, size, checksum = where
+        dtype, place = _dtype(name), Place(file, offset, size, checksum)
         whole = all(type(number) is int and number >= 0 for number in (*shape, *where))
         if not whole or math.prod(shape) * dtype.itemsize != place.size:
             raise ValueError(f"rows of shape {shape} in {place.size} bytes")

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64
 
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.errors import CorruptDatasetError, LinkError, UnsupportedVersionError
 from minari_pipe.journal_folders import ROWS
 from minari_pipe.journal_format import (
     EPISODE,
     HEAD,
-    OLD_EPISODE,
     Body,
     EpisodeDecoder,
     Place,
     Record,
     read_prefix,
-    sum_of_words,
 )
+from minari_pipe.links import opener
 from minari_pipe.mapped import map_array
 
 #: rows are summed in parts of so many bytes
@@ -69,6 +69,7 @@ class JournalReader:
 
         Raises:
             CorruptDatasetError: its head is damaged or not there.
+            UnsupportedVersionError: an earlier version of this package has written it.
         """
         self.path = path
         self.damage: str | None = None
@@ -77,7 +78,9 @@ class JournalReader:
         # the text of a header, and what it says
         self._header: tuple[bytes, Any] = b"", None
         try:
-            self.file = BufferedReader(FileIO(path), _BUFFER)
+            self.file = BufferedReader(FileIO(path, opener=opener(path.parent)), _BUFFER)
+        except LinkError:
+            raise
         except OSError as error:
             raise CorruptDatasetError(f"{path} cannot be read: {error.strerror}") from error
         self._size = os.fstat(self.file.fileno()).st_size
@@ -100,13 +103,9 @@ class JournalReader:
     def steps(self) -> Iterator[int]:
         """Yield the number of steps of each episode, without reading the arrays."""
         self.file.seek(self.first)
-        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
-            steps = header.get("steps") if record.steps is None else record.steps
-            if not isinstance(steps, int):
-                self.damage = f"the record of episode {number} says no number of steps"
-                return
+        for record, _ in self._records(EPISODE):
             self.file.seek(record.body_size, os.SEEK_CUR)
-            yield steps
+            yield record.steps
 
     def episodes(self, limit: int | None = None) -> Iterator[EpisodeBuffer]:
         """Yield the episodes up to the first one that is damaged; ``damage`` says so then.
@@ -115,7 +114,7 @@ class JournalReader:
         """
         self.file.seek(self.first)
         known, decoder = None, None
-        for number, (record, header) in enumerate(self._records(EPISODE, OLD_EPISODE)):
+        for number, (record, header) in enumerate(self._records(EPISODE)):
             if number == limit:
                 return
             try:
@@ -125,7 +124,7 @@ class JournalReader:
                     self.damage = f"the arrays of episode {number} are damaged"
                     return
                 if decoder is None or header is not known:
-                    known, decoder = header, EpisodeDecoder(header, old=record.kind == OLD_EPISODE)
+                    known, decoder = header, EpisodeDecoder(header)
                 episode = decoder.episode(record, body, self._open_rows)
             except (
                 LookupError,
@@ -158,7 +157,8 @@ class JournalReader:
         self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> npt.NDArray[Any]:
         # opened for each place, which has many rows: there may be more files than can be open
-        with FileIO(self.path.with_name(ROWS.format(place.file))) as file:
+        path = self.path.with_name(ROWS.format(place.file))
+        with FileIO(path, opener=opener(path.parent)) as file:
             if place.offset + place.size > os.fstat(file.fileno()).st_size:
                 raise ValueError(f"{file.name} ends before its rows")
             if not self._trusted and _checksum_of(file, place) != place.checksum:
@@ -170,7 +170,7 @@ class JournalReader:
             file.readinto(rows.reshape(-1).view(np.uint8).data)
             return rows
 
-    def _records(self, *kinds: bytes) -> Iterator[tuple[Record, dict[str, Any]]]:
+    def _records(self, kind: bytes) -> Iterator[tuple[Record, dict[str, Any]]]:
         """Yield prefix and header of each record; the caller reads or skips the body."""
         while (start := self.file.tell()) < self._size:
             try:
@@ -178,7 +178,9 @@ class JournalReader:
             except EOFError:
                 self.cut = True
                 return
-            if record is None or record.kind not in kinds:
+            except UnsupportedVersionError as error:
+                raise UnsupportedVersionError(f"{self.path}: {error}") from None
+            if record is None or record.kind != kind:
                 self.damage = f"the record at byte {start} is damaged"
                 return
             if start + record.size > self._size:
@@ -199,8 +201,8 @@ class JournalReader:
 
 
 def _checksum_of(file: FileIO, place: Place) -> int:
-    total = 0
+    state = xxh3_64()
     file.seek(place.offset)
     for first in range(0, place.size, _PART):
-        total += sum_of_words(np.frombuffer(file.read(min(_PART, place.size - first)), np.uint8))
-    return total % (1 << 64)
+        state.update(file.read(min(_PART, place.size - first)))
+    return state.intdigest()

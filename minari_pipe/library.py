@@ -64,6 +64,7 @@ def load_dataset(
         DatasetNotFoundError: there is no such dataset.
         CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
             names each file that differs, is missing or is not in it.
+        UnsupportedVersionError: with ``verify``, the manifest is of a later version.
         TrustError: the spaces can only be found out by running code that nobody has trusted.
         RemoteError: it could not be fetched; see :func:`minari_pipe.download_dataset`.
 

@@ -56,7 +56,8 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[os.stat_result]
     if fcntl is None:
         yield os.stat(directory)
         return
-    handle = os.open(directory, os.O_RDONLY)
+    # a pipe in its place is not waited for
+    handle = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     status = os.fstat(handle)
     holder = (threading.get_ident(), status.st_dev, status.st_ino)
     waits_for_itself = wait and holder in _held.values()

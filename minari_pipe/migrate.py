@@ -24,7 +24,12 @@ from minari_pipe.errors import (
 from minari_pipe.library import load_dataset, new_dataset
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.storage.base import MinariStorage, has_metadata_file, other_format
+from minari_pipe.storage.base import (
+    METADATA_FILE_NAME,
+    MinariStorage,
+    has_metadata_file,
+    other_format,
+)
 from minari_pipe.storage.writer import Lasting
 
 #: what only described the old layout, beside what the new storage finds out by itself
@@ -136,11 +141,23 @@ def _data_path(source: str | os.PathLike[str]) -> Path:
     for path in candidates:
         if has_metadata_file(path) or other_format(path) is not None:
             return path
+    there = next((path for path in candidates if path.exists()), None)
+    found = "" if there is None else f": it is {_what_it_is(there)}"
     raise DatasetNotFoundError(
-        f"no dataset at {str(source)!r}; expected the directory of a dataset, an HDF5 file of "
-        "Minari 0.2 or D4RL, or the id of a dataset in the local root. Looked at "
+        f"no dataset at {str(source)!r}{found}; expected the directory of a dataset, an "
+        "HDF5 file of Minari 0.2 or D4RL, or the id of a dataset in the local root. Looked at "
         + ", ".join(map(str, candidates))
     )
+
+
+def _what_it_is(path: Path) -> str:
+    if path.is_dir():
+        return f"a directory that holds no {METADATA_FILE_NAME} and no HDF5 file of a dataset"
+    if not path.is_file():
+        return "neither a file nor a directory"
+    with path.open("rb") as file:
+        begin = file.read(16)
+    return f"a file that begins with {begin!r}, which no dataset does"
 
 
 def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:

@@ -28,8 +28,10 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     InvalidDatasetIdError,
     InvalidMetadataError,
+    LinkError,
     did_you_mean,
 )
+from minari_pipe.links import read_below, write_new
 from minari_pipe.locks import exclusive
 
 __all__ = [
@@ -117,7 +119,7 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     Raises:
         InvalidDatasetIdError: the name is malformed.
         DatasetNotFoundError: it does not exist.
-        CorruptDatasetError: its file is not a JSON object.
+        CorruptDatasetError: its file is not a JSON object, or a link.
 
     Example:
         >>> from minari_pipe import create_namespace, delete_namespace, get_namespace_metadata
@@ -128,7 +130,9 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     """
     path = _existing(namespace)
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(read_below(path, path.parent))
+    except LinkError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
     if not isinstance(metadata, dict):
@@ -141,8 +145,10 @@ def namespace_metadata_bytes(namespace: str) -> bytes:
 
     Raises:
         DatasetNotFoundError: it does not exist.
+        LinkError: its file is a link.
     """
-    return _existing(namespace).read_bytes()
+    path = _existing(namespace)
+    return read_below(path, path.parent)
 
 
 def write_namespace(namespace: str, metadata: dict[str, Any], *, overwrite: bool = False) -> None:
@@ -310,12 +316,12 @@ def _dump(metadata: dict[str, Any]) -> str:
 def _beside(path: Path, text: str) -> Iterator[Path]:
     """Yield a file with this text in the same folder, and remove it unless it was renamed.
 
-    Its name is fixed, so what a killed process left behind is overwritten by the next one.
+    Its name is fixed, so what a killed process left behind gives way to the next one.
     """
     beside = path.with_name(_BESIDE)
     with exclusive(path.parent):
         try:
-            beside.write_text(text, encoding="utf-8")
+            write_new(beside, text.encode())
             yield beside
         finally:
             with suppress(OSError):
@@ -341,13 +347,13 @@ def _remove(directory: Path) -> bool:
     path = directory / NAMESPACE_METADATA_FILENAME
     if set(os.listdir(directory)) - {path.name, _BESIDE}:
         return False
-    text = path.read_bytes() if path.exists() else None
+    text = path.read_bytes() if path.is_file() and not path.is_symlink() else None
     path.unlink(missing_ok=True)
     path.with_name(_BESIDE).unlink(missing_ok=True)
     try:
         directory.rmdir()
     except OSError:  # meanwhile something was put into it
         if text is not None:
-            path.write_bytes(text)
+            write_new(path, text)
         return False
     return True

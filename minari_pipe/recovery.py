@@ -265,6 +265,7 @@ def _of_journal(path: Path) -> Leftover:
 def _is_minari_s(folder: Path) -> bool:
     return (
         folder.name.startswith("tmp")
+        and not folder.is_symlink()
         and (folder / METADATA_FILE_NAME).is_file()
         and not (folder / "data").exists()
     )

@@ -1,13 +1,16 @@
 """Steps of many episodes as batches: transitions, and windows of consecutive steps.
 
 Both read each episode once, in the order of the view or in one drawn by a seed, and hold as many
-episodes as that order needs: one if it is the view's, ``buffer_episodes`` if it is random.
+episodes as that order needs: one if it is the view's, ``buffer_episodes`` if it is random. The
+workers of a PyTorch ``DataLoader`` share the batches of one such order.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import count as count_from
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -112,6 +115,7 @@ class Order:
         buffer_episodes: random orders only: how many random episodes are held at a time, among
             whose items is drawn; None holds all, which makes all orders equally likely.
         drop_last: leave out a last batch that is not full.
+        split: among the workers of a PyTorch ``DataLoader``, each of which takes some batches.
     """
 
     batch_size: int | None = None
@@ -119,6 +123,7 @@ class Order:
     shuffle: bool | None = None
     buffer_episodes: int | None = None
     drop_last: bool = False
+    split: bool = True
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -315,24 +320,51 @@ def _batches(
     items: Callable[[_Steps], Ints],
     batch: Callable[[_Steps, Ints], Batch],
 ) -> Iterator[Batch]:
-    """Yield batches of the items of all episodes; a batch may span episodes and buffers."""
-    rng = generator(order.seed)
+    """Yield batches of the items of all episodes; a batch may span episodes and buffers.
+
+    The workers of a ``DataLoader`` take turns: each of ``n`` makes every ``n``-th batch of the
+    same order, so together they give what one process gives, in the same order too.
+    """
+    seed, mine, n_workers = _share(order)
+    rng = generator(seed)
     held: list[Batch] = []
-    count = 0
+    count = number = 0
     for steps in _buffers(storage, episode_indices, order, rng):
         chosen = items(steps)
         if order.is_random:
             chosen = rng.permutation(chosen)
         while len(chosen):
             take = len(chosen) if order.batch_size is None else order.batch_size - count
-            part, chosen = batch(steps, chosen[:take]), chosen[take:]
-            held.append(part)
+            part, chosen = chosen[:take], chosen[take:]
+            if number % n_workers == mine:
+                held.append(batch(steps, part))
             count += len(part)
             if count == order.batch_size:
-                yield _join(held)
-                held, count = [], 0
+                if held:
+                    yield _join(held)
+                held, count, number = [], 0, number + 1
     if held and not (order.drop_last and order.batch_size is not None):
         yield _join(held)
+
+
+#: random orders without a seed that this worker has begun; every worker counts alike
+_unseeded = count_from()
+
+
+def _share(order: Order) -> tuple[Any, int, int]:
+    """Return the seed of an order, the number of this worker and how many there are.
+
+    Without a seed of their own the workers draw from the one that PyTorch gave all of them for
+    this ``DataLoader``; those that persist get none for later epochs, and count them.
+    """
+    torch_data = sys.modules.get("torch.utils.data")  # a worker has imported it
+    worker = torch_data.get_worker_info() if torch_data is not None and order.split else None
+    if worker is None:
+        return order.seed, 0, 1
+    seed: Any = order.seed
+    if seed is None and order.is_random:
+        seed = [worker.seed - worker.id, next(_unseeded)]
+    return seed, worker.id, worker.num_workers
 
 
 def _buffers(

@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from minari_pipe.links import entries_below, new_file, opener
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -17,32 +19,46 @@ except ImportError:  # Windows
 _FICLONE = 0x40049409
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
+_PIECE = 2**20
 
 
-def copy_file(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path, *, below: Path) -> None:
     """Copy by reflink where the file system has them, else by bytes; never a hard link.
 
     An append through a hard link rewrote an object of DVC's cache.
+
+    Args:
+        source: the file.
+        target: which it replaces, if it is there.
+        below: the folder that the user named, from which no link is followed to ``source``.
+
+    Raises:
+        LinkError: there is a link on that way.
     """
-    if fcntl is not None and sys.platform == "linux":
-        with source.open("rb") as reading, target.open("wb") as writing:
+    with open(source, "rb", opener=opener(below)) as reading, new_file(target) as writing:
+        if fcntl is not None and sys.platform == "linux":
             try:
-                fcntl.ioctl(writing.fileno(), _FICLONE, reading.fileno())
+                fcntl.ioctl(writing, _FICLONE, reading.fileno())
                 return
             except OSError:
                 pass
-    shutil.copyfile(source, target)
+        with open(writing, "wb", closefd=False) as file:
+            shutil.copyfileobj(reading, file, _PIECE)
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder of plain files."""
-    for path in sorted(source.rglob("*")):
-        place = target / path.relative_to(source)
-        if path.is_dir():
-            place.mkdir(parents=True, exist_ok=True)
+    """Copy a folder of plain files into one that is made.
+
+    Raises:
+        LinkError: one of them, or a folder of them, is a link.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in entries_below(source):
+        place = target / Path(entry.path).relative_to(source)
+        if entry.is_dir():
+            place.mkdir(exist_ok=True)
         else:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            copy_file(path, place)
+            copy_file(Path(entry.path), place, below=source)
 
 
 def swap_in(new: Path, target: Path) -> None:
@@ -81,8 +97,8 @@ def recover(target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or a link to one, which stays."""
-    path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    """Remove a folder, or what is none; of a link to one the link alone."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _aside(target: Path) -> Path:

@@ -126,8 +126,9 @@ def check_address(where: str, address: str) -> None:
 def how_to_trust(module: str) -> str:
     """The sentence that tells a user how to trust ``module``."""
     return (
-        f"if you trust it, pass --trust-module {module}, or add the line {module} "
-        f"to {user_config_dir() / 'trusted_modules'}"
+        f"if you trust it, pass --trust-module {module} to minari-pipe, set "
+        f"{MODULES_VARIABLE}={module} for other commands such as dvc repro, or add the line "
+        f"{module} to {user_config_dir() / 'trusted_modules'}"
     )
 
 

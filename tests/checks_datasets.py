@@ -88,7 +88,7 @@ def write_dataset(
             "description": "made by a test",
             "algorithm_name": "random",
             "code_permalink": "https://example.org/code",
-            "ref_min_score": 0.0,
+            "ref_min_score": 22.0,  # of CartPole
             "ref_max_score": 100.0,
             "num_episodes_average_score": 100,
             **metadata,
@@ -116,7 +116,8 @@ def make_door(data_path: Path, demonstrations: Path) -> Path:
         2,
         id="door/human-v0",
         record_state=True,
-        eval_env=make_environment("AdroitHandDoor-v1").spec.to_json(),
+        ref_min_score=-45.8,
+        eval_env_spec=make_environment("AdroitHandDoor-v1").spec.to_json(),
     )
 
 
@@ -129,7 +130,7 @@ def _collect(
     *,
     id: str,
     record_state: bool = False,
-    eval_env: str | None = None,
+    **metadata: Any,
 ) -> Path:
     def make_env() -> gym.Env:
         return make_environment(env_id, kwargs)
@@ -138,18 +139,17 @@ def _collect(
         make_env, policy, range(n_episodes), seed=1, n_envs=2, record_state=record_state
     )
     pins = [f"{name}=={version}" for name, version in packages_of(env_id).items()]
-    more = {} if eval_env is None else {"eval_env_spec": eval_env}
     env = make_env()
-    return write_dataset(data_path, env, buffers, dataset_id=id, requirements=pins, **more)
+    return write_dataset(data_path, env, buffers, dataset_id=id, requirements=pins, **metadata)
 
 
 def short_demonstrations(path: Path) -> Path:
-    """A file with the first 60 steps of two human demonstrations; a check replays each twice."""
+    """A file with the first steps of two human demonstrations; a check replays each twice."""
     with DEMONSTRATIONS.open("rb") as file:
         demonstrations = pickle.load(file)[:2]
-    for demonstration in demonstrations:
+    for demonstration, n_steps in zip(demonstrations, (55, 60), strict=True):
         for name in ("actions", "rewards", "observations"):
-            demonstration[name] = demonstration[name][:60]
+            demonstration[name] = demonstration[name][:n_steps]
     path.write_bytes(pickle.dumps(demonstrations, protocol=3))
     return path
 

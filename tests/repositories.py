@@ -6,6 +6,8 @@ test, so that several share what was made once.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import json
 import os
@@ -13,6 +15,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +43,7 @@ class Workspace:
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a command: nothing of the developer's own settings."""
-        own = ("MINARI", "DVC", "GIT", "XDG", "PYTHON", "HYDRA")
+        own = ("MINARI", "DVC", "GIT", "XDG", "PYTHON", "HYDRA", "OMP")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
         kept["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
         who = {
@@ -86,6 +89,19 @@ class Workspace:
         return stages_that_ran(
             self.run(sys.executable, "-m", "minari_pipe", *arguments, **environment)
         )
+
+    def dry_run(self, *arguments: str, **environment: str) -> list[str]:
+        """What a dry run printed, of which neither the workspace nor the Minari root shows."""
+        before = self._files()
+        out = self.run(sys.executable, "-m", "minari_pipe", *arguments, "--dry-run", **environment)
+        changed = before.items() ^ self._files().items()
+        assert not changed, changed
+        return out.splitlines()
+
+    def _files(self) -> dict[str, str]:
+        """The files of the Minari root and of the workspace, without what DVC keeps for itself."""
+        own = {k: v for k, v in hashes(self.root).items() if not k.startswith(".dvc/")}
+        return own | {f"/{k}": v for k, v in hashes(self.minari_root).items()}
 
     def refused(self, *arguments: str, **environment: str) -> str:
         """Run a pipeline that must not succeed; the lines it printed."""
@@ -140,12 +156,21 @@ def dvc_workspace(folder: Path, **datasets: str) -> Workspace:
 
 def git_workspace(folder: Path, **datasets: str) -> Workspace:
     """Made by ``minari-pipe init`` in a git repository, with configs, all committed."""
-    workspace = new_workspace(folder)
-    workspace.git("init", "--quiet", "--initial-branch=main")
-    workspace.run("minari-pipe", "init")
+    workspace = _initialized().copy(folder)
     for name, text in datasets.items():
         workspace.write_config(name, text)
     workspace.commit("first")
+    return workspace
+
+
+@functools.cache
+def _initialized() -> Workspace:
+    """An empty workspace in a git repository, to be copied: its four commands take seconds."""
+    kept = tempfile.TemporaryDirectory(prefix="minari-pipe-tests-")
+    atexit.register(kept.cleanup)
+    workspace = new_workspace(Path(kept.name))
+    workspace.git("init", "--quiet", "--initial-branch=main")
+    workspace.run("minari-pipe", "init")
     return workspace
 
 

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+import random
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig
 
-from minari_pipe.pipeline import driver
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.pipeline import compose, driver
 from minari_pipe.pipeline.command import run
-from tests.conftest import CHECKOUT, home_variables
-from tests.workspaces import make_workspace, minari_pipe, run_ok, tiny, validation
+from minari_pipe.pipeline.params import prepare
+from tests.conftest import CHECKOUT, FULL, home_variables
+from tests.workspaces import (
+    make_workspace,
+    minari_pipe,
+    run_ok,
+    tiny,
+    validation,
+    write_config,
+)
 
 BASE = "+dataset=tiny"
 
@@ -49,7 +65,7 @@ def finished(made, tmp_path, monkeypatch) -> Path:
 
 def files(folder: Path) -> set[Path]:
     """Everything of a workspace that a refused command must not have made."""
-    ignored = {".minari_pipe", "tmp"}  # the second is DVC's
+    ignored = {".minari_pipe", "tmp", "plots"}  # the others are DVC's
     return {
         p
         for p in folder.rglob("*")
@@ -72,6 +88,7 @@ ROWS = {
         [BASE, "author.name='a\x1b[31m'"],
         r"author.name holds the character '\\x1b'; expected text without control characters",
     ),
+    "an author without a name": ([BASE, "author.name=' '"], "author.name is empty; expected who"),
     "a window": (
         [BASE, "+env.kwargs.render_mode=human"],
         "env.kwargs.render_mode is 'human', which opens a window",
@@ -174,6 +191,10 @@ ROWS = {
         [BASE, "env.wrappers=[{_target_: gymnasium.wrappers.NormalizeObservation}]"],
         "NormalizeObservation' is refused",
     ),
+    "a wrapper's argument without a name": (
+        [BASE, "env.wrappers=[{_target_: gymnasium.wrappers.FlattenObservation, 1: 3}]"],
+        r"wrappers\[0\].*with names of arguments",
+    ),
     "a wrapper that is a string": ([BASE, "env.wrappers=[FlattenObservation]"], r"wrappers\[0\]"),
     "no checkpoint": (
         [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.checkpoint.path=no.zip"],
@@ -236,6 +257,10 @@ ROWS = {
         [BASE, "engine.block_timeout_s=0"],
         "block_timeout_s is 0.0; expected above",
     ),
+    "workers for one process": (
+        [BASE, "engine.n_workers=4"],
+        "engine.n_workers is 4, and engine=local runs one block after another; add engine=proc",
+    ),
     "a cluster for no cluster": ([BASE, "engine.address=x:1"], "engine.address is for engine=ray"),
     "unknown key of the engine": ([BASE, "engine.workers=2"], "'?engine.workers'?|Key 'workers'"),
     "kept for no reason": (
@@ -293,6 +318,39 @@ ROWS = {
         [BASE, "collect.until.min_return=nan", "collect.keep=matching"],
         "collect.until.min_return is nan; expected a number",
     ),
+    "a format that is none": (
+        [BASE, "dataset.data_format=parket"],
+        "data_format is 'parket'; expected hdf5 or arrow or parquet. Did you mean 'parquet'",
+    ),
+    "a level of a format that has none": (
+        [BASE, "dataset.data_format=arrow", "dataset.compression=3"],
+        "dataset.compression: the format arrow takes no compression; hdf5 does",
+    ),
+    "a level that is none": (
+        [BASE, "dataset.compression=10"],
+        "dataset.compression: compression is 10; expected a gzip level from 1 to 9",
+    ),
+    "a section that is taken away": ([BASE, "~author"], "~author removes a key that every config"),
+    "another section": ([BASE, "~pipeline"], "~pipeline removes a key that every config has"),
+    "a key that is taken away": ([BASE, "~collect.seed"], "~collect.seed: a key cannot be removed"),
+    "keys of a family without one": (
+        [BASE, "+family={a: 1}"],
+        "the keys given for family are not those that it has; see --help",
+    ),
+    "an expert that is text": (
+        [BASE, "ref_scores.expert=x"],
+        "ref_scores.expert is 'x'; choose one with `- /policy@ref_scores.expert: NAME`",
+    ),
+    "a training that is a number": (
+        [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.train=3"],
+        r"policy.train is 3; expected null or \{total_timesteps: N",
+    ),
+    "a target that is a section": (
+        [BASE, "publish.targets=[{}]"],
+        r"publish.targets holds \{\}; expected addresses such as s3://bucket",
+    ),
+    "help on what is not there": (["--help", "policy=sb4"], "no policy 'sb4'. Did you mean 'sb3'"),
+    "a dry run that pulls": ([BASE, "--dry-run", "--pull"], "--dry-run runs and fetches nothing"),
     "unknown flag": ([BASE, "--foo"], "unrecognized arguments: --foo; --help"),
     "a flag without its value": ([BASE, "--trust"], "--trust: expected one argument"),
     "other configs": ([BASE, "--config-dir=."], "--config-dir cannot be used here"),
@@ -320,6 +378,66 @@ def test_a_mistake_is_one_clear_line(argv, line, workspace, capfd):
     assert err.startswith("error: ")
     assert re.search(line, err), err
     assert files(workspace) == before
+
+
+SB3 = """\
+# @package _global_
+defaults: [{/policy: sb3}, _self_]
+dataset: {id: tests/sb3-v0}
+author: {name: Ada}
+env: {id: CartPole-v1}
+policy: {algorithm: ppo, train: {total_timesteps: 64}}
+collect: {n_episodes: 1}
+ref_scores: {expert: "${policy}"}
+"""
+
+ODD_VALUES = (
+    "null",
+    "''",
+    "x",
+    "-1",
+    "nan",
+    "1e30",
+    "true",
+    "[]",
+    "[1]",
+    "[{}]",
+    "{a: null}",
+    "???",
+)
+
+
+def keys_below(node: DictConfig, path: str = "") -> Iterator[str]:
+    for key in node:
+        yield f"{path}{key}"
+        below = node._get_node(key)
+        if isinstance(below, DictConfig) and not below._is_none() and not below._is_missing():
+            yield from keys_below(below, f"{path}{key}.")
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize("name", ["tiny", "sb3"])
+def test_no_value_of_any_key_is_more_than_one_line(name, workspace):
+    """Each key taken away, and given a value of each kind; MINARI_PIPE_FULL tries all pairs."""
+    write_config(workspace, "sb3", SB3)
+    found = compose.recompose([f"+dataset={name}"]).body
+    settings = HydraConfig.get()
+    parser = OverridesParser.create()
+    words = [w for k in keys_below(found) for w in (f"~{k}", *(f"{k}={v}" for v in ODD_VALUES))]
+    for word in words if FULL else random.Random(0).sample(words, 60):
+        changed = copy.deepcopy(found)
+        try:
+            with compose._translated():
+                ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides([word]), changed)
+                composed = compose.plain(changed, settings)
+            prepare(composed.name, composed.config, None, workspace)
+        except MinariPipeError as exc:
+            told = str(exc)
+        except Exception as exc:
+            raise AssertionError(f"{word} is a {type(exc).__name__}: {exc}") from exc
+        else:
+            told = "fine"
+        assert len(told.splitlines()) == 1, (word, told)
 
 
 HYDRA_SETTINGS = {
@@ -507,6 +625,7 @@ def test_an_expert_below_random_stops_before_publish_with_both_numbers(workspace
     assert done.returncode == 1
     (finding,) = validation(workspace, "tiny")["findings"]
     assert finding["level"] == "error"
+    assert "1 error in tests/" in done.stdout + done.stderr
     assert "3.0" in finding["message"]
     scores = (workspace / "pipelines" / "tiny" / "ref_scores.json").read_text()
     assert f"{__import__('json').loads(scores)['ref_min_score']:g}"[:4] in finding["message"]
@@ -549,6 +668,12 @@ def test_the_place_of_the_dataset_is_checked_before_the_work(workspace, tmp_path
     one_line(done, "holds another dataset under the id 'tests/tiny-v0'", "publish.replace=true")
     assert not (workspace / "pipelines").exists()
     assert (other / "main_data.hdf5").read_bytes() == b"of another tool"
+    # Another pipeline's, made from another config.
+    (other / "metadata.json").write_text('{"minari_pipe": {"config_sha256": "0"}}')
+    (other.parent / "manifest.json").write_text('{"content_sha256": "0", "files": {}}')
+    done = minari_pipe(workspace, BASE, MINARI_DATASETS_PATH=str(tmp_path / "root"))
+    one_line(done, "holds another dataset under the id 'tests/tiny-v0'", "publish.replace=true")
+    assert not (workspace / "pipelines").exists()
 
 
 def test_a_pipeline_of_another_config_is_not_taken_over(finished):

@@ -25,6 +25,7 @@ from minari_pipe.policies.checkpoint import (
     trusted_load,
     write_checkpoint,
 )
+from minari_pipe.policies.checkpoint_claims import plain_settings
 from tests.conftest import FULL
 from tests.sb3_models import ACTIONS, IMAGE, MIXED, TABLE, VECTOR, silent, untrained
 
@@ -353,8 +354,33 @@ def test_settings_that_the_weights_do_not_show(
     (model.save if writer == "sb3" else lambda p: write_checkpoint(model, p))(path)
     config = {"algorithm": algorithm, "action_space": ACTIONS["box"], **kwargs}
     load_policy(path, policy_kwargs={"use_sde": True, **settings}, **config)
+    load_policy(path, **config)  # as the file itself says
+    others = {"normalize_images": True, "clip_mean": 2.0, "squash_output": False}
+    other = {name: others[name] for name in settings}
     with pytest.raises(ConfigError, match=f"says it was trained with .*{message}"):
-        load_policy(path, policy_kwargs={"use_sde": True}, **config)
+        load_policy(path, policy_kwargs=other, **config)
+
+
+@pytest.mark.parametrize("net_arch", [[9], {"pi": [7, 5], "vf": [6]}], ids=["one", "two"])
+@pytest.mark.parametrize("writer", ["sb3", "here"])
+def test_what_a_file_says_safely_need_not_be_given_again(net_arch, writer, tmp_path):
+    model = untrained("ppo", policy_kwargs={"net_arch": net_arch, "activation_fn": torch.nn.ELU})
+    path = tmp_path / "m.zip"
+    (model.save if writer == "sb3" else lambda p: write_checkpoint(model, p))(path)
+    policy = load_policy(path, algorithm="ppo", **SPACES)
+    assert policy.net_arch == net_arch
+    assert policy.activation_fn is torch.nn.ELU
+    with pytest.raises(ConfigError, match="trained with activation_fn 'elu', the config implies"):
+        load_policy(path, algorithm="ppo", policy_kwargs={"activation_fn": "relu"}, **SPACES)
+
+
+def test_a_file_makes_no_network_larger_than_itself():
+    shapes = [(8, 11), (8,), (8, 8)]
+    for net_arch in ([10**9], [8, 11], [[8]], [-8], ["8"], {"pi": 8}, "__import__('os')", [True]):
+        assert plain_settings({"policy_kwargs": {"net_arch": net_arch}}, shapes) == {}
+    for told in ({"lstm_hidden_size": 10**9}, {"activation_fn": "os.system"}, {"x": "f()"}):
+        assert plain_settings({"policy_kwargs": told}, shapes) == {}
+    assert plain_settings({"policy_kwargs": {"net_arch": "[8, 8]"}}, shapes) == {"net_arch": [8, 8]}
 
 
 @pytest.mark.parametrize(
@@ -506,3 +532,14 @@ def test_arrays_round_trip_and_pickles_among_them_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"'a\.npy' is not a plain array"):
         archive.read_arrays(tmp_path / "p.npz")
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "header", ["((((", "{'descr': ", "\x00", "[" * 9_000, "{" * 500, "1e" * 40]
+)
+def test_a_header_of_an_array_that_no_parser_takes_is_one_error(tmp_path, header):
+    text = header.encode() + b"\n"
+    data = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+    archive.write_zip(tmp_path / "x.npz", {"a.npy": data})
+    with pytest.raises(ConfigError, match=r"'a\.npy' is not a plain array"):
+        archive.read_arrays(tmp_path / "x.npz")

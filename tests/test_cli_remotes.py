@@ -80,7 +80,13 @@ def test_all_datasets_must_be_there_before_one_is_sent() -> None:
         "upload", "tests/tiny"
     )
     assert "Malformed dataset ID" in error("upload", ID, "../x-v0")
+
     assert minari_pipe.list_remote_datasets() == {}
+
+
+def test_an_address_in_the_place_of_an_id_is_told_where_it_belongs() -> None:
+    told = error("upload", ID, "s3://bucket")
+    assert "minari-pipe upload ID --to s3://bucket" in told
 
 
 def test_a_dataset_that_fails_does_not_stop_the_others(folder) -> None:

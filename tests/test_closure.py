@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.closure import import_closure, module_files, source_folder
+from minari_pipe.pipeline.closure import (
+    WorkspaceFinder,
+    import_closure,
+    module_files,
+    source_folder,
+)
 
 
 def write(root: Path, **files: str) -> Path:
@@ -48,6 +53,9 @@ ROWS = {
     ),
     "not what is installed": ("import numpy.linalg, os", ["a"]),
     "a circle": ("import g", ["a", "g"]),
+    "an entry point": ("register('X-v0', entry_point='c.d:Class')", ["a", "c.__init__", "c.d"]),
+    "a module by its name": ("import_module('b')", ["a", "b"]),
+    "no other text": ("'b is good'; b'b'; 'x.b'", ["a"]),
     "a star": ("from b import *", ["a", "b"]),
     "the top from the top": ("from . import b", ["a", "b"]),
 }
@@ -72,6 +80,12 @@ def test_relative_imports_are_resolved_in_their_package(tmp_path):
         },
     )
     assert closure(root, "p.q.t") == ["p.__init__", "p.q.__init__", "p.q.r", "p.q.t", "p.s"]
+
+
+@pytest.mark.parametrize("text", ["f'{__name__}.q:Class'", "__name__ + '.q'", "'p.q:Class'"])
+def test_a_text_may_name_a_module_of_the_own_package(text, tmp_path):
+    root = write(tmp_path, **{"p.__init__": f"register(entry_point={text})", "p.q": ""})
+    assert closure(root, "p.__init__".removesuffix(".__init__")) == ["p.__init__", "p.q"]
 
 
 def test_nothing_is_executed(tmp_path):
@@ -100,7 +114,7 @@ def test_an_edited_file_is_read_again_and_a_damaged_memory_ignored(tmp_path):
     assert closure(root, "a") == ["a", "c"]
     memory = root / ".minari_pipe" / "imports.json"
     assert json.loads(memory.read_text())["files"]
-    for damaged in ("", "[]", '{"reader": 1, "files": {}}', '{"reader": 2, "files": 3}'):
+    for damaged in ("", "[]", '{"reader": 1, "files": {}}', '{"reader": 3, "files": 3}'):
         from minari_pipe.pipeline import closure as module
 
         memory.write_text(damaged)
@@ -128,3 +142,28 @@ def test_the_users_source_is_found_and_installed_packages_are_left_out(tmp_path,
     assert source_folder("json", root) is None
     assert source_folder("gymnasium.wrappers", root) is None
     assert source_folder("no_such_module", root) is None
+
+
+def test_the_finder_serves_trusted_modules_and_what_they_import(tmp_path, monkeypatch):
+    root = write(
+        tmp_path,
+        mine="import msvcrt, tools\ndef go():\n    import late",
+        tools="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import unused",
+        late="",
+        unused="",
+        shimmy="",
+        msvcrt="",
+        **{"pack.__init__": "", "pack.envs": "from . import base", "pack.base": "import deep"},
+        **{"pack.broken": "print 2", "deep": "", "other.__init__": "", "other.x": "import shimmy"},
+    )
+    names = ("mine", "tools", "late", "unused", "shimmy", "msvcrt", "pack", "deep", "other")
+
+    def served(trusted: str) -> set[str]:
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", trusted)
+        return {name for name in names if WorkspaceFinder(root).find_spec(name)}
+
+    assert served("") == served("numpy") == served("no_such_module") == set()
+    assert served("mine") == {"mine", "tools", "late"}
+    assert served("pack") == served("pack.envs,pack") == {"pack", "deep"}
+    assert served("other.x") == {"other", "shimmy"}
+    assert WorkspaceFinder(root).find_spec("pack.envs", [str(root / "pack")]) is None

@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError
+from minari_pipe.identity import content_sha256
 from minari_pipe.pipeline.build import PolicyConfig
 from minari_pipe.pipeline.engines.local import LocalEngine
 from minari_pipe.pipeline.stages.collect import Collection, collect
@@ -79,18 +81,36 @@ def run(folder: Path, n: int | None = None, **changes) -> tuple[dict, Told]:
     return index, watcher
 
 
-def created(folder: Path) -> MinariDataset:
-    made = folder / "dataset"
+def created(folder: Path, name: str = "dataset", **stored) -> MinariDataset:
+    made = folder / name
     made.mkdir()
     create(
         episodes=folder / "out",
-        dataset=DATASET,
+        dataset={**DATASET, **stored},
         author={"name": "Ada", "email": None},
         out=made,
         returns=folder / "returns.csv",
         say=lambda text: None,
     )
     return MinariDataset(made / "data")
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [{"data_format": "arrow"}, {"data_format": "parquet"}, {"compression": 1}, {"compression": 9}],
+    ids=str,
+)
+def test_every_way_to_store_a_dataset_keeps_its_content(stored, tmp_path):
+    run(tmp_path, n_episodes=7)
+    as_ever = created(tmp_path)
+    other = created(tmp_path, "other", **stored)
+    metadata = as_ever.storage.metadata
+    assert content_sha256(other.storage, metadata) == content_sha256(as_ever.storage, metadata)
+    assert other.storage.metadata["data_format"] == stored.get("data_format", "hdf5")
+    if level := stored.get("compression"):
+        with h5py.File(tmp_path / "other" / "data" / "main_data.hdf5") as file:
+            written = file["episode_3/observations"]
+            assert (written.compression, written.compression_opts) == ("gzip", level)
 
 
 def lengths(n: int) -> list[int]:

@@ -214,7 +214,7 @@ def test_sizes_are_numbers_or_fractions_of_episodes(fifty, total, sizes, expecte
         ([3, 3], r"the sum of sizes exceeds the number of episodes in the dataset \(5\)"),
         ([-1, 3], "sizes must not be negative"),
         ([2, 0.5], "all numbers of episodes, or all fractions"),
-        ([0.6, 0.6], "the sum of sizes exceeds 1, which is the number of episodes"),
+        ([0.6, 0.6], r"exceeds 1: the fractions \[0.6, 0.6\] add up to 1.2, and 1 is all 5"),
         ([4.0, 1.0], "fractions from 0.0 to 1.0"),
         ([-0.1], "fractions from 0.0 to 1.0"),
         ([float("nan")], "fractions from 0.0 to 1.0"),

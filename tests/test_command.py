@@ -139,6 +139,18 @@ def test_init_makes_a_workspace_and_keeps_what_is_there(scm, tmp_path):
     assert {p: p.read_bytes() for p in files(workspace) if ".dvc" not in p.parts} == before
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_init_in_a_folder_of_another_user_says_so_in_its_own_words():
+    code = "import os; from minari_pipe.pipeline.init import init; os.setuid(65534); list(init())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "minari_pipe.errors.ConfigError: / cannot be written to; run `minari-pipe init` in another "
+        "folder"
+    )
+
+
 def test_a_sweep_over_datasets_runs_each(workspace, monkeypatch):
     monkeypatch.chdir(workspace.root)
     monkeypatch.setattr("sys.argv", ["minari_pipe"])

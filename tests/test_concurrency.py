@@ -103,7 +103,7 @@ def test_what_another_run_reads_or_writes_is_named_and_no_lock_to_be_removed(tmp
     publishing = rwlock(str(tmp_path), localfs, "minari_pipe +dataset=medium", [], [path], False)
     with mixing, pytest.raises(LockError) as caught, publishing:
         pass
-    told = str(_explained(caught.value, "medium"))
+    told = str(_explained(caught.value, "medium", tmp_path, []))
     assert told == (
         f"another run uses {path}: (PID {os.getpid()}): minari_pipe +dataset=mixed; once it is "
         f"over, the same command goes on"

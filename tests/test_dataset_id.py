@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -173,3 +175,26 @@ def test_a_long_id_is_judged_at_once(text) -> None:
             judge(text)
         assert len(str(caught.value)) < 600
     assert time.process_time() - began < 1
+
+
+_FOREIGN = """
+from minari_pipe import delete_dataset, load_dataset
+from minari_pipe.errors import InvalidDatasetIdError
+for use in (load_dataset, delete_dataset):
+    try:
+        use("caf\\xe9-v0")
+    except InvalidDatasetIdError as error:
+        print(ascii(str(error)))
+"""
+
+
+def test_an_id_that_file_names_cannot_have_under_a_locale_is_named() -> None:
+    variables = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", _FOREIGN],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.count("whose encoding is ascii; set PYTHONUTF8=1") == 2, done.stdout

@@ -192,7 +192,7 @@ def test_demonstrations_in_d4rls_layout_give_the_same_content(
     )
     a = json.loads((door[0] / "datasets/door/human-v0/manifest.json").read_text())
     b = json.loads((workspace / "datasets/door/human-v0/manifest.json").read_text())
-    assert a["files"]["data/main_data.hdf5"] == b["files"]["data/main_data.hdf5"]
+    assert a["data"]["main_data.hdf5"] == b["data"]["main_data.hdf5"]
     assert a["content_sha256"] == b["content_sha256"]
 
 

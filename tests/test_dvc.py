@@ -102,13 +102,15 @@ def test_metrics_are_a_table_that_fits_a_screen(made):
     assert max(len(line) for line in lines) < 330
 
 
-def test_plots_show_the_returns_of_every_pipeline(made):
+def test_plots_are_histograms_of_the_returns_of_each_policy_of_every_pipeline(made):
     shown = made.dvc("plots", "show")
     page = made.root / "dvc_plots" / "index.html"
     assert str(page) in shown
     text = page.read_text()
     for file in ("pipelines/one/returns.csv", "pipelines/two/ref_returns.csv"):
         assert file in text
+        drawn = text.split(f'"text": "{file}"')[1].split("</script>")[0]
+        assert '"groupby": ["policy", "rev", "from", "to"]' in drawn
     assert made.git("status", "--porcelain") == ""  # the page is ignored
 
 

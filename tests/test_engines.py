@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from minari_pipe.pipeline.build import PolicyConfig
 from minari_pipe.pipeline.engines import ENGINES, crowded, make_engine
 from minari_pipe.pipeline.engines.base import Engine, usable_cores
 from minari_pipe.pipeline.engines.processes import DIED
+from minari_pipe.pipeline.inputs import Expected
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
 from minari_pipe.pipeline.work import BlockCall, Place
@@ -97,6 +99,25 @@ def test_a_call_may_fail_for_good_or_leave_python(engine, tmp_path):
     assert found[2].error == "the policy or the environment called sys.exit(3)"
 
 
+def test_a_block_of_another_file_or_module_than_the_stage_has_is_not_made(engine, tmp_path):
+    weights = tmp_path / "weights"
+    weights.write_text("weights")
+    same = hashlib.sha256(b"weights").hexdigest()
+    code = {"tests.engine_works": ("engine_works.py", "0" * 64)}
+    for ticket, expected, what in (
+        (0, Expected("collect", {}, {str(weights): same}), None),
+        (1, Expected("collect", code), "engine_works.py"),
+        (2, Expected("collect", {}, {str(weights): "0" * 64}), str(weights)),
+        (3, Expected("collect", {}, {str(tmp_path / "missing"): same}), str(tmp_path / "missing")),
+    ):
+        made = call(tmp_path, Text(f"a{ticket}"), ticket)
+        engine.submit(ticket, replace(made, place=Place(tmp_path, expected=expected)))
+        outcome = outcomes(engine, 1)[ticket]
+        told = what and f"{what} changed while collect ran; run again"
+        assert (outcome.error, outcome.final) == (told, what is not None)
+        assert (tmp_path / f"block_0000{ticket}.txt").exists() == (what is None)
+
+
 def test_a_process_that_dies_takes_no_other_call_with_it(engine, tmp_path):
     if engine.in_process:
         pytest.skip("its process is the test's")
@@ -142,7 +163,7 @@ def test_a_call_that_hangs_can_be_cancelled_and_its_process_ends(engine, tmp_pat
 def test_workers_have_one_thread_each(engine, tmp_path):
     if engine.in_process:
         pytest.skip("the threads of this process are the user's")
-    engine.submit(1, call(tmp_path, Text("OMP_NUM_THREADS", "environment"), 0))
+    engine.submit(1, call(tmp_path, Text("OPENBLAS_NUM_THREADS", "environment"), 0))
     assert outcomes(engine, 1)[1].value["text"] == "1"
 
 

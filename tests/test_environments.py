@@ -77,6 +77,28 @@ def test_a_module_before_a_colon_needs_trust(tmp_path, monkeypatch):
     assert make_environment("own_envs:Own-v0").spec.max_episode_steps == 9
 
 
+def test_an_unknown_id_of_a_module_is_answered_with_the_module(monkeypatch):
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "gymnasium")
+    with pytest.raises(EnvironmentNotFoundError, match="Did you mean 'gymnasium:CartPole-v1'"):
+        make_environment("gymnasium:CartPole")
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        {"_target_": "gymnasium.wrappers.FlattenObservation", "no_such": 1},
+        {"_target_": "gymnasium.wrappers.FlattenObservation", 1: 3},
+        {"_target_": "gymnasium.wrappers.RescaleObservation", "min_obs": {}, "max_obs": []},
+        {"_target_": "gymnasium.wrappers.RescaleAction", "min_action": [], "max_action": "x"},
+        {"_target_": "gymnasium.wrappers.FilterObservation", "filter_keys": 7},
+    ],
+    ids=lambda wrapper: " ".join(map(str, wrapper)),
+)
+def test_arguments_that_a_wrapper_does_not_take_are_one_clear_line(wrapper):
+    with pytest.raises(ConfigError, match=r"env\.wrappers: gymnasium\.wrappers\."):
+        make_environment("CartPole-v1", wrappers=[wrapper])
+
+
 def test_arguments_the_environment_does_not_take_are_one_clear_line():
     with pytest.raises(ConfigError, match="env.kwargs"):
         make_environment("CartPole-v1", {"no_such": 1})
@@ -225,3 +247,39 @@ def test_a_wrapper_without_its_arguments_is_left_out_with_a_warning():
     assert len(caught) == 1
     assert isinstance(env, gym.wrappers.FlattenObservation)
     assert env.env.unwrapped is env.unwrapped
+
+
+class Plain(gym.Wrapper):
+    """A wrapper that keeps no arguments, as most of a user's own."""
+
+
+def wrapped_by_itself() -> gym.Env:
+    return gym.wrappers.ClipReward(Plain(gym.make("CartPole-v1").unwrapped), -1, 1)
+
+
+def test_a_wrapper_of_a_file_whose_name_is_none_is_left_out_with_a_warning():
+    wrapper = {"name": 3, "entry_point": "no_such_package:Monitor", "kwargs": None}
+    with pytest.warns(UserWarning, match="was recorded in 3, which"):
+        recover(spec_json(additional_wrappers=[wrapper]))
+
+
+@pytest.mark.parametrize("kwargs", [7, [1], "x", {"no_such": 1}])
+def test_arguments_of_a_file_that_a_wrapper_does_not_take_are_a_clear_error(kwargs):
+    entry_point = "gymnasium.wrappers:FlattenObservation"
+    wrapper = {"name": "W", "entry_point": entry_point, "kwargs": kwargs}
+    with pytest.raises(ConfigError, match="cannot be made from the stored env_spec"):
+        recover(spec_json(additional_wrappers=[wrapper]))
+
+
+def test_wrappers_that_an_entry_point_applies_itself_are_not_said_to_be_lost(monkeypatch):
+    gym.register("WrappedByItself-v0", wrapped_by_itself, max_episode_steps=5)
+    try:
+        env = gym.wrappers.FlattenObservation(gym.make("WrappedByItself-v0"))
+        names = [wrapper.name for wrapper in env.spec.additional_wrappers]
+        found = recover(environments.spec_json(env.spec))  # a warning would be an error
+        assert [wrapper.name for wrapper in found.spec.additional_wrappers] == names
+        with pytest.warns(UserWarning, match="was recorded in Plain, which") as caught:
+            recover(environments.spec_json(Plain(env).spec))
+        assert len(caught) == 1
+    finally:
+        del gym.registry["WrappedByItself-v0"]

@@ -10,6 +10,7 @@ BUILTINS = {
     "DatasetNotFoundError": (FileNotFoundError, ValueError),
     "DatasetExistsError": (FileExistsError, ValueError),
     "CorruptDatasetError": (OSError,),
+    "LinkError": (errors.CorruptDatasetError, OSError),
     "UnsupportedVersionError": (ValueError,),
     "UnknownFormatError": (LookupError, ValueError),
     "RemoteError": (OSError,),

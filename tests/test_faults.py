@@ -33,7 +33,9 @@ ref_scores: {ref_min_score: 10.0, ref_max_score: 500.0}
 """
 N_EPISODES, N_BLOCKS = 120, 30
 N_CHAINS = 10 if FULL else 1
-"""Of five kills each, of either kind and of each engine."""
+"""Of kills, of either kind and of each engine."""
+N_KILLS = 5 if FULL else 3
+"""Of a chain, if it does not go through all phases."""
 
 PHASES: dict[str, dict[str, Any]] = {
     "in the middle of an episode": {"target": "minari_pipe.rollout:_step", "call": 60},
@@ -172,7 +174,7 @@ def assert_whole(place: Place) -> None:
 
 
 def victims(engine: Engine, turn: int) -> list[str]:
-    """Of five kills: the driver and the stage in turn, and at last what the run outlives."""
+    """Of a chain: the driver and the stage in turn, and at last what the run outlives."""
     last = engine.workers[turn % len(engine.workers)]
     return [("driver", "stage")[(turn + i) % 2] for i in range(4)] + [last]
 
@@ -182,6 +184,8 @@ def test_killed_where_it_hurts(turn, engine, wanted, tmp_path):
     phases = [*PHASES][turn % 5 :] + [*PHASES][: turn % 5]
     who = victims(engine, turn)
     kills = [Kill(v, PHASES[phase], phase) for v, phase in zip(who, phases, strict=True)]
+    if engine.name == "ray":  # whose workers write blocks as those of the other engine do
+        kills = kills[-N_KILLS:]
     kill_again_and_again(engine, make_place(tmp_path / "place", killed=CONFIG), kills, wanted)
     shutil.rmtree(tmp_path / "place")
 
@@ -191,7 +195,7 @@ def test_killed_at_seeded_moments(seed, engine, wanted, tmp_path):
     """A moment is the n-th step or the n-th change of a file by one of the workers."""
     rng = random.Random(seed)
     kills = []
-    for victim in victims(engine, seed + 1):
+    for victim in victims(engine, seed + 1)[-N_KILLS:]:
         if rng.random() < 0.5:
             call = rng.randint(1, 60)
             barrier = {"target": "minari_pipe.rollout:_step", "call": call}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pickle
 import time
 import warnings
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from minari_pipe import (
+    create_dataset_from_buffers,
     create_namespace,
     delete_dataset,
     delete_namespace,
@@ -675,3 +678,49 @@ def test_a_local_root_of_others_is_a_remote(tmp_path, elsewhere) -> None:
     elsewhere()
     download_dataset(f"file://{other}/{ID}")
     assert tree(data_path_of(ID)) == mine
+
+
+@pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None)")
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_an_open_dataset_never_gives_episodes_of_what_a_download_put_in_its_place(
+    data_format: str, shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also if the next folder has the number of the one that was opened."""
+    for which, length in ((1, 3), (2, 5)):
+        monkeypatch.setenv("MINARI_REMOTE", str(tmp_path / f"remote-{which}"))
+        (tmp_path / f"remote-{which}").mkdir()
+        steps = step_index_dataset("example/any-v0", lengths=(length,) * 4)
+        create_dataset_from_buffers(
+            ID,
+            list(steps.storage.get_buffers()),
+            observation_space=steps.observation_space,
+            action_space=steps.action_space,
+            data_format=data_format,
+        )
+        delete_dataset("example/any-v0")
+        upload_dataset(ID)
+        delete_dataset(ID)
+    download_dataset(ID)  # the second
+    dataset = load_dataset(ID)
+    episodes = iter(dataset)
+    assert len(next(episodes)) == 5
+    dataset.storage.update_metadata({"description": "changed in place, which is no other version"})
+    assert len(dataset[1]) == 5
+    for which in (1, 2, 1, 2):
+        monkeypatch.setenv("MINARI_REMOTE", str(tmp_path / f"remote-{which}"))
+        download_dataset(ID, force_download=True)
+        if data_format != "hdf5":  # of which the iteration has a map
+            with pytest.raises(DatasetNotFoundError, match="was replaced since"):
+                next(iter(dataset))
+        for read in (
+            lambda: dataset[0],
+            lambda: dataset.storage.total_episodes,
+            lambda: list(dataset.storage.get_episode_metadata([0])),
+            lambda: list(pickle.loads(pickle.dumps(dataset))),
+            lambda: dataset.storage.update_metadata({"description": "of another version"}),
+        ):
+            with pytest.raises(DatasetNotFoundError, match="was replaced since"):
+                read()
+    with contextlib.suppress(DatasetNotFoundError):
+        assert [len(episode) for episode in episodes] == [5, 5, 5]
+    assert [len(episode) for episode in load_dataset(ID)] == [5] * 4

@@ -37,6 +37,7 @@ from minari_pipe.errors import (
     RemoteError,
 )
 from minari_pipe.examples import step_index_dataset
+from minari_pipe.manifest import identity_of
 from minari_pipe.testing.remotes import another_root, tree
 from tests.test_library import read_only
 
@@ -73,9 +74,9 @@ def refused(error: type[MinariPipeError], words: str, call: Callable[[], object]
 
 
 def rewrite(shared: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a published manifest, and let the metadata name the changed one."""
+    """Change a published manifest, of format 1, and let the metadata name the changed one."""
     path = shared / ID / "manifest.json"
-    content = json.loads(path.read_text())
+    content = identity_of(json.loads(path.read_text()))
     change(content)
     path.write_text(json.dumps(content))
     metadata = shared / ID / "data" / "metadata.json"
@@ -112,6 +113,19 @@ def test_a_manifest_of_absurd_entries_is_refused(entry, shared) -> None:
     assert list_local_datasets() == {}
     size = sum(path.stat().st_blocks * 512 for path in get_dataset_path().rglob("*"))
     assert size < 1_000_000
+
+
+def test_what_was_published_with_a_manifest_of_format_1_is_downloaded_and_is_the_same(
+    shared,
+) -> None:
+    rewrite(shared, lambda manifest: None)
+    download_dataset(ID)
+    load_dataset(ID, verify=True)
+    assert publish_dataset(ID, shared).outcome == "present"
+    delete_dataset(ID)
+    step_index_dataset(ID)
+    done = publish_dataset(ID, shared)
+    assert (done.outcome, done.notes) == ("present", ())
 
 
 @pytest.mark.parametrize(

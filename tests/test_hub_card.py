@@ -76,9 +76,65 @@ def test_the_card_renders_as_one_table_with_a_row_for_each_dataset() -> None:
     assert page.count("<table>") == page.count("</table>") == 1
     assert page.count("<tr>") == 4
     assert page.count("<td") + page.count("<th ") == 4 * 6
-    assert "a | b &lt;!-- <code>c</code> &lt;/table&gt; &amp; more" in page
+    assert "a | b &lt;!-- `c` &lt;/table&gt; &amp; more" in page
     assert "none-v0</code></strong>: no description." in page
     assert page.count("<pre>") == 2
+
+
+HOSTILE = {
+    "image": "![t](http://tracker.example/t.png)",
+    "image with spaces": "![t] (x) ![t][r] ![r]",
+    "image of two words": "![a b](http://tracker.example/t.png 'a title')",
+    "split image": "![t]( http://tracker.example/t.png )",
+    "link": "[click](http://evil.example) [a][b] <http://evil.example>",
+    "reference": "[r]: http://evil.example",
+    "bare links": "http://evil.example https://evil.example www.evil.example ada@evil.example",
+    "html": "<img src=x onerror=y> <script>z</script> &#33;[t](x)",
+    "emphasis": "*a* **b** _c_ __d__ ~~e~~ $x$ $$y$$",
+    "code": "`a` ``b`` ```c``` ~~~d",
+    "heading": "# Title",
+    "list": "- a",
+    "number": "1. a",
+    "rule": "--- a",
+    "escapes": "\\[t](http://evil.example) \\\\![t](http://evil.example) a\\",
+    "pipes": "a | b || \\| c",
+    "front matter": "---\nlicense: x\n---",
+    "the end of the block": f"{END} {BEGIN}",
+    "bidi": "a\u202eb\u2066c\x1b[31m",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_values_of_a_dataset_are_text_and_nothing_else(name: str) -> None:
+    """Nothing is loaded or linked that a description, an author or an environment names."""
+    text = HOSTILE[name]
+    hostile = described_as(
+        "door/odd-v1",
+        description=text,
+        author=text,
+        algorithm_name=text,
+        env_spec=json.dumps({"id": text}),
+    )
+    card = card_of(hostile, described_as(), description=text)
+    plain = card_of(described_as("door/odd-v1"), described_as(), description="x")
+    pages = []
+    for source in (card, plain):
+        markdown = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        tokens = markdown.parse(source.split("---\n", 2)[2])
+        parts = [part for token in tokens for part in (token, *(token.children or ()))]
+        pages.append([p.type for p in parts if p.type not in ("text", "code_inline", "softbreak")])
+        # the Hub makes links of these by itself, but in code
+        words = " ".join(part.content for part in parts if part.type == "text")
+        assert not any(sign in words for sign in ("://", "www.", "@"))
+    assert pages[0] == pages[1]
+    assert list(listed(card)) == ["door/human-v0", "door/odd-v1"]
+    assert card.count(END) == card.count(BEGIN) == 1
+    assert not any(letter in card for letter in "\u202e\u2066\x1b")
+
+
+def test_ordinary_text_of_a_dataset_stays_as_it_is() -> None:
+    text = "Rollouts of door_expert (PPO, 3-layer net); 50% success: see v1.2! a-b + c = d, λ 手"
+    assert f": {text} *(algorithm" in card_of(described_as(description=text))
 
 
 def test_versions_are_in_the_order_of_their_numbers_and_the_example_is_the_latest() -> None:

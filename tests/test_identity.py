@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
+from xxhash import xxh3_128_hexdigest
 
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import DatasetNotFoundError
@@ -248,16 +249,23 @@ def test_the_manifest_names_every_file(storage: MinariStorage) -> None:
     (storage.data_path / ".main_data.hdf5.tmp").write_bytes(b"left by a killed process")
     found = manifest(directory, "abc")
     files = {}
-    for name in ("data/main_data.hdf5", "data/metadata.json"):
-        content = (directory / name).read_bytes()
-        files[name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    for name in ("main_data.hdf5", "metadata.json"):
+        content = (storage.data_path / name).read_bytes()
+        files[name] = {
+            "size": len(content),
+            "xxh3_128": xxh3_128_hexdigest(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
     assert found == {
-        "content_sha256": "abc",
+        "format": 2,
         "total_episodes": 3,
         "total_steps": storage.total_steps,
-        "files": files,
+        "data": files,
+        "policies": {},
+        "card": {},
+        "content_sha256": "abc",
     }
-    assert list(found["files"]) == sorted(files)
+    assert list(found["data"]) == sorted(files)
     json.dumps(found)
     with pytest.raises(DatasetNotFoundError):
         manifest(directory / "nowhere", "abc")

@@ -32,7 +32,7 @@ def target(own_home) -> Path:
 
 
 def publish(root: Path, content: str, dataset_id: str = ID) -> None:
-    """What ``publish`` writes, with text for data."""
+    """What ``publish`` wrote when manifests had format 1, with text for data."""
     folder = root / "datasets" / dataset_id
     (folder / "data").mkdir(parents=True, exist_ok=True)
     files = {}
@@ -40,7 +40,8 @@ def publish(root: Path, content: str, dataset_id: str = ID) -> None:
         data = f"{name} {content}".encode()
         (folder / name).write_bytes(data)
         files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-    text = {"content_sha256": content, "total_episodes": 1, "total_steps": 2, "files": files}
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    text = {"content_sha256": digest, "total_episodes": 1, "total_steps": 2, "files": files}
     (folder / "manifest.json").write_text(json.dumps(text))
 
 

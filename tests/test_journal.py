@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import os
 import tracemalloc
 from pathlib import Path
@@ -14,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, UnsupportedVersionError
 from minari_pipe.journal import Journal
 from minari_pipe.journal_folders import is_alive, journals
-from minari_pipe.journal_format import sum_of_words
 from minari_pipe.journal_reader import JournalReader
+from minari_pipe.recovery import list_leftovers, recover
 from minari_pipe.testing import assert_same, column, examples, options
 from minari_pipe.testing import spaces as any_space
 
@@ -369,6 +367,37 @@ def test_damage_to_stored_rows_is_found() -> None:
         assert told in reader.damage
 
 
+@pytest.mark.parametrize("width", [8, 64, 1024])
+def test_stored_rows_in_another_order_are_damage(width: int) -> None:
+    """Half the rows are more than a megabyte, so that sums of parts count too."""
+    journal = Journal(HEAD)
+    rows = np.arange(4 * 2**16).reshape(-1, width)
+    place = journal.add_rows(journal.add_rows(None, rows[: len(rows) // 2]), rows[len(rows) // 2 :])
+    journal.append(EpisodeBuffer(rewards=journal.rows(place, rows.dtype, rows.shape)))
+    path = journal.leave()
+    assert path is not None
+    assert read(path)[1].damage is None
+    path.with_name("rows-0").write_bytes(rows[::-1].tobytes())
+    found, reader = read(path)
+    assert found == []
+    assert reader.damage is not None and "damaged" in reader.damage
+
+
+@pytest.mark.parametrize("steps", [10, 2000, 2**18], ids=["short", "joined", "in parts"])
+def test_rows_of_a_record_in_another_order_are_damage(steps: int) -> None:
+    journal = Journal(HEAD)
+    rows = np.arange(float(steps))
+    journal.append(EpisodeBuffer(rewards=rows))
+    path = journal.leave()
+    assert path is not None
+    data = path.read_bytes()
+    assert data.count(rows.tobytes()) == 1
+    path.write_bytes(data.replace(rows.tobytes(), rows[::-1].tobytes()))
+    found, reader = read(path)
+    assert found == []
+    assert reader.damage is not None and "are damaged" in reader.damage
+
+
 @pytest.mark.parametrize(
     "where", [[0, 0, 16, -1], ["../x", 0, 16, 0], [0, 2**70, 16, 0], [0, 0, 10**18, 0], [0, 0]]
 )
@@ -411,41 +440,17 @@ def test_a_forked_child_has_the_rows_of_its_parent_and_writes_its_own() -> None:
     journal.clear()
 
 
-@examples(30)
-@given(st.binary(max_size=200), st.integers(0, 200))
-def test_the_sum_of_words_is_the_sum_of_the_sums_of_its_parts(data, cut) -> None:
-    cut = min(cut, len(data)) // 8 * 8
-    array = np.frombuffer(data, np.uint8)
-    parts = sum_of_words(array[:cut]) + sum_of_words(array[cut:])
-    padded = data + bytes(-len(data) % 8)
-    words = [int.from_bytes(padded[i : i + 8], "little") for i in range(0, len(padded), 8)]
-    assert sum_of_words(array) == parts % 2**64 == sum(words) % 2**64
-
-
-#: the three episodes of ``written`` as they were stored before arrays had a form of their own
-OLDER = (
-    "ABzY8000000t4+-&ubGw6pp0_{{umU!n<~aU9<VosOU{{C{{eC%kr{23sX0<+nGsB*#@Q5|3S~aw9u<pPd)S`p87"
-    "}hE_e}qlcd`&iPlQJWtQR1%=g~+-kbT@^^Gm}X{9_4@|Bm??w*`2=fLG45D~QCwc%M?Mtt~i-~fZPtGODW5vdGxh"
-    "9M`Hd_+KIz3WZS8?A3}S1e6P)s%cSxOaMZj+=M)zHjBAiBm(X%7AA=rxB6RA?L*45<|V=c}}C+aMo%yx9-*`Yi1K"
-    "tNCzSj8elne?IsbLHXWDAev+_DaA-kP3U{coC!$F{Ro@@^zRv(HrbA3nSupm1fKp?nJZXuFyjjO%k1Ua~i0Nkur?"
-    "a9K*z7w_9Fp^I7gWYLC5A<|nOYer{uWhKM&klCT=j&+8G_xeTezsc4FBjMWSo|oHGDYf%35mFr+&tDM@`4RKGN*M"
-    "r1~B=7@@(d@ngau7D-~?a+Y^`N5#Tn?!{&FI7(=>Wh|sHJNATP6qd@<1`WS@us!E?m}3d)8(k>-&eSeliv3yTFUO"
-    "o%8b996xAUa`GkbhL_^_=%eXAVZRQldR`U~mbzVzQ;GjB`!4?ZXDuODB0*?)EX=BCoGE~LMZ{(t!EKfh-FgY<s^D"
-    "j5eiP6+@2"
-)
-
-
-def test_journals_of_the_older_form_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    path.write_bytes(gzip.decompress(base64.b85decode(OLDER)))
-    found, reader = read(path)
-    assert (reader.damage, reader.cut) == (None, False)
-    assert reader.head["env_id"] == HEAD["env_id"]
-    for number, one in enumerate(found):
-        assert_equal(one, episode(number))
-    assert len(found) == 3
-    with JournalReader(path) as reader:
-        assert list(reader.steps()) == [3, 3, 3]
+def test_a_journal_of_an_earlier_format_is_refused_by_name_and_kept(written) -> None:
+    path, data, _ = written
+    path.write_bytes(b"MPj1" + data[4:])
+    with pytest.raises(UnsupportedVersionError, match=f"{path}: .* earlier .* MPj1"):
+        read(path)
+    (leftover,) = list_leftovers()
+    assert (leftover.path, leftover.episodes) == (path.parent, 0)
+    assert "earlier version" in (leftover.damage or "")
+    with pytest.raises(UnsupportedVersionError, match="recover it with that version"):
+        recover("aa/b-v0", path)
+    assert path.exists()
 
 
 @pytest.mark.parametrize("size", [1 << 14, 1 << 18], ids=["read", "mapped"])

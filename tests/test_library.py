@@ -550,7 +550,7 @@ def test_verifying_compares_every_file(root: Path) -> None:
     with pytest.raises(CorruptDatasetError) as caught:
         load_dataset("aa/b-v0", verify=True)
     message = str(caught.value)
-    assert "data/main_data.hdf5 has other content (sha256); data/more.bin is not in" in message
+    assert "data/main_data.hdf5 has other content (xxh3_128); data/more.bin is not in" in message
     assert "data/metadata.json" not in message
     (folder / "data/main_data.hdf5").write_bytes(data + b"1")
     (folder / "data/metadata.json").unlink()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import hashlib
 import json
 import os
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -16,13 +19,17 @@ import gymnasium as gym
 import minari
 import numpy as np
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 import minari_pipe
 from minari_pipe import EpisodeBuffer, MinariDataset, files, load_dataset
+from minari_pipe.checksums import Pieces
 from minari_pipe.cli import app
-from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.manifest import MANIFEST, read_manifest
+from minari_pipe.errors import CorruptDatasetError, UnsupportedVersionError
+from minari_pipe.identity import content_sha256
+from minari_pipe.manifest import MANIFEST, describe, entries_of, read_manifest
+from minari_pipe.pipeline.manifest import published_manifest
 
 ID = "aa/b-v0"
 FORMATS = ("hdf5", "arrow", "parquet")
@@ -119,6 +126,337 @@ def test_one_changed_byte_of_any_file_is_named(data_format: str) -> None:
     assert_verified()
 
 
+def pages_exchanged(path: Path) -> None:
+    data = path.read_bytes()
+    assert data[8192:12288] != data[12288:16384]
+    path.write_bytes(data[:8192] + data[12288:16384] + data[8192:12288] + data[16384:])
+
+
+def long_dataset(data_format: str, count: int = 1) -> MinariDataset:
+    """Episodes of 6,000 steps, in the order of whose values lies all that they say."""
+    buffers = [
+        replace(
+            make(number)[0],
+            observations=(np.arange(6001) + number) % 9,
+            actions=np.arange(6000) % 2,
+            rewards=np.arange(6000.0) + number,
+            terminations=np.arange(6000) == 5999,
+            truncations=np.zeros(6000, bool),
+        )
+        for number in range(count)
+    ]
+    return minari_pipe.create_dataset_from_buffers(ID, buffers, data_format=data_format, **SPACES)
+
+
+def loaded() -> None:
+    with pytest.raises(CorruptDatasetError, match="has other content"):
+        load_dataset(ID, verify=True)
+
+
+def validated() -> None:
+    done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "200"})
+    assert done.exit_code == 1
+    assert "has other content" in done.output
+
+
+def uploaded() -> None:
+    with tempfile.TemporaryDirectory() as shared:
+        with pytest.raises(CorruptDatasetError, match="has other content"):
+            minari_pipe.publish_dataset(ID, shared)
+        assert list(Path(shared).iterdir()) == []
+
+
+@pytest.mark.parametrize("seen", [loaded, validated, uploaded])
+def test_two_pages_of_a_file_that_changed_places_are_seen(seen: Callable[[], None]) -> None:
+    pages_exchanged(folder(long_dataset("hdf5")) / "data" / "main_data.hdf5")
+    seen()
+
+
+def test_pages_that_two_files_have_exchanged_are_seen() -> None:
+    place = folder(long_dataset("arrow", 2)) / "data"
+    first, second = (place / str(number) / "part-0.arrow" for number in range(2))
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(one[:4096] + other[4096:8192] + one[8192:])
+    second.write_bytes(other[:4096] + one[4096:8192] + other[8192:])
+    assert first.read_bytes() != one
+    loaded()
+    pages_exchanged(first)
+    loaded()
+
+
+def in_format_1(place: Path, **fields: object) -> dict[str, Any]:
+    """Give a dataset the manifest that it had before format 2."""
+    content = read_manifest(place)
+    assert content is not None
+    files = {}
+    for name in sorted(entries_of(content)):
+        data = (place / name).read_bytes()
+        files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        if len(data) > 2**16:
+            words = np.frombuffer(data + bytes(-len(data) % 8), "<u8")
+            sums = np.add.reduceat(words, np.arange(0, len(words), 2**13))
+            files[name] = {
+                "sums": hashlib.sha256(sums.tobytes()).hexdigest(),
+                "size": len(data),
+            }
+    old = {key: content[key] for key in ("total_episodes", "total_steps")} | {"files": files}
+    (place / MANIFEST).write_text(json.dumps(old | fields))
+    return old | fields
+
+
+def test_a_manifest_of_format_1_is_compared_as_far_as_its_sums_see() -> None:
+    place = folder(long_dataset("hdf5"))
+    in_format_1(place)
+    with pytest.warns(UserWarning, match="format 1, whose sums .* do not see .* --upgrade"):
+        load_dataset(ID, verify=True)
+    done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "300"})
+    assert done.exit_code == 0
+    assert done.output.count("is of format 1, whose sums") == 1
+    file = place / "data" / "main_data.hdf5"
+    pages_exchanged(file)
+    with pytest.warns(UserWarning, match="format 1"):
+        load_dataset(ID, verify=True)
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    loaded()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_keeps_a_manifest_of_format_1_in_step(change: str) -> None:
+    """Of sha256s nothing is warned."""
+    dataset = create()
+    in_format_1(folder(dataset))
+    CHANGES[change](dataset)
+    content = json.loads((folder(dataset) / MANIFEST).read_text())
+    assert "format" not in content
+    assert all("sha256" in entry for entry in content["files"].values())
+    assert_verified()
+
+
+def upgraded(*arguments: str) -> Result:
+    command = ["validate", ID, "--no-replay", "--upgrade", *arguments]
+    return CliRunner().invoke(app, command, env={"COLUMNS": "300"})
+
+
+def test_validate_upgrades_a_manifest_of_format_1() -> None:
+    place = folder(long_dataset("hdf5"))
+    good = (place / MANIFEST).read_bytes()
+    in_format_1(place)
+    done = upgraded()
+    assert done.exit_code == 0
+    assert "is rewritten in format 2, after its files were compared with it" in done.output
+    assert (place / MANIFEST).read_bytes() == good
+    assert_verified()
+    done = upgraded("--json")
+    assert (done.exit_code, json.loads(done.stdout)["ok"]) == (0, True)
+    assert done.stderr.endswith("its manifest.json is of format 2 already\n")
+    assert (place / MANIFEST).read_bytes() == good
+
+
+def test_an_upgrade_compares_the_content_and_keeps_what_a_publication_says() -> None:
+    dataset = long_dataset("hdf5")
+    place = folder(dataset)
+    metadata = dataset.storage.read_raw_metadata(place / "data")
+    digest = content_sha256(dataset.storage, metadata)
+    in_format_1(place, content_sha256=digest)
+    done = upgraded()
+    assert f"after content_sha256 {digest[:12]} and its files were compared" in done.output
+    content = read_manifest(place)
+    assert content == {**describe(place, metadata), "content_sha256": digest}
+    in_format_1(place, content_sha256=digest)
+    pages_exchanged(place / "data" / "main_data.hdf5")  # which its sums do not see
+    before = (place / MANIFEST).read_bytes()
+    done = upgraded()
+    assert done.exit_code == 1
+    assert "says content_sha256" in f"{done.output} {done.exception}"
+    assert (place / MANIFEST).read_bytes() == before
+
+
+def test_a_dataset_with_faults_is_not_upgraded() -> None:
+    place = folder(create())
+    in_format_1(place)
+    file = place / "data" / "main_data.hdf5"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1] + b"?")
+    before = (place / MANIFEST).read_bytes()
+    done = upgraded()
+    assert done.exit_code == 1
+    assert "manifest.json stays as it is" in done.output
+    assert (place / MANIFEST).read_bytes() == before
+    file.write_bytes(good)
+    (place / MANIFEST).unlink()
+    done = upgraded()
+    assert (done.exit_code, "has no manifest.json to upgrade" in done.output) == (1, True)
+
+
+def test_an_upload_does_not_rely_on_a_content_hash_that_the_data_do_not_have() -> None:
+    dataset = create()
+    place = folder(dataset)
+    metadata = dataset.storage.read_raw_metadata(place / "data")
+    for content in (describe(place, metadata), in_format_1(place)):
+        (place / MANIFEST).write_text(json.dumps({**content, "content_sha256": "0" * 64}))
+        with tempfile.TemporaryDirectory() as shared:
+            with pytest.raises(
+                CorruptDatasetError, match="content_sha256 000000000000, and that of"
+            ):
+                minari_pipe.publish_dataset(ID, shared)
+            assert list(Path(shared).iterdir()) == []
+
+
+def test_an_append_hashes_again_what_it_changed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So damage of the pieces before it stays damage, and the costs do not grow with the file."""
+    dataset = long_dataset("hdf5", 30)
+    file = folder(dataset) / "data" / "main_data.hdf5"
+    n_pieces = file.stat().st_size // 2**20
+    assert n_pieces > 3
+    with file.open("r+b") as opened:  # in a value of the second piece
+        opened.seek(2**20 + 2**19)
+        old = opened.read(1)
+        opened.seek(-1, os.SEEK_CUR)
+        opened.write(bytes([old[0] ^ 1]))
+    hashed: list[int] = []
+    add = Pieces.add
+
+    def counted(self: Pieces, data: Any) -> None:
+        hashed.append(len(data))
+        add(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pieces, "add", counted)
+        dataset.storage.update_episodes(make(1))
+    assert sum(hashed) < 3 * 2**20
+    with pytest.raises(CorruptDatasetError, match="first between byte 1048576 and 2097152"):
+        load_dataset(ID, verify=True)
+    with file.open("r+b") as opened:
+        opened.seek(2**20 + 2**19)
+        opened.write(old)
+    assert_verified()
+
+
+def test_a_card_is_no_part_of_the_dataset_and_travels_with_it(tmp_path: Path) -> None:
+    place = folder(create())
+    (place / "card").mkdir()
+    (place / "card" / "index.html").write_text("<p>about")
+    with pytest.warns(UserWarning, match=r"card/index\.html is not in the manifest\. The card"):
+        load_dataset(ID, verify=True)
+    done = minari_pipe.publish_dataset(ID, tmp_path)
+    assert "card/index.html" in done.sizes
+    assert minari_pipe.publish_dataset(ID, tmp_path).outcome == "present"
+    minari_pipe.delete_dataset(ID)
+    minari_pipe.download_dataset(f"file://{tmp_path}/{ID}")
+    assert_verified()
+    (place / "card" / "index.html").write_text("<p>other")
+    with pytest.warns(UserWarning, match=r"index\.html has other content .* no part of it"):
+        load_dataset(ID, verify=True)
+    done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    assert "card/index.html" in done.output
+    done = minari_pipe.publish_dataset(ID, tmp_path)  # a published version keeps its card
+    assert (done.outcome, done.notes) == ("present", ())
+
+
+def test_a_manifest_of_a_later_format_is_refused_by_name() -> None:
+    dataset = create()
+    path = folder(dataset) / MANIFEST
+    path.write_text('{"format": 3, "data": {"main_data.hdf5": "of another form"}}')
+    before = {file: file.read_bytes() for file in folder(dataset).rglob("*") if file.is_file()}
+    refused: dict[str, Callable[[], object]] = {
+        "load": lambda: load_dataset(ID, verify=True),
+        "upload": lambda: minari_pipe.publish_dataset(ID, "/nowhere"),
+        "append": lambda: dataset.storage.update_episodes(make(1)),
+        "metadata": lambda: dataset.storage.update_metadata({"author": {"Ada"}}),
+    }
+    for call in refused.values():
+        with pytest.raises(UnsupportedVersionError, match="has format 3.* install a newer"):
+            call()
+    assert {
+        file: file.read_bytes() for file in folder(dataset).rglob("*") if file.is_file()
+    } == before
+    assert load_dataset(ID).total_episodes == 3
+    done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "300"})
+    assert (done.exit_code, "has format 3" in done.output) == (1, True)
+
+
+BAD: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a format that is none": lambda content: content.update(format="2"),
+    "a format of true": lambda content: content.update(format=True),
+    "format 0": lambda content: content.update(format=0),
+    "no data": lambda content: content.pop("data"),
+    "a list of data": lambda content: content.update(data=[]),
+    "policies that are text": lambda content: content.update(policies="policy.zip"),
+    "a card of null": lambda content: content.update(card=None),
+    "totals of text": lambda content: content.update(total_episodes="3"),
+    "negative totals": lambda content: content.update(total_steps=-1),
+    "totals of true": lambda content: content.update(total_steps=True),
+    "a content hash that is none": lambda content: content.update(content_sha256="\x1b[31m"),
+    "a content hash of a number": lambda content: content.update(content_sha256=5),
+    **{
+        f"a file {name!r}": lambda content, name=name: content["data"].update(
+            {name: content["data"]["metadata.json"]}
+        )
+        for name in ("", "..", "../x", "a//b", "a/../b", "e\0vil", "\ud800")
+    },
+    **{
+        f"an entry {entry!r:.30}": lambda content, entry=entry: content["data"].update(x=entry)
+        for entry in (None, [], "x", {"size": 1}, {"size": 1, "sha256": ""})
+    },
+    **{
+        f"{key} {value!r:.20}": lambda content, key=key, value=value: content["data"][
+            "main_data.hdf5"
+        ].update({key: value})
+        for key, value in (
+            *(("size", size) for size in (-1, True, "1", 1.0, 10**30, 10**400, None)),
+            *(("xxh3_128", digest) for digest in ("", "0" * 31, "G" * 32, 5, None)),
+            *(("sha256", digest) for digest in ("", "0" * 63, None, ["0" * 64])),
+            ("pieces", ["0" * 32]),
+        )
+    },
+}
+
+
+def _told(*command: str) -> None:
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "500"})
+    assert done.exit_code == 1
+    raise CorruptDatasetError(done.output)
+
+
+ENTRY_POINTS: dict[str, Callable[[], object]] = {
+    "load": lambda: load_dataset(ID, verify=True),
+    "upload": lambda: minari_pipe.publish_dataset(ID, "/nowhere"),
+    "show": lambda: _told("show", ID),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset that no test changes, but for its manifest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("root")))
+        return folder(create())
+
+
+def test_every_bad_manifest_is_a_damaged_dataset_at_every_entry(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(whole.parents[1]))
+    good = read_manifest(whole)
+    for name, change in BAD.items():
+        content = copy.deepcopy(good)
+        assert content is not None
+        change(content)
+        (whole / MANIFEST).write_text(json.dumps(content))
+        for entry, call in ENTRY_POINTS.items():
+            with (
+                subtests.test(f"{name}: {entry}"),
+                pytest.raises(CorruptDatasetError, match=r"manifest\.json is damaged"),
+            ):
+                call()
+        assert published_manifest(whole) is None
+    (whole / MANIFEST).write_text('{"files": {"data/metadata.json": {"sha256": "", "size": 5}}}')
+    for call in (*ENTRY_POINTS.values(), lambda: _told("validate", ID, "--no-replay")):
+        with pytest.raises(CorruptDatasetError, match=r"manifest\.json is damaged"):
+            call()
+
+
 def test_a_change_does_not_vouch_for_files_that_it_does_not_touch() -> None:
     dataset = create()
     file = dataset.storage.data_path / "main_data.hdf5"
@@ -142,7 +480,7 @@ def test_an_append_by_another_program_is_no_damage_and_is_not_vouched_for() -> N
         dataset.storage.update_episodes(make(2))
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"])
     assert done.exit_code == 0
-    assert "2 warnings" in done.output
+    assert "it was finished" in done.output
 
 
 def test_a_manifest_changes_in_the_same_rename_as_the_data(monkeypatch) -> None:
@@ -180,21 +518,6 @@ def test_a_dataset_that_grows_is_verified_without_a_false_alarm() -> None:
         load_dataset(ID, verify=True)
     thread.join()
     assert_verified()
-
-
-def test_a_file_that_is_moved_to_its_place_meanwhile_is_found_there(tmp_path, monkeypatch) -> None:
-    (tmp_path / "file").write_text("text")
-    seen = os.stat
-
-    def look(path: Any, **kwargs: Any) -> os.stat_result:
-        found = seen(path, **kwargs)
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(tmp_path / "file", tmp_path / "elsewhere")
-        return found
-
-    monkeypatch.setattr(os, "stat", look)
-    with pytest.raises(FileNotFoundError):
-        files.read_text(tmp_path / "file")
 
 
 def test_the_content_hash_of_a_publication_goes_with_the_first_change() -> None:
@@ -236,12 +559,8 @@ def test_what_is_no_file_is_not_waited_for() -> None:
     place = folder(create())
     content = json.loads((place / MANIFEST).read_text())
     os.mkfifo(place / "data" / "pipe")
-    for name in ("data/pipe", "data/metadata.json/x", f"data/{'x' * 5000}", "data"):
-        content["files"][name] = {"sha256": "0" * 64, "size": 0}
-    (place / MANIFEST).write_text(json.dumps(content))
-    with pytest.raises(CorruptDatasetError, match=r"`files` must have"):
-        load_dataset(ID, verify=True)
-    del content["files"]["data"]
+    for name in ("pipe", "metadata.json/x", "x" * 5000):
+        content["data"][name] = {"xxh3_128": "0" * 32, "size": 0}
     (place / MANIFEST).write_text(json.dumps(content))
     with pytest.raises(CorruptDatasetError, match=r"data/pipe is no file; data/meta.*n/x is"):
         load_dataset(ID, verify=True)

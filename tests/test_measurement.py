@@ -95,6 +95,25 @@ ref_scores: {ref_max_score: 500.0}
 """
 
 
+def test_the_jobs_of_a_sweep_measure_the_random_policy_once(tmp_path):
+    workspace = make_workspace(tmp_path / "work", scores=CONFIG)
+    swept = ["pipeline=s${collect.seed}", "dataset.id=tests/scores-s${collect.seed}-v0"]
+    words = ["-m", "+dataset=scores", "collect.seed=1,2", *swept, "ref_scores.n_episodes=30"]
+    done = minari_pipe(workspace, *words, "+policy@ref_scores.expert=random")
+    assert done.returncode == 0, done.stderr
+    measured = [line for line in done.stderr.splitlines() if line.startswith("ref_scores: random")]
+    assert len(measured) == 2
+    assert measured[1] == f"{measured[0]} (2 blocks were finished before)"
+    # Neither with another seed or environment, nor where a block was damaged.
+    (kept,) = (workspace / ".minari_pipe" / "measured").iterdir()
+    (kept / "block_00001.json").write_text("[]")
+    done = minari_pipe(workspace, "+dataset=scores", "ref_scores.n_episodes=30")
+    assert "ref_scores: block 1 is made again: its file is damaged" in done.stderr
+    assert f"{measured[0]} (1 blocks were finished before)" in done.stderr
+    done = minari_pipe(workspace, "+dataset=scores", "ref_scores.seed=5", "ref_scores.n_episodes=9")
+    assert "finished before" not in done.stderr
+
+
 @pytest.mark.parametrize("limit", [None, 25])
 def test_a_standard_error_that_is_not_reached_is_a_warning(limit, tmp_path):
     workspace = make_workspace(tmp_path / "work", scores=CONFIG)

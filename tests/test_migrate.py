@@ -121,6 +121,15 @@ def test_a_source_is_an_id_a_directory_or_a_file(root, tmp_path):
             migrate_dataset(source, "other-v0")
 
 
+def test_a_source_that_is_no_dataset_is_said_to_be_what_it_is(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("# Notes of mine")
+    with pytest.raises(DatasetNotFoundError, match="it is a file that begins with b'# Notes of"):
+        migrate_dataset(text, "other-v0")
+    with pytest.raises(DatasetNotFoundError, match="it is a directory that holds no metadata"):
+        migrate_dataset(tmp_path, "other-v0")
+
+
 def test_an_old_id_can_be_kept_outside_of_the_root():
     dataset, _ = migrated(GOLDEN / "0.4.3" / "cartpole-random-v0", "cartpole-random-v0")
     assert dataset.id == "cartpole-random-v0"

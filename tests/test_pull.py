@@ -103,7 +103,7 @@ def test_a_clone_that_lags_behind_gets_what_is_new_and_keeps_what_only_it_has(
     [
         (None, "--pull: this workspace has no default DVC remote; add one with `dvc remote add "),
         ("/nowhere/at/all", "'store' is a folder that is not there, /nowhere/at/all; is it reach"),
-        ("nonsense://here", "--pull: ConfigError: .*Unsupported URL type nonsense://"),
+        ("nonsense://here", "DVC: config file error: Unsupported URL type nonsense://"),
         ("s3://nowhere/here", "--pull: the DVC remote 'store' fails: EndpointConnectionError"),
     ],
 )

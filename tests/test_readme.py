@@ -71,17 +71,20 @@ def test_the_controller_of_a_batch_pushes_in_every_row():
 def test_the_sweep_of_the_readme_makes_two_datasets(workspace):
     sweep = block("console", "$ python -m minari_pipe -m").replace("\\\n", " ")
     words = [w.strip("'") for w in sweep.split()[4:]]
-    run_ok(
-        workspace,
-        *words,
-        "collect.n_episodes=1",
-        "ref_scores.n_episodes=1",
-        "--trust-module=my_policies",
-    )
+    run_ok(workspace, *words, "collect.n_episodes=1", "ref_scores.n_episodes=1")
     assert sorted(minari.list_local_datasets(prefix=None)) == [
         "pendulum/spin-s1-v0",
         "pendulum/spin-s2-v0",
     ]
+
+
+def test_every_run_of_the_users_own_policy_says_that_it_is_trusted():
+    text = README.replace("\\\n", " ")
+    runs = re.findall(
+        r"python -m minari_pipe [^`\n]*\+dataset=pendulum_spin[^`\n]*(?:\n[^`]*`)?", text
+    )
+    assert len(runs) >= 4
+    assert [run for run in runs if "--trust-module my_policies" not in run] == []
 
 
 def test_every_command_of_the_readme_is_known():

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 
+from minari_pipe.errors import ConfigError
 from minari_pipe.evaluation import evaluate
 from minari_pipe.pipeline import compose
+from minari_pipe.pipeline import config as schema
 from minari_pipe.pipeline.build import environment_factory, make_policy
 from minari_pipe.pipeline.families import family_params
 from minari_pipe.pipeline.graph import dvc_yaml, stages
+from minari_pipe.pipeline.help_text import help_text
 from minari_pipe.pipeline.mixtures import completed
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.uses import CHOOSING, KINDS, is_mixture
@@ -93,8 +98,26 @@ def test_the_experts_are_experts_on_unseen_seeds(
     assert np.mean([r.success for r in results]) >= least_success
 
 
+@pytest.mark.parametrize("name", ["random", "sb3", "demonstrations", "scripted", "mixture"])
+def test_the_help_on_a_policy_lists_its_keys_with_defaults(name):
+    found = yaml.safe_load(help_text([f"policy={name}"]))["policy"] or {}
+    node = schema.POLICY_SCHEMAS[f"{name}_schema"]
+    assert {"_target_", *found} == {field.name for field in dataclasses.fields(node)}
+    if name == "sb3":
+        assert found["policy_class"] == "MlpPolicy"
+        assert found["algorithm"] == "???"
+
+
+def test_the_help_on_a_section_has_comments_and_an_unknown_one_is_answered_with_the_nearest():
+    assert "# Episodes in a block, the unit" in help_text(["collect"])
+    with pytest.raises(ConfigError, match=r"no policy 'sb4'\. Did you mean 'sb3'"):
+        help_text(["policy=sb4"])
+    with pytest.raises(ConfigError, match=r"no help on 'colect'\. Did you mean 'collect'"):
+        help_text(["colect"])
+
+
 def test_the_help_names_every_key_and_dataset():
-    text = compose.help_text()
+    text = help_text([])
     for word in [
         *NAMES,
         *FAMILIES,

@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
+from xxhash import xxh3_128_hexdigest
 
 from minari_pipe.errors import DatasetExistsError, RemoteError
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.hosting import list_remote_namespaces
+from minari_pipe.manifest import identity_of
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA
 from minari_pipe.testing.remotes import another_root, tree
@@ -218,10 +220,13 @@ def everything(folder: Path) -> set[str]:
 # manifests
 
 
-def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Let a published dataset have another manifest, which its metadata name."""
+def rewrite(
+    folder: Path, change: Callable[[dict[str, Any]], Any], *, as_it_is: bool = False
+) -> None:
+    """Let a published dataset have another manifest, of format 1, which its metadata name."""
     place = folder / ID
     manifest = json.loads((place / "manifest.json").read_text())
+    manifest = manifest if as_it_is else identity_of(manifest)
     changed = change(manifest)
     content = json.dumps(manifest if changed is None else changed).encode()
     (place / "manifest.json").write_bytes(content)
@@ -291,12 +296,58 @@ LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+def naming_file(section: str, name: str, **entry: Any) -> Callable[[dict[str, Any]], None]:
+    sha256, digest = hashlib.sha256(b"evil").hexdigest(), xxh3_128_hexdigest(b"evil")
+    good = {"size": 4, "xxh3_128": digest, "sha256": sha256}
+
+    def change(manifest: dict[str, Any]) -> None:
+        found = manifest[section].get(name, good) | entry
+        manifest[section][name] = {key: found[key] for key in found if found[key] is not None}
+
+    return change
+
+
+LIES_OF_FORMAT_2: dict[str, Callable[[dict[str, Any]], Any]] = {
+    **{
+        f"a file {name!r} of {section}": naming_file(section, name)
+        for section, name in (
+            ("data", "../../evil"),
+            ("data", "/tmp/evil"),
+            ("data", "e\0vil"),
+            ("data", "\ud800"),
+            ("data", ""),
+            ("data", "main_data.hdf5/evil"),
+            ("policies", "../evil"),
+            ("policies", "deep/evil"),
+            ("card", "../../../evil"),
+            ("card", "not-there"),
+        )
+    },
+    "no sha256": naming_file("data", "main_data.hdf5", sha256=None),
+    "another sha256": naming_file("data", "main_data.hdf5", sha256="0" * 64),
+    "no digest": naming_file("data", "main_data.hdf5", xxh3_128=None),
+    "a digest that is none": naming_file("data", "main_data.hdf5", xxh3_128="x"),
+    "pieces of a short file": naming_file("data", "main_data.hdf5", pieces=["0" * 32]),
+    "a size of true": naming_file("data", "main_data.hdf5", size=True),
+    "a size that no file system has": naming_file("data", "main_data.hdf5", size=10**30),
+    "no data": lambda manifest: manifest.pop("data") and None,
+    "a list of data": lambda manifest: manifest.update(data=[]),
+    "no metadata": lambda manifest: manifest["data"].pop("metadata.json") and None,
+    "a later format": lambda manifest: manifest.update(format=3),
+    "a format that is none": lambda manifest: manifest.update(format="2"),
+}
+
+
+@pytest.mark.parametrize("lie", [*LIES, *(f"format 2: {lie}" for lie in LIES_OF_FORMAT_2)])
 def test_a_manifest_that_lies_is_told_of_and_nothing_is_installed(
     lie: str, directory: Path, tmp_path: Path
 ) -> None:
     whole = tree(directory)
-    rewrite(directory, LIES[lie])
+    if lie in LIES:
+        rewrite(directory, LIES[lie])
+    else:
+        change = LIES_OF_FORMAT_2[lie.removeprefix("format 2: ")]
+        rewrite(directory, change, as_it_is=True)
     before = everything(tmp_path)
     place = Place("directory", str(directory), {}, None)
     line = download(place).line

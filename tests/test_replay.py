@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from minari_pipe.checks import Finding, Report, replay
+from minari_pipe.checks import Finding, Options, Report, replay, stepwise
+from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.policies.random import RandomPolicy
 from minari_pipe.rollout import run_episodes
 from tests.checks_datasets import (
@@ -125,7 +127,13 @@ def collect(
         record_infos=record_infos,
         record_state=record_state,
     )
-    return Planted(write_dataset(path / "data", make_env(), buffers, dataset_id="counting-v0"))
+    return planted(path, make_env(), buffers, "counting-v0")
+
+
+def planted(path: Path, env: gym.Env, buffers: Iterable[EpisodeBuffer], id: str) -> Planted:
+    """Episodes of ``env`` beside the reference scores of CartPole."""
+    data_path = write_dataset(path / "data", env, buffers, dataset_id=id)
+    return Planted(data_path, Options(skip=("reference",)))
 
 
 def only(report: Report) -> Finding:
@@ -195,7 +203,7 @@ def test_episode_cut_by_the_collector_is_no_divergence(tmp_path: Path) -> None:
     data = collect(tmp_path)
     spec = json.loads(data.metadata["env_spec"])
     data.update(env_spec=json.dumps({**spec, "max_episode_steps": 100}))
-    assert data.check().findings == []
+    assert only(data.check()).id == "time-limit-not-reached"  # as all have one length
 
 
 def test_environment_that_carries_something_over(tmp_path: Path) -> None:
@@ -358,7 +366,7 @@ def test_state_is_held_to_the_tolerance_of_observations(tmp_path: Path) -> None:
     assert only(data.check()).message.startswith("step 4 (row 5)")
     assert only(data.check(replay_tolerance=1e-5)).message.startswith("step 39 (row 40)")
     report = data.check(recorded_platform="Plan9-vax")
-    assert report.findings == []
+    assert only(report).id == "not-verified"
     assert report.replay.drifted == 1
 
 
@@ -370,8 +378,12 @@ def test_episodes_without_seed_are_counted(cartpole: Planted) -> None:
         for name in ("episode_0", "episode_2"):
             del file[name].attrs["seed"]
     report = cartpole.check()
-    assert report.findings == []
+    finding = only(report)
+    assert (finding.level, finding.id) == ("warning", "not-replayed")
+    assert finding.message.startswith("2 of 4 episodes have neither a seed nor a state")
     assert (report.replay.replayed, report.replay.not_replayable) == (2, 2)
+    assert report.replay.stepwise == 2
+    assert cartpole.check(acknowledge=("not-replayed",)).findings == []
 
 
 def test_stored_state_takes_the_place_of_seed_and_options(door: Planted) -> None:
@@ -427,7 +439,9 @@ def test_no_environment(tmp_path: Path) -> None:
     data = collect(tmp_path)
     data.update(env_spec=None, ref_min_score=None, ref_max_score=None)
     report = data.check()
-    assert report.findings == []
+    assert (
+        only(report).message == "no environment is recorded, so none of the 3 episodes was replayed"
+    )
     assert report.replay.to_json()["applicable"] is False
     spec = gym.spec("Counting-v0").to_json()
     assert data.check(environment=spec, require_scores=False).replay.replayed == 3
@@ -477,20 +491,114 @@ def test_other_versions_are_held_to_a_tolerance(
     report = data.check()
     assert report.findings == []
     assert report.replay.reason.startswith(reason)
-    assert (report.replay.exact, report.replay.tolerance) == (False, replay.DRIFT_TOLERANCE)
+    assert (report.replay.exact, report.replay.tolerance) == (False, stepwise.FLOOR)
     with data.file() as file:
         file["episode_1/observations/arm/_index_0"][4, 1] = 6.9
     assert only(data.check()).path == "episode 1 / observations.arm.0"
 
 
-def test_late_drift_on_another_platform_is_counted_not_reported(tmp_path: Path) -> None:
+def test_late_drift_on_another_platform_is_not_verified_from_there_on(tmp_path: Path) -> None:
     data = collect(tmp_path, 2)
     FAULT["now"] = "late"
     report = data.check(recorded_platform="Plan9-vax")
-    assert report.findings == []
+    finding = only(report)
+    assert (finding.level, finding.id) == ("warning", "not-verified")
+    assert finding.message == (
+        "2 of 2 episodes leave the recording and are not verified from there on, the first "
+        "episode 0 / observations.arm.0 at step 39 (made on Plan9-vax, replayed on "
+        f"{replay.platform_name()}); the largest difference is 1, episode 0 / observations.arm.0 "
+        "at step 39"
+    )
     assert report.replay.drifted == 2
+    assert report.replay.largest_difference == 1
     assert len(data.check(recorded_platform=replay.platform_name()).findings) == 2
     assert len(data.check(recorded_platform="Plan9-vax", replay_tolerance=1e-3).findings) == 2
+
+
+def negate(data: Planted, first: int) -> None:
+    """Negate all rewards from a step on, and the statistics with them."""
+    with data.file() as file:
+        for episode in file.values():
+            rewards = episode["rewards"]
+            rewards[first:] = -rewards[first:]
+            for name in [name for name in episode.attrs if name.startswith("rewards_")]:
+                del episode.attrs[name]
+
+
+@pytest.mark.parametrize("first", [0, 31])
+@pytest.mark.parametrize("env_id", ["counting", "pendulum", "door"])
+def test_negated_rewards_are_an_error_whatever_the_requirements_say(
+    env_id: str, first: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By the observations that agree, and by each step from its recorded state."""
+    if env_id == "door":
+        data = request.getfixturevalue("door")
+    elif env_id == "pendulum":
+        data = random_episodes(tmp_path, "Pendulum-v1", 2)
+    else:
+        data = collect(tmp_path, 2)
+    data.update(requirements=["numpy==1.0"])
+    assert data.check().findings == []
+    negate(data, first)
+    report = data.check()
+    assert not report.ok
+    assert {f.path.partition(" / ")[2] for f in report.findings if f.level == "error"} == {
+        "rewards"
+    }
+
+
+def random_episodes(path: Path, env_id: str, n_episodes: int) -> Planted:
+    buffers = run_episodes(lambda: gym.make(env_id), RandomPolicy(), range(n_episodes), seed=1)
+    env = gym.make(env_id)
+    return planted(path, env, buffers, "random/steps-v0")
+
+
+@pytest.mark.parametrize("what", ["observations", "state"])
+def test_each_step_is_replayed_from_its_recorded_state(door: Planted, what: str) -> None:
+    """Of another simulator's rounding one step shows little, where the whole run drifts away."""
+    door.update(requirements=["numpy==1.0"])
+    report = door.check()
+    assert report.findings == []
+    assert report.replay.stepwise == door.metadata["total_episodes"]
+    with door.file() as file:
+        column = file[
+            "episode_1" + ("/observations" if what == "observations" else "/infos/state/qpos")
+        ]
+        column[10:, 3] += 0.5
+    assert not door.check().ok
+
+
+def test_one_step_across_a_threshold_is_a_warning_with_its_size(door: Planted) -> None:
+    door.update(requirements=["numpy==1.0"])
+    with door.file() as file:
+        observations = file["episode_1/observations"]
+        observations[40, 3] += 0.5
+    report = door.check()
+    finding = only(report)
+    assert report.ok
+    assert (finding.level, finding.id) == ("warning", "inexact-steps")
+    assert "the largest difference is 0.5, episode 1 / observations at step 39" in finding.message
+
+
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", "Pendulum-v1", "MountainCarContinuous-v0", "Acrobot-v1", "Hopper-v5"]
+)
+def test_episodes_without_seeds_are_simulated_step_by_step(env_id: str, tmp_path: Path) -> None:
+    """Where observations tell the state: what is wrong is reported then, and clean data is not."""
+    buffers = [
+        replace(buffer, seed=None)
+        for buffer in run_episodes(
+            lambda: gym.make(env_id, max_episode_steps=50), RandomPolicy(), range(3), seed=1
+        )
+    ]
+    env = gym.make(env_id, max_episode_steps=50)
+    data = planted(tmp_path, env, buffers, "random/steps-v0")
+    assert only(data.check()).id == "not-replayed"
+    with data.file() as file:
+        actions = file["episode_1/actions"]
+        actions[:] = np.roll(actions[()], 1, axis=0)
+    found = [f for f in data.check().findings if f.id != "not-replayed"]
+    assert found and all(f.level == "error" or f.id == "inexact-steps" for f in found)
 
 
 def test_versions_that_do_not_simulate_do_not_matter(tmp_path: Path) -> None:

@@ -198,6 +198,23 @@ def test_returns_do_not_depend_on_how_episodes_are_divided(n_envs):
     assert [r.success for r in whole] == [None] * 7
 
 
+class OneReward(StepIndex):
+    """Returns its reward as an array of one number, which is recorded as that number."""
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, np.array([reward]), *rest
+
+
+def test_a_reward_of_one_number_in_an_array_is_that_number_in_scores_too():
+    def one_reward():
+        return gym.wrappers.TimeLimit(OneReward(), 5)
+
+    (recorded,) = run_episodes(one_reward, RandomPolicy(), [0], seed=1)
+    (measured,) = evaluate(one_reward, RandomPolicy(), [0], seed=1)
+    assert measured.episode_return == float(sum(recorded.rewards.tolist()))
+
+
 class Halving(StepIndex):
     """Changes the action that it is given."""
 

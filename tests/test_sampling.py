@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,68 @@ def places(batches) -> list[tuple[int, int]]:
         for batch in batches
         for pair in zip(batch.episode_ids.tolist(), batch.steps.tolist(), strict=True)
     ]
+
+
+# --- workers of a DataLoader
+
+
+def epochs(dataset: MinariDataset, n_workers: int, **arguments: Any) -> list[list[Any]]:
+    """Batches of two epochs of a DataLoader, in the order in which it gives them."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    persistent = arguments.pop("persistent_workers", False)
+
+    class Batches(IterableDataset):
+        def __iter__(self):
+            if "length" in arguments:
+                return dataset.windows(**arguments)
+            return dataset.transitions(**arguments)
+
+    with warnings.catch_warnings(action="ignore"):  # a fork with threads, more workers than cores
+        loader = DataLoader(
+            Batches(),
+            batch_size=None,
+            num_workers=n_workers,
+            multiprocessing_context="fork" if n_workers else None,
+            persistent_workers=persistent,
+            collate_fn=list_of_places,
+        )
+        return [list(loader), list(loader)]
+
+
+def list_of_places(batch: Any) -> list[tuple[int, int]]:
+    steps = batch.steps if isinstance(batch, TransitionBatch) else batch.starts
+    return list(zip(batch.episode_ids.tolist(), steps.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "arguments"),
+    [
+        (2, {}),
+        (2, {"batch_size": 4}),
+        (5, {"batch_size": 4, "seed": 3}),
+        (3, {"batch_size": 4, "seed": 3, "drop_last": True, "buffer_episodes": 2}),
+        (3, {"batch_size": 2, "length": 2, "pad": None, "seed": 1}),
+    ],
+    ids=["one batch", "in order", "more workers than batches", "drop_last", "windows"],
+)
+def test_workers_of_a_dataloader_share_the_batches_of_one_process(
+    dataset, n_workers: int, arguments: dict[str, Any]
+) -> None:
+    assert epochs(dataset, n_workers, **arguments) == epochs(dataset, 0, **arguments)
+
+
+def test_workers_that_draw_an_order_without_a_seed_draw_the_same(dataset) -> None:
+    """Those that persist too, of which PyTorch says in no epoch but the first what to draw by."""
+    found = epochs(dataset, 2, batch_size=4, shuffle=True, persistent_workers=True)
+    for batches in found:
+        assert sorted(place for batch in batches for place in batch) == STEPS
+    assert found[0] != found[1]
+
+
+def test_a_worker_that_chose_its_own_view_gets_all_of_it(dataset) -> None:
+    found = epochs(dataset, 2, batch_size=4, split=False)
+    assert sorted(place for batch in found[0] for place in batch) == sorted(STEPS * 2)
 
 
 # --- transitions

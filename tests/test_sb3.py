@@ -234,12 +234,12 @@ def test_nothing_is_drawn_from_global_generators(models):
 # Files
 
 
-def test_the_trusted_checkpoint_needs_no_policy_kwargs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_checkpoint_that_says_its_network_needs_no_policy_kwargs(trusted, tmp_path, monkeypatch):
     model = untrained("ppo", policy_kwargs={"net_arch": [9], "activation_fn": torch.nn.ELU})
     model.save(tmp_path / "m.zip")
-    with pytest.raises(ConfigError, match="does not fit the config"):
-        policy_of(CASES[0], tmp_path / "m.zip", 1)
-    monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", sha256_file(tmp_path / "m.zip"))
+    if trusted:
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", sha256_file(tmp_path / "m.zip"))
     policy = policy_of(CASES[0], tmp_path / "m.zip", 1, policy_kwargs={})
     seen = observations(CASES[0], 1)
     expected, _ = model.predict(seen[0], deterministic=True)

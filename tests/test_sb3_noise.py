@@ -130,10 +130,10 @@ def test_a_trusted_gsde_checkpoint_is_sampled_without_policy_kwargs(tmp_path, mo
 @pytest.mark.parametrize(
     ("written", "given", "message"),
     [
-        ({}, {"policy_kwargs": {"net_arch": [64, 64]}}, "policy_kwargs {.*'use_sde': True"),
+        ({}, {"policy_kwargs": {"use_sde": False}}, "policy_kwargs {.*'use_sde': True"),
         (
             {"use_expln": True},
-            {"policy_kwargs": {"use_sde": True}},
+            {"policy_kwargs": {"use_sde": True, "use_expln": False}},
             "trained with use_expln True, the config implies False",
         ),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from minari_pipe.pipeline.collection import CollectBlock, Stop, Until
 from minari_pipe.pipeline.engines import make_engine
 from minari_pipe.pipeline.engines.base import Engine
 from minari_pipe.pipeline.engines.local import LocalEngine
+from minari_pipe.pipeline.inputs import Expected
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
@@ -169,6 +171,18 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
     shared = SharedBlocks("s3://blocks/ray", ".npz")
     found = records(ray, tmp_path / "other", "/nowhere/policy.zip", shared)
     assert found == expected
+
+
+def test_a_worker_without_a_common_disk_that_has_other_code_makes_no_block(ray, tmp_path):
+    shared = SharedBlocks("s3://blocks/ray", ".txt")
+    code = {"tests.engine_works": ("engine_works.py", "0" * 64)}
+    for node, told in (("", "engine_works.py is another one on "), (platform.node(), "changed")):
+        expected = Expected("collect", code, node=node or "elsewhere")
+        made = scheduler(tmp_path, ray, ".txt", shared=shared, place=Place(tmp_path))
+        made.place = Place(Path("/nowhere"), expected=expected)
+        with pytest.raises(MinariPipeError, match=told):
+            list(made.records([Text("other")]))
+    assert shared.fetch(0, "key", made.store) is None
 
 
 def test_a_worker_that_cannot_reach_the_storage_names_it(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 import yaml
 
-from minari_pipe.pipeline.stage import StageRun
+from minari_pipe.pipeline.stage import StageRun, _run
 
 PARAMS = {"env": {"id": "X-v0"}, "collect": {"seed": 1}, "author": {"name": "Ada"}}
 
@@ -81,14 +83,14 @@ def test_an_output_that_fails_does_not_appear(tmp_path):
 
 
 def test_an_output_does_not_follow_a_link_out_of_the_workspace(tmp_path):
-    from minari_pipe.errors import ConfigError
+    from minari_pipe.errors import LinkError
 
     work, outside = tmp_path / "work", tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").touch()
     run = stage(work)
     (run.folder / "episodes").symlink_to(outside)
-    with pytest.raises(ConfigError, match="leads out of the workspace"), run.output("episodes"):
+    with pytest.raises(LinkError, match="episodes is a link to"), run.output("episodes"):
         pass
     assert (outside / "precious").exists()
 
@@ -126,3 +128,26 @@ def test_work_that_was_interrupted_is_done_again(tmp_path):
     assert not (tmp_path / "pipelines" / "x" / "train").exists()
     assert not stage(tmp_path).output_once("train", Trainer())
     assert (tmp_path / "pipelines" / "x" / "train" / "policy.zip").read_text() == "weights"
+
+
+def test_warnings_of_a_stage_are_said_once_and_in_plain_text(tmp_path, monkeypatch, capsys):
+    """Also where a module of the user's asks for all of them, and Gymnasium colours them."""
+    folder = tmp_path / "pipelines" / "x"
+    folder.mkdir(parents=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump({**PARAMS, "packages": {}}))
+    (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"collect": {"cmd": ""}}}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["collect", "x"])
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def body(run: StageRun) -> None:
+        with warnings.catch_warnings(action="always"):
+            for _ in range(4):
+                gym.logger.warn("The obs is not within the observation space.")
+        run.say("done \x1b[31m")
+
+    assert _run("collect", body) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "collect: warning: The obs is not within the observation space.",
+        "collect: done \\x1b[31m",
+    ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from minari_pipe import load_dataset
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.compose import recompose
 from minari_pipe.pipeline.graph import OUTPUT_VERSION, _dependency, dvc_yaml, read_params
@@ -135,8 +136,10 @@ ROWS = {
     "author": (["author.name=Bob"], ["create", "validate", "publish"]),
     "episodes of the scores": (["ref_scores.n_episodes=5"], ["ref_scores", "validate", "publish"]),
     "checks": (["validate.replay_steps=1"], ["validate", "publish"]),
-    "where blocks are made": (["engine=processes", "engine.max_retries=9"], []),
-    "where to install": (["publish.replace=true"], []),
+    "where blocks are made and what is installed over": (
+        ["engine=processes", "engine.max_retries=9", "publish.replace=true"],
+        [],
+    ),
 }
 
 
@@ -244,7 +247,8 @@ def test_a_line_in_the_code_of_a_stage_reruns_it(checkout, tmp_path):
     code = workspace.root / "minari_pipe"
     for modules, expected in (
         (["pipeline/stages/create.py", "checks/flags.py"], ["create", "validate"]),
-        (["policies/random.py"], ["collect", "ref_scores"]),
+        # validate measures the random policy again, to compare it with ref_min_score.
+        (["policies/random.py"], ["collect", "ref_scores", "validate"]),
         # Of a policy that this pipeline does not run, and of no stage.
         (["policies/sb3.py", "pipeline/compose.py"], []),
     ):
@@ -296,3 +300,156 @@ def test_a_named_checkpoint_is_a_dependency_of_the_stages_that_read_it(
 def test_a_file_whose_name_dvc_would_expand_is_refused():
     with pytest.raises(ConfigError, match="DVC reads as a variable"):
         _dependency("nets/${oc}.zip", Path("/work"))
+
+
+PICTURES = """\
+# @package _global_
+defaults: [{/policy: random}, _self_]
+dataset: {id: tests/pictures-v0, description: tiny pictures, compression: 4}
+author: {name: Ada}
+env: {id: "my_pictures:Pictures-v0", kwargs: {max_episode_steps: 5}}
+collect: {n_episodes: 4, block_episodes: 2, n_envs: 2, record_infos: true}
+ref_scores: {n_episodes: 4, ref_min_score: 0.0, ref_max_score: 10.0}
+"""
+
+MY_PICTURES = """\
+import gymnasium as gym
+import numpy as np
+
+class Pictures(gym.Env):
+    observation_space = gym.spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def picture(self):
+        ramp = np.linspace(0, 200, 32)[:, None, None] + 10 * self.t
+        return np.broadcast_to(ramp, (32, 32, 3)).astype(np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.picture(), {"t": self.t}
+
+    def step(self, action):
+        self.t += 1
+        return self.picture(), float(action), False, False, {"t": self.t}
+
+gym.register("Pictures-v0", entry_point=Pictures)
+"""
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Workspace:
+    workspace = dvc_workspace(tmp_path_factory.mktemp("pictures"), pictures=PICTURES)
+    (workspace.root / "my_pictures.py").write_text(MY_PICTURES)
+    return workspace
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"data_format": "arrow", "compression": "null"},
+        {"data_format": "hdf5", "compression": "4", "jpeg_encoding": "true"},
+    ],
+    ids=["arrow", "hdf5 with gzip and JPEG"],
+)
+def test_a_dataset_is_made_and_installed_however_it_is_stored(stored, pictures, monkeypatch):
+    words = [f"dataset.{key}={value}" for key, value in stored.items()]
+    trusted = {"MINARI_PIPE_TRUSTED_MODULES": "my_pictures"}
+    ran = pictures.pipe("+dataset=pictures", *words, "publish.replace=true", **trusted)
+    assert {"create", "validate", "publish"} <= set(ran)
+    assert pictures.pipe("+dataset=pictures", *words, **trusted) == []
+    validation = pictures.json("pipelines/pictures/validation.json")
+    assert validation["errors"] == 0
+    assert validation["replay"]["replayed"] == 4
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(pictures.minari_root))
+    installed = load_dataset("tests/pictures-v0", verify=True)
+    assert installed.storage.metadata["data_format"] == stored["data_format"]
+    assert installed.storage.jpeg_encoding == ("jpeg_encoding" in stored)
+    assert installed[3].observations.shape == (6, 32, 32, 3)
+    files = pictures.json("datasets/tests/pictures-v0/manifest.json")["data"]
+    assert ("main_data.hdf5" in files) == (stored["data_format"] == "hdf5")
+
+
+def test_how_a_dataset_is_stored_is_in_no_config_hash_unless_it_is_chosen(made):
+    recorded = read_params("mine", made.root)["dataset"]
+    assert not {"data_format", "jpeg_encoding", "compression"} & recorded.keys()
+
+
+def changed_policy(workspace: Workspace) -> None:
+    workspace.replace("my_package/rules.py", "> 0", ">= 0")
+
+
+def removed_output(workspace: Workspace) -> None:
+    shutil.rmtree(workspace.root / "pipelines" / "mine" / "dataset")
+
+
+AFTER_COLLECT = [
+    "create may run: collect of mine writes pipelines/mine/episodes",
+    "ref_scores is up to date",
+    "validate may run: create of mine writes pipelines/mine/dataset",
+    "publish may run: create of mine writes pipelines/mine/dataset, validate of mine writes "
+    "pipelines/mine/validation.json",
+    "would be installed in {root}/tests/mine-v0",
+]
+DRY_RUNS = {
+    "nothing": (
+        None,
+        [],
+        [f"{s} is up to date" for s in ALL] + ["is installed in {root}/tests/mine-v0"],
+    ),
+    "a parameter, with what it was": (
+        None,
+        ["collect.n_episodes=6", "policy.controller.gain=2.0"],
+        [
+            "collect would run: collect.n_episodes 4 -> 6, policy.controller.gain 1.0 -> 2.0",
+            *AFTER_COLLECT[:2],
+            "validate would run: collect.n_episodes 4 -> 6, policy.controller.gain 1.0 -> 2.0",
+            "publish would run: collect.n_episodes 4 -> 6, policy.controller.gain 1.0 -> 2.0",
+            AFTER_COLLECT[-1],
+        ],
+    ),
+    "a module of the user's": (
+        changed_policy,
+        [],
+        ["collect would run: my_package/rules.py changed", *AFTER_COLLECT],
+    ),
+    "an output that is gone": (
+        removed_output,
+        [],
+        [
+            "collect is up to date",
+            "create would be restored from DVC's cache: pipelines/mine/dataset is missing",
+            *(f"{s} is up to date" for s in ALL[2:]),
+            "is installed in {root}/tests/mine-v0",
+        ],
+    ),
+    "a pipeline of another name": (
+        None,
+        ["pipeline=other", "dataset.id=tests/other-v0"],
+        [
+            *(f"{s} would run: it never ran" for s in ALL),
+            "would be installed in {root}/tests/other-v0",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("row", DRY_RUNS)
+def test_a_dry_run_says_why_each_stage_would_run_and_writes_nothing(row, workspace):
+    change, arguments, expected = DRY_RUNS[row]
+    if change is not None:
+        change(workspace)
+    name = "other" if "pipeline=other" in arguments else "mine"
+    told = workspace.dry_run("+dataset=mine", *arguments, **TRUSTED)
+    lines = [f"{name}: {line.format(root=workspace.minari_root)}" for line in expected]
+    assert told == lines
+    if change is removed_output:
+        assert run(workspace, "+dataset=mine") == []
+
+
+def test_a_dry_run_names_other_versions(workspace):
+    version = read_params("mine", workspace.root)["packages"]["create"]["h5py"]
+    for file in ("params.yaml", "dvc.lock"):
+        workspace.replace(f"pipelines/mine/{file}", f"h5py: {version}", "h5py: 3.0.0")
+    told = workspace.dry_run("+dataset=mine", **TRUSTED)
+    assert f'mine: create would run: packages.create.h5py "3.0.0" -> "{version}"' in told

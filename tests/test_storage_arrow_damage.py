@@ -269,6 +269,123 @@ def test_repeated_values_of_parquet_are_no_way_to_fill_the_memory(tmp_path: Path
     refused(storage, "far more than a file of")
 
 
+def info(values: pa.Array) -> Change:
+    """Add a column to the infos of a table."""
+    return put("infos", lambda infos: pa.StructArray.from_arrays([values], names=["x"]))
+
+
+BOMBS: dict[str, Change] = {
+    "rows that no metadata count": lambda table: pa.table(
+        {"rewards": np.zeros(5_000_000), "actions": np.zeros(5_000_000, np.int64)}
+    ),
+    "long rows": info(pa.FixedSizeListArray.from_arrays(np.zeros(7 * 700_000), 700_000)),
+    "nulls in a list": info(
+        pa.ListArray.from_arrays([0] * 7 + [10_000_000], pa.nulls(10_000_000, pa.int8()))
+    ),
+    "rows without a value": info(pa.nulls(7, pa.list_(pa.float64(), 5_000_000))),
+    "one text many times": info(
+        pa.ListArray.from_arrays(
+            list(range(0, 8_000, 1_000)),
+            pa.DictionaryArray.from_arrays(np.zeros(7_000, np.int32), pa.array(["x" * 10_000])),
+        )
+    ),
+}
+
+_MEASURED = """
+import json, sys
+from pathlib import Path
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.storage import MinariStorage
+
+def peak():
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+storage = MinariStorage.read(sys.argv[1])
+list(storage.get_episodes([0]))
+for bomb in map(Path, sys.argv[2:]):
+    data = bomb.read_bytes()
+    (storage.data_path / "1" / f"part-0.{storage.FORMAT}").write_bytes(data)
+    before, text = peak(), "read"
+    try:
+        list(storage.get_episodes([1]))
+    except CorruptDatasetError as error:
+        text = str(error)
+    print(json.dumps([bomb.name, len(data), peak() - before, text]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are read from /proc")
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_a_bomb_is_refused_in_64_mib_and_four_times_the_file(tmp_path, data_format) -> None:
+    storage = MinariStorage.new(tmp_path / "x", OBSERVATION, ACTION, data_format=data_format)
+    storage.update_episodes([whole(), whole()])
+    table = stored_table(part(storage), data_format)
+    bombs = []
+    for name, change in BOMBS.items():
+        bombs.append(tmp_path / name)
+        changed = change(table)
+        if data_format == "parquet":
+            pq.write_table(changed, bombs[-1], compression="zstd", max_rows_per_page=10**9)
+        elif name not in ("rows that no metadata count", "long rows"):
+            bombs.pop()  # dictionaries are refused, and nulls have their place in the file
+        else:
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            with pa.ipc.new_file(bombs[-1], changed.schema, options=options) as writer:
+                writer.write_table(changed)
+    command = [sys.executable, "-c", _MEASURED, str(storage.data_path), *map(str, bombs)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [name for name, *_ in found] == [bomb.name for bomb in bombs]
+    for name, size, memory, text in found:
+        assert "of data that no metadata announce" in text, name
+        assert memory <= 2**26 + 4 * size, name
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_what_the_metadata_announce_is_read_however_well_it_is_packed(tmp_path, data_format):
+    """Constant observations, of which a file has a thousandth."""
+    space = spaces.Box(0, 1, (1_000,))
+    storage = MinariStorage.new(tmp_path / "x", space, ACTION, data_format=data_format)
+    rows = 10_001
+    storage.update_episodes([episode(space, ACTION, np.random.default_rng(0), steps=rows - 1)])
+    table = put(
+        "observations",
+        lambda a: pa.FixedSizeListArray.from_arrays(np.zeros(1_000 * rows, np.float32), 1_000),
+    )(stored_table(part(storage, 0), data_format))
+    if data_format == "parquet":
+        pq.write_table(table, part(storage, 0), compression="zstd", use_dictionary=False)
+    else:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(part(storage, 0), table.schema, options=options) as writer:
+            writer.write_table(table)
+    assert part(storage, 0).stat().st_size < 40_000_000 / 20
+    (found,) = storage.get_episodes([0])
+    assert found["observations"].shape == (rows, 1_000)
+    # the same rows are too many where the dataset has fewer
+    path = storage.data_path / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"total_steps": 10}))
+    with pytest.raises(CorruptDatasetError, match="of data that no metadata announce"):
+        list(storage.get_episodes([0]))
+
+
+def test_texts_that_repeat_are_read(tmp_path) -> None:
+    """A dictionary holds each once, and one that is long does not stand for all."""
+    storage = MinariStorage.new(tmp_path / "x", OBSERVATION, ACTION, data_format="parquet")
+    storage.update_episodes([replace(whole(), infos={}, extras={}), whole()])
+    table = stored_table(part(storage), "parquet")
+    table = info(pa.array(["short"] * 6 + ["long" * 5_000_000]))(table)
+    pq.write_table(table, part(storage), compression="zstd")
+    assert len(read(storage)["infos"]["x"][6]) == 20_000_000
+
+
+def test_a_schema_that_is_zeroed_is_named(storage: MinariStorage) -> None:
+    """pyarrow says of it that the stream is at its end, which ended every loop around it."""
+    file = part(storage)
+    file.write_bytes(bytes(512) + file.read_bytes()[512:])
+    refused(storage, "")
+
+
 @pytest.mark.parametrize("name", ["metadata.json", "part"])
 def test_a_missing_file_is_named(storage: MinariStorage, name: str) -> None:
     (storage.data_path / "1" / name if name[0] == "m" else part(storage)).unlink()

@@ -14,6 +14,7 @@ import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import minari
@@ -181,6 +182,17 @@ def _bomb(file: h5py.File, size: int) -> None:
     file["episode_1"].create_dataset("rewards", (size,), "f8", chunks=(2**20,))
 
 
+def _infos(file: h5py.File, count: int, **how: Any) -> None:
+    for number in range(count):
+        file["episode_1/infos"].create_dataset(f"x{number}", **how)
+
+
+def _same(file: h5py.File) -> None:
+    file["episode_1/infos/same"] = np.zeros((7, 10_000))
+    for number in range(400):
+        file[f"episode_1/infos/x{number}"] = file["episode_1/infos/same"]
+
+
 STRANGE = {
     "external link": lambda f: _replace(f, "episode_1", h5py.ExternalLink("x.hdf5", "/e")),
     "soft link": lambda f: _replace(f, "episode_1/rewards", h5py.SoftLink("/episode_0/rewards")),
@@ -216,6 +228,25 @@ def test_strange_files_are_refused_and_named(storage, path: Path, name: str) -> 
         list(changed.get_episodes([1]))
     if not name.startswith(("missing episode", "array for an episode", "external link")):
         assert_episode(next(iter(changed.get_episodes([0]))), make()[0])
+
+
+BOMBS = {
+    "arrays that were never written": lambda f: _infos(
+        f, 3, shape=(7, 10**6), dtype="f8", chunks=(7, 10**6)
+    ),
+    "packed zeros": lambda f: _infos(
+        f, 3, data=np.zeros((7, 5 * 10**5)), chunks=(7, 5 * 10**5), compression="gzip"
+    ),
+    "one array under many names": _same,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_arrays_that_no_file_holds_are_refused_before_they_are_read(storage, path, name) -> None:
+    changed = plant(path, BOMBS[name])
+    with pytest.raises(CorruptDatasetError, match=r"episode 1.*of data that no metadata announce"):
+        list(changed.get_episodes([1]))
+    assert_episode(next(iter(changed.get_episodes([0]))), make()[0])
 
 
 @pytest.mark.parametrize("content", [b"not an HDF5 file", b"\x89HDF\r\n\x1a\n" + bytes(100)])

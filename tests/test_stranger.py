@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import minari_pipe
+from minari_pipe import links
+from minari_pipe.errors import ConfigError, LinkError, TrustError
+from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.workspace import check_links
 from tests.repositories import Workspace, dvc_workspace, hashes
-from tests.workspaces import tiny
+from tests.workspaces import make_workspace, tiny
 
 MODULE = (sys.executable, "-m", "minari_pipe")
 SCRIPT = ("minari-pipe",)
@@ -68,6 +76,67 @@ def test_trust_in_an_installed_module_opens_the_folder_to_nobody(workspace):
     assert not told.exists(), told.read_text()
 
 
+OWN = {
+    "my_policies.py": "import my_tools\ndef go(observation): return my_tools.action()\n",
+    "my_tools/__init__.py": "from .choice import action\n",
+    "my_tools/choice.py": "def action():\n    import my_action\n    return my_action.LEFT\n",
+    "my_action.py": "LEFT = 0\n",
+}
+"""Modules of the user's, of which one is named; it imports the others, also in a function."""
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_only_the_trusted_modules_and_what_they_import_come_from_the_folder(engine, workspace):
+    told = plant(workspace)
+    hostile = (workspace.root / "evil.py").read_text()
+    for name in ("_winapi", "msvcrt", "envwrap", "cv2", "pygame", "numpy", "gymnasium"):
+        (workspace.root / f"{name}.py").write_text(hostile)
+    for file, text in OWN.items():
+        (workspace.root / file).parent.mkdir(exist_ok=True)
+        (workspace.root / file).write_text(text)
+    choice = ("policy=scripted", "+policy.controller._target_=my_policies.go", f"engine={engine}")
+    workspace.run(*SCRIPT, "+dataset=tiny", *choice, "--trust-module=my_policies")
+    assert not told.exists(), told.read_text()
+
+
+@pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["python -m", "minari-pipe"])
+def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, workspace):
+    told = plant(workspace)
+    (workspace.root / "numpy.py").write_text((workspace.root / "evil.py").read_text())
+    link = workspace.root / "minari_pipe"
+    link.symlink_to(Path(minari_pipe.__file__).parent)
+    done = workspace.call(*command, "+dataset=tiny", "collect.seed=5")
+    assert not told.exists(), told.read_text()
+    assert done.returncode == 1
+    assert f"{link} is a link to" in done.stdout
+
+
+def test_init_runs_no_code_of_the_folder(workspace):
+    told = plant(workspace)
+    (workspace.root / "dvc.py").write_text((workspace.root / "evil.py").read_text())
+    workspace.run(*SCRIPT, "init")
+    assert not told.exists(), told.read_text()
+
+
+def test_every_command_imports_the_trusted_modules_of_the_workspace(workspace):
+    (workspace.root / "my_envs.py").write_text(
+        "from my_cart import Cart\n"
+        "import gymnasium as gym\n"
+        "gym.register('Cart-v0', entry_point='my_envs:Cart', max_episode_steps=20)\n"
+    )
+    (workspace.root / "my_cart.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Cart(CartPoleEnv): __module__ = 'my_envs'\n"
+    )
+    workspace.pipe("+dataset=tiny", "env.id=my_envs:Cart-v0", "--trust-module=my_envs")
+    validate = (*SCRIPT, "validate", "tests/tiny-v0")
+    assert "ok, " in workspace.run(*validate, "--trust-module", "my_envs")
+    assert "ok, " in workspace.run(*validate, MINARI_PIPE_TRUSTED_MODULES="my_envs")
+    workspace.replace("pipelines/tiny/params.yaml", "seed: 0", "seed: 7")
+    told = workspace.call("dvc", "repro", "-f", "pipelines/tiny/dvc.yaml:collect").stdout
+    assert "set MINARI_PIPE_TRUSTED_MODULES=my_envs" in told
+
+
 def test_a_package_of_our_name_is_not_run_in_place_of_this_one(workspace):
     (workspace.root / "minari_pipe").mkdir()
     (workspace.root / "minari_pipe" / "__init__.py").write_text("")
@@ -77,31 +146,136 @@ def test_a_package_of_our_name_is_not_run_in_place_of_this_one(workspace):
     assert done.stdout.count("\n") == 1
 
 
-LINKS = {
-    "the state": ".minari_pipe",
-    "the scratch": ".minari_pipe/work",
-    "one pipeline's scratch": ".minari_pipe/work/tiny",
-    "a lock": ".minari_pipe/locks/tiny.ran",
-    "releases": "releases",
-}
+PLACES = (
+    *(".minari_pipe", ".minari_pipe/work", ".minari_pipe/work/tiny", ".minari_pipe/locks/tiny.ran"),
+    *(".dvc", ".dvc/config", ".dvc/config.local", ".dvc/tmp", ".dvc/tmp/lock", ".dvc/tmp/rwlock"),
+    *(".dvc/cache", ".dvc/cache/files", ".dvc/cache/files/md5/00", ".dvc/cache/runs"),
+    *("conf", "conf/dataset/more.yaml", "conf/hydra", "dvc.yaml", ".gitignore", ".dvcignore"),
+    *("pipelines", "pipelines/tiny", "pipelines/tiny/dvc.lock", "pipelines/tiny/.x.1.tmp"),
+    *("pipelines/tiny/episodes", "pipelines/tiny/dataset/data/main_data.hdf5", "catalog"),
+    *("catalog/tests/tiny-v0.json", "datasets/tests/tiny-v0/policies/policy.zip", "datasets"),
+    *("datasets/tests/tiny-v0", "datasets/tests/.tiny-v0.old", "releases/tests/tiny-v0.json"),
+)
+"""Where this program, or DVC for it, reads, writes or removes."""
 
 
-@pytest.mark.parametrize("place", LINKS.values(), ids=LINKS)
-def test_a_link_out_of_the_workspace_is_not_written_through(place, workspace, elsewhere):
+def to_a_file(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere / "tiny" / "thesis.txt")
+
+
+def to_a_folder(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere)
+
+
+def to_nowhere(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere / "new")
+
+
+def within(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(".")
+
+
+def a_pipe(place: Path, elsewhere: Path) -> None:
+    os.mkfifo(place)
+
+
+@pytest.mark.parametrize("plant", [to_a_file, to_a_folder, to_nowhere, within, a_pipe])
+def test_no_link_and_no_pipe_of_a_workspace_is_used(plant, tmp_path, elsewhere):
+    for number, place in enumerate(PLACES):
+        root = make_workspace(tmp_path / str(number))
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            (root / place).rename(root / "aside")
+        plant(root / place, elsewhere)
+        with pytest.raises((LinkError, TrustError), match=f"{re.escape(place)} is .*remove"):
+            check_links(root)
+
+
+WRITTEN = (".dvc/tmp/lock", ".dvc/cache", "pipelines/tiny/params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [*((c, p) for c in ("a run", "init") for p in WRITTEN), ("dvc repro", "catalog")],
+)
+def test_a_link_out_of_the_workspace_is_not_written_through(command, place, workspace, elsewhere):
     before = hashes(elsewhere)
     link = workspace.root / place
     if link.is_dir():
         link.rename(workspace.root / "aside")
     link.unlink(missing_ok=True)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(elsewhere / "tiny" / "thesis.txt" if place.endswith(".ran") else elsewhere)
-    command = (*SCRIPT, "release", "tests/tiny-v0") if place == "releases" else MODULE
-    arguments = () if place == "releases" else ("+dataset=tiny", "collect.seed=5")
-    done = workspace.call(*command, *arguments)
-    assert done.returncode == 1, done.stdout
-    assert done.stdout.count("\n") == 1, done.stdout
-    assert "remove the link" in done.stdout
+    is_folder = place in (".dvc/cache", "catalog")
+    link.symlink_to(elsewhere if is_folder else elsewhere / "tiny" / "thesis.txt")
+    commands = {
+        "a run": (*MODULE, "+dataset=tiny", "collect.seed=5"),
+        "init": (*SCRIPT, "init"),
+        "dvc repro": ("dvc", "repro", "--force", "pipelines/tiny/dvc.yaml:collect"),
+    }
+    done = workspace.call(*commands[command])
+    assert done.returncode != 0, done.stdout
+    assert "is a link to" in done.stdout
     assert hashes(elsewhere) == before
+
+
+SETTINGS = {
+    "type = 'symlink'": "[cache]\n    type = 'symlink'\n",
+    "TYPE = hardlink": "[cache]\n    TYPE = reflink, hardlink\n",
+    "a list": "[cache]\ntype = reflink,symlink\n",
+    "in capitals": "[CACHE]\n type=symlink\n",
+    "a remote as cache": "[cache]\n local = evil\n['remote \"evil\"']\n url = {elsewhere}\n",
+    "core.site_cache_dir": "[core]\n    site_cache_dir = {elsewhere}\n",
+    "cache.dir": "[cache]\n    dir = {elsewhere}\n",
+    "cache.dir beside": "[cache]\n    dir = ../../mine\n",
+    "cache.dir by a link": "[cache]\n    dir = ../link/cache\n",
+}
+
+
+@pytest.mark.parametrize("file", ["config", "config.local"])
+@pytest.mark.parametrize("text", SETTINGS.values(), ids=SETTINGS)
+def test_settings_of_a_workspace_do_not_lead_dvc_out_of_it(text, file, tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    (root / "link").symlink_to(elsewhere)
+    (root / ".dvc" / file).write_text(text.format(elsewhere=elsewhere))
+    with pytest.raises((LinkError, TrustError, ConfigError)):
+        check_dvc(root)
+
+
+def test_a_cache_elsewhere_is_the_users_to_choose(tmp_path, elsewhere, monkeypatch):
+    monkeypatch.setattr(links, "_allowed", [])
+    root = make_workspace(tmp_path / "work")
+    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
+    own.mkdir()
+    (own / "config").write_text(f"[cache]\n    dir = {elsewhere}\n    type = symlink\n")
+    (root / "datasets" / "tests").mkdir(parents=True)
+    (root / "datasets" / "tests" / "data").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    check_dvc(root)
+    (root / "conf").symlink_to(tmp_path)
+    with pytest.raises(LinkError):
+        check_links(root)
+
+
+def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsewhere, monkeypatch):
+    monkeypatch.setattr(links, "_allowed", [])
+    root = make_workspace(tmp_path / "work")
+    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
+    own.mkdir()
+    (own / "config").write_text("[cache]\n    type = symlink\n")
+    (root / ".dvc" / "cache").symlink_to(elsewhere)
+    (root / "datasets").symlink_to(elsewhere / "tiny")
+    with pytest.raises(LinkError):
+        check_links(root)
+    assert links._allowed == []
+
+
+def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    (root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {elsewhere}\n")
+    for command in (("init", "--quiet"), ("add", ".dvc/config")):
+        subprocess.run(["git", *command], cwd=root, check=True)
+    check_dvc(root)
+    subprocess.run(["git", "add", "--force", ".dvc/config.local"], cwd=root, check=True)
+    with pytest.raises(TrustError, match=r"dvc config --global cache\.dir"):
+        check_dvc(root)
 
 
 def test_a_link_below_the_scratch_of_a_pipeline_called_tmp_is_refused_as_well(workspace, elsewhere):

@@ -38,6 +38,7 @@ DEFERRED = {
     "torch": "2 s, needed only by policies that are networks",
     "tqdm": "needed only for a progress bar",
     "voluptuous": "comes with DVC",
+    "xxhash": "a run without work compares no digests",
 }
 
 #: modules whose functions may import the package's own modules, so that a command starts quickly

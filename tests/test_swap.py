@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from minari_pipe import swap
+from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.files import OpenedFolder
 from minari_pipe.swap import copy_file, copy_tree, recover, swap_in
 
 
@@ -145,7 +149,7 @@ def test_a_copy_is_a_file_of_its_own(tmp_path):
     source, copy = tmp_path / "source", tmp_path / "copy"
     source.write_bytes(os.urandom(100_000))
     source.chmod(0o444)
-    copy_file(source, copy)
+    copy_file(source, copy, below=tmp_path)
     assert copy.read_bytes() == source.read_bytes()
     assert copy.stat().st_ino != source.stat().st_ino
     assert copy.stat().st_nlink == 1
@@ -160,3 +164,21 @@ def test_a_tree_is_copied_with_its_empty_folders(tmp_path):
     copy_tree(source, tmp_path / "copy")
     found = sorted(str(p.relative_to(tmp_path / "copy")) for p in (tmp_path / "copy").rglob("*"))
     assert found == ["data", "data/x", "empty"]
+
+
+def test_a_folder_in_the_place_of_an_opened_one_is_told_from_it(tmp_path: Path) -> None:
+    """File systems give the number of a folder that was removed to the next one."""
+    place = tmp_path / "data"
+    place.mkdir()
+    opened = OpenedFolder(place)
+    (place / "file").write_text("changed in place")
+    opened.check()
+    again = pickle.loads(pickle.dumps(opened))
+    again.check()
+    for _ in range(3):
+        shutil.rmtree(place)
+        opened.check()  # reading says that it is gone
+        place.mkdir()
+        for one in (opened, again):
+            with pytest.raises(DatasetNotFoundError, match="replaced since"):
+                one.check()

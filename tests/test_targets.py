@@ -17,7 +17,8 @@ from minari_pipe.hosting import download_dataset, list_remote_datasets
 from minari_pipe.pipeline.stopping import INTERRUPTED
 from minari_pipe.pipeline.targets import check_targets, told_targets
 from minari_pipe.testing.remotes import another_root, tree
-from tests.interruption import Place, Run, complete, copy_place, end_all, make_place
+from tests.conftest import FULL
+from tests.interruption import Place, Run, complete, copy_place, end_all
 from tests.repositories import Workspace, dvc_workspace, hashes
 from tests.servers.gcs import gcs_server
 from tests.servers.hub import WRITER, hub_server
@@ -86,6 +87,21 @@ def test_a_draft_is_not_uploaded_and_one_line_says_how_it_would_be(workspace):
     ]
     assert not (workspace.root / "out").exists()
     assert not (workspace.root / RECORD).exists()
+
+
+def test_a_dry_run_says_what_would_be_uploaded_and_sends_nothing(workspace):
+    told = "publish.targets=[file://out]"
+
+    def last(*words: str) -> str:
+        return workspace.dry_run("+dataset=one", *words)[-1]
+
+    assert last(told) == f"one: would not be uploaded to file://out, as {ID} is a draft"
+    assert last(told, "--draft") == "one: would be uploaded to file://out"
+    name_in_the_config(workspace, "file://other")
+    assert last("--draft").endswith("to file://other, which a file names, not you")
+    release(workspace)
+    upload(workspace, told)
+    assert last(told) == "one: published in file://out"
 
 
 def test_a_released_version_is_uploaded_once_and_then_without_a_network(workspace, s3, tmp_path):
@@ -208,7 +224,7 @@ def test_a_sweep_uploads_each_and_one_that_is_refused_is_the_only_one(workspace)
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("", "publish.targets holds an empty address"),
+        ("", "publish.targets holds ''; expected addresses such as s3://bucket"),
         ("s4://bucket", "'s4://bucket' is no remote: expected a path, or an address that"),
         ("s3://ada:secret@bucket", "carries a user name or a password"),
         ("s4://ada:secret@bucket", "carries a user name or a password"),
@@ -249,14 +265,16 @@ STOPS = {
     "Ctrl-C at the second file, S3": (signal.SIGINT, "s3", f"{OF_S3}._put_verified", 2),
     "Ctrl-C before it appears, directory": (signal.SIGINT, "file", f"{OF_DIRECTORY}.reveal", 1),
 }
+if not FULL:  # each moment once
+    del STOPS["killed at the second file, directory"], STOPS["killed before it appears, S3"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def finished(made: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """The place of a run that has nothing left to do but to upload."""
-    place = make_place(tmp_path_factory.mktemp("finished") / "place", one=tiny(ID))
-    complete(place, "+dataset=one")
-    return place
+    folder = tmp_path_factory.mktemp("finished") / "place"
+    made.copy(folder)
+    return Place(folder)
 
 
 @pytest.fixture(autouse=True)

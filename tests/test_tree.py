@@ -22,7 +22,7 @@ spaces.deserialize_space({'type': 'Discrete', 'dtype': name, 'n': 3})
 spaces.deserialize_space({'type': 'MultiDiscrete', 'dtype': name, 'nvec': [3]})
 storage.attributes.from_exact_form(['array', name, [0], ''])
 storage.arrow_values._marked_dtype(name.encode(), ('rewards',))
-journal_format.EpisodeDecoder({f: ['rows', name, [], 1] for f in journal_format.FIELDS}, old=False)
+journal_format.EpisodeDecoder({f: ['rows', name, [], 1] for f in journal_format.FIELDS})
 policies.archive.read_arrays(path)
 """
 

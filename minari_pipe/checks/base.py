@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, TypeGuard
 import gymnasium as gym
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.links import read_below
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
 from minari_pipe.storage.legacy.base import LegacyStorage
@@ -36,7 +37,7 @@ class Finding:
     """Such as ``episode 17 / actions.arm`` or ``metadata / ref_min_score``."""
     message: str
     id: str = ""
-    """Name of a published advisory, by which a warning can be acknowledged; usually empty."""
+    """By which a warning can be acknowledged; usually empty."""
 
     def to_json(self) -> dict[str, str]:
         """The four plain fields, and ``id`` where there is one."""
@@ -78,7 +79,7 @@ class Options:
     trusted_modules: tuple[str, ...] = ()
     """Modules that the person at the keyboard trusts, as of :func:`environments.recover`."""
     acknowledge: tuple[str, ...] = ()
-    """Ids of advisories that the maintainer knows about: listed apart, not as findings."""
+    """Ids of warnings that the maintainer knows about: listed apart, not as findings."""
     skip: tuple[str, ...] = ()
     """Names of checks that are not run; the report names them."""
     require_scores: bool = True
@@ -144,6 +145,11 @@ class Subject:
         return _space(self.metadata.get("action_space"))
 
     @property
+    def total_episodes(self) -> int | None:
+        """How many episodes the storage counts, ``None`` if it cannot be opened."""
+        return None if self.storage is None else self.storage.total_episodes
+
+    @property
     def environment(self) -> str | None:
         """``EnvSpec`` JSON of the environment that made the data, if there is one."""
         return self.options.environment or self.metadata.get("env_spec")
@@ -155,7 +161,7 @@ def _raw_metadata(path: Path) -> dict[str, Any]:
     The storage refuses wrong totals as a whole, where the check of the metadata names the field.
     """
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = json.loads(read_below(path, path.parent))
     except (OSError, ValueError, RecursionError):
         return {}
     return metadata if isinstance(metadata, dict) else {}
@@ -191,6 +197,12 @@ class Episode:
     """Why the episode cannot be read; its columns are ``None`` then."""
     faults: set[str] = field(default_factory=set)
     """Names of the checks that reported an error in this episode."""
+    is_verified: bool = False
+    """Whether replay found all of it, but for infos, to be what the simulator does."""
+    is_exact: bool = False
+    """Whether it found that to the bit."""
+    replayed_infos: set[LeafPath] = field(default_factory=set)
+    """Infos that replay compared with the environment's, NaN being equal to NaN."""
     reported: set[str] = field(default_factory=set)
     """Paths of all findings in this episode, warnings included."""
 
@@ -221,6 +233,8 @@ class Check:
     """
 
     name: ClassVar[str]
+    warnings: ClassVar[tuple[str, ...]] = ()
+    """Ids of its warnings that can be acknowledged."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -241,9 +255,9 @@ class Check:
         """An error of this check."""
         return Finding("error", self.name, path, message)
 
-    def warning(self, path: str, message: str) -> Finding:
-        """A warning of this check."""
-        return Finding("warning", self.name, path, message)
+    def warning(self, path: str, message: str, id: str = "") -> Finding:
+        """A warning of this check, with the id by which it can be acknowledged."""
+        return Finding("warning", self.name, path, message, id)
 
 
 class Missing:
@@ -314,3 +328,8 @@ def shown(value: Any, limit: int = 60) -> str:
     """A value as a message shows it: in one line, cut if long."""
     text = " ".join(str(value).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as ``1 dataset`` or ``2 datasets``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

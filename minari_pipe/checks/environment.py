@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +25,7 @@ class Environment(Check):
     """
 
     name = "environment"
+    warnings = ("other-evaluation-environment",)
 
     def begin(self) -> Iterator[Finding]:
         keys: dict[str, list[str]] = {}
@@ -37,6 +39,43 @@ class Environment(Check):
         for fault, (key, *others) in keys.items():
             likewise = f" ({others[0]} likewise)" if others else ""
             yield self.error(f"metadata / {key}", fault + likewise)
+        if not keys and (differences := _other_physics(self.subject)):
+            yield self.warning(
+                "metadata / eval_env_spec",
+                f"the reference scores are of another environment than the data: {differences}",
+                "other-evaluation-environment",
+            )
+
+
+def _other_physics(subject: Subject) -> str | None:
+    """What the evaluation changes of the environment, beside how long episodes last.
+
+    An evaluation in the environment as it is registered, or under another id, is a choice that its
+    name tells.
+    """
+    made, evaluated = (_physics(subject.metadata.get(k)) for k in ("env_spec", "eval_env_spec"))
+    if made is None or evaluated is None:
+        return None
+    registered: dict[str, Any] = {"kwargs": None, "additional_wrappers": []}
+    with suppress(Exception):  # whatever the lookup of a stranger's id raises
+        spec = environments.registered_spec(str(evaluated["id"]))
+        registered["kwargs"] = json.loads(json.dumps(spec.kwargs))
+    different = [
+        f"{key} is {shown(evaluated[key])}, not {shown(made[key])}"
+        for key in ("kwargs", "additional_wrappers")
+        if evaluated[key] not in (made[key], registered[key])
+    ]
+    return "; ".join(different) or None
+
+
+def _physics(spec: Any) -> dict[str, Any] | None:
+    """The id, the arguments and the wrappers of an ``EnvSpec`` JSON; windows are no physics."""
+    found = json.loads(spec) if _is_json(spec) else None
+    if not isinstance(found, dict):
+        return None
+    kwargs = {k: v for k, v in (found.get("kwargs") or {}).items() if k != "render_mode"}
+    wrappers = list(found.get("additional_wrappers") or [])
+    return {"id": found.get("id"), "kwargs": kwargs, "additional_wrappers": wrappers}
 
 
 def _is_json(spec: Any) -> bool:

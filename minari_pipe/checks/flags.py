@@ -1,12 +1,13 @@
-"""Ends of episodes: flags are set at the last step, and only there."""
+"""Ends of episodes: flags are set at the last step, and as the time limit says."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
 
-from minari_pipe.checks.base import Check, Episode, Finding
+from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count
 
 
 class Flags(Check):
@@ -35,3 +36,70 @@ class Flags(Check):
                 f"neither terminated nor truncated at its last step {last}; an episode that was "
                 f"cut short is truncated there",
             )
+
+
+class TimeLimit(Check):
+    """Warns of ends that the time limit of the environment cannot have made.
+
+    At the limit an episode is truncated; one that terminates is truncated only there. Where all
+    episodes that were truncated have one length, that was their limit, whatever the spec says.
+    """
+
+    name = "time_limit"
+    warnings = ("both-flags", "not-truncated-at-limit", "time-limit-not-reached")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._limit = limit_of(subject.environment)
+        self._n_episodes = 0
+        self._found: dict[str, list[int]] = {"both-flags": [], "not-truncated-at-limit": []}
+        """Numbers of the episodes, by the id of the warning."""
+        self._lengths: set[int] = set()
+        self._n_truncated = 0
+
+    def episode(self, episode: Episode) -> Iterator[Finding]:
+        if episode.faults or not episode.n_steps:
+            return
+        self._n_episodes += 1
+        terminated, truncated = bool(episode.terminations[-1]), bool(episode.truncations[-1])
+        at_limit = self._limit is not None and episode.n_steps >= self._limit
+        if not episode.is_verified:
+            if terminated and truncated and not at_limit:
+                self._found["both-flags"].append(episode.index)
+            elif self._limit is not None and (
+                episode.n_steps > self._limit or (at_limit and not truncated)
+            ):
+                self._found["not-truncated-at-limit"].append(episode.index)
+        if truncated and not terminated:
+            self._n_truncated += 1
+            if len(self._lengths) < 2:
+                self._lengths.add(episode.n_steps)
+        yield from ()
+
+    def finish(self) -> Iterator[Finding]:
+        for id, what in (
+            ("both-flags", "is both terminated and truncated, though no time limit ends it there"),
+            ("not-truncated-at-limit", f"is not truncated at the time limit of {self._limit}"),
+        ):
+            if found := self._found[id]:
+                total = f"{len(found)} of {self._n_episodes} episodes"
+                yield self.warning(f"episode {found[0]} / truncations", f"{what}; {total}", id)
+        if self._limit is None or self._n_truncated < 2 or len(self._lengths) > 1:
+            return
+        (length,) = self._lengths
+        if length < self._limit:
+            yield self.warning(
+                "metadata / env_spec",
+                f"max_episode_steps is {self._limit}, but all {self._n_truncated} episodes that "
+                f"were truncated ended after {length} steps",
+                "time-limit-not-reached",
+            )
+
+
+def limit_of(spec: str | None) -> int | None:
+    """The ``max_episode_steps`` of an ``EnvSpec`` JSON, if it has one."""
+    try:
+        found = json.loads(spec or "{}").get("max_episode_steps")
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return None
+    return int(found) if is_count(found) else None

@@ -1,9 +1,11 @@
-"""Infos of the episodes against each other: the same keys, kinds of value and shapes in all."""
+"""Infos of the episodes: against each other, for missing values, and for rows out of step."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
+
+import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.tree import Path, join_path, leaves
@@ -114,3 +116,98 @@ def _kind(kind: str) -> str:
 
 def _joined(path: Path) -> str:
     return join_path(("infos", *path))
+
+
+class InfoRows(Check):
+    """Warns of infos that are NaN, and of infos one row off what they repeat.
+
+    NaN is legitimate where a collector filled a row, and where the environment gives it, as replay
+    found. An element that repeats one of the observations, or the rewards, tells which row it is.
+    """
+
+    name = "info_rows"
+    warnings = ("nan-infos", "shifted-infos")
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self._n_episodes = 0
+        self._replayed: set[Path] = set()
+        """Infos that the environment gives, as replay found in some episode."""
+        self._found: dict[tuple[str, Path], tuple[Finding, int]] = {}
+        """The first finding and the number of episodes, by id and column."""
+
+    def episode(self, episode: Episode) -> Iterable[Finding]:
+        if not episode.is_sound or episode.n_steps is None:
+            return ()
+        self._n_episodes += 1
+        self._replayed |= episode.replayed_infos
+        looks_at_rows = self._n_episodes <= EPISODES and episode.n_steps >= MIN_STEPS
+        for path, column in leaves(episode.infos or {}):
+            if getattr(column, "dtype", np.dtype(object)).kind not in "iuf":
+                continue
+            where = episode.path(_joined(path))
+            if path not in episode.replayed_infos and where not in episode.reported:
+                missing = np.isnan(column).reshape(len(column), -1).any(axis=1)
+                for begin, end in episode.infos_filled.get(join_path(path), []):
+                    missing[begin:end] = False
+                if missing.any():
+                    self._count("nan-infos", path, where, f"row {missing.argmax()} is NaN")
+            if looks_at_rows and (off := _rows_off(episode, column)):
+                self._count("shifted-infos", path, where, off)
+        return ()
+
+    def _count(self, id: str, path: Path, where: str, what: str) -> None:
+        first, n = self._found.get((id, path), (self.warning(where, what, id), 0))
+        self._found[id, path] = first, n + 1
+
+    def finish(self) -> Iterator[Finding]:
+        for (id, path), (first, n) in self._found.items():
+            if id == "nan-infos" and path in self._replayed:
+                continue  # the environment gives it, in episodes that were replayed
+            message = f"{first.message}; in {n} of {self._n_episodes} episodes"
+            yield self.warning(first.path, message, first.id)
+
+
+EPISODES = 20
+"""So many of the first episodes are looked at for rows that are off."""
+MIN_STEPS = 4
+MAX_ELEMENTS = 64
+"""Of a row, for the same."""
+
+
+def _rows_off(episode: Episode, column: np.ndarray) -> str | None:
+    """How the rows of an info are off those that its elements repeat, ``None`` if they are not."""
+    repeated = {"rewards": np.asarray(episode.rewards)[:, None]}
+    repeated |= {
+        join_path(("observations", *path)): _flat(leaf)
+        for path, leaf in leaves(episode.observations)
+        if getattr(leaf, "dtype", np.dtype(object)).kind in "iuf"
+    }
+    info = _flat(column)[:, :MAX_ELEMENTS]
+    info = info[:, (info[1:] != info[:-1]).any(axis=0)]  # what never changes is on every row
+    off = None
+    for name, values in repeated.items():
+        values = values[:, :MAX_ELEMENTS]
+        if name == "rewards":  # of step t, which info t + 1 is about
+            pairs = {0: (info[1:], values), -1: (info[:-1], values)}
+        else:
+            pairs = {0: (info, values), -1: (info[:-1], values[1:]), 1: (info[1:], values[:-1])}
+        for shift, (theirs, ours) in pairs.items():
+            if not _any_equal(theirs, ours):
+                continue
+            if shift == 0:
+                return None
+            off = f"is {name} one row too {'early' if shift < 0 else 'late'}"
+    return off
+
+
+def _any_equal(columns: np.ndarray, others: np.ndarray) -> bool:
+    """Whether an element of the one is one of the other, in all rows."""
+    for other in others.T:
+        if (other != other[0]).any() and (columns == other[:, None]).all(axis=0).any():
+            return True
+    return False
+
+
+def _flat(column: np.ndarray) -> np.ndarray:
+    return np.asarray(column).reshape(len(column), -1)

@@ -7,7 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
 
+from minari_pipe.checks.advisory import installed_version
 from minari_pipe.checks.base import Check, Finding, shown
 from minari_pipe.checks.scores import EPISODES
 from minari_pipe.checks.scores import NAMES as SCORES
@@ -26,6 +28,7 @@ class Metadata(Check):
     """
 
     name = "metadata"
+    warnings = ("missing-author", "missing-description", "unmet-requirement")
 
     def begin(self) -> Iterator[Finding]:
         metadata = self.subject.metadata
@@ -49,6 +52,35 @@ class Metadata(Check):
                 yield self.warning(
                     "metadata / author_email", f"{wrong[0]!r} is no mail address: it has no @"
                 )
+        for key in ("author", "description"):
+            if key not in faulty and not metadata.get(key):
+                yield self.warning(f"metadata / {key}", "is missing", f"missing-{key}")
+        if "requirements" not in faulty and "requirements" in given:
+            for fault in _unmet(given["requirements"]):
+                yield self.warning("metadata / requirements", fault, "unmet-requirement")
+
+
+def _unmet(requirements: list[str]) -> Iterator[str]:
+    """What of the requirements may not exist: not installed, or far newer than what is.
+
+    Older versions than the installed ones are what datasets usually name.
+    """
+    for text in requirements:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:  # an error, as of CONTENTS
+            continue
+        if (installed := installed_version(requirement.name)) is None:
+            yield f"{text!r}: no package {requirement.name!r} is installed here; does it exist?"
+        elif any(_is_far_newer(s.version, installed) for s in requirement.specifier):
+            yield f"{text!r}: {installed} is installed here; does such a version exist?"
+
+
+def _is_far_newer(version: str, installed: str) -> bool:
+    try:
+        return Version(version.removesuffix(".*")).major > Version(installed).major + 1
+    except InvalidVersion:
+        return False
 
 
 Missed = str | None

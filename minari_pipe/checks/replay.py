@@ -11,9 +11,18 @@ of the environment itself, which may hold times and the like, only give a warnin
 Values are compared exactly as long as the packages and the platform that made the data are the
 ones that run. Elsewhere simulators round differently, and contacts are chaotic: of the 25 human
 door demonstrations, made with mujoco 3.11.0 and replayed with 3.3.5, the first ten steps agree
-within 4e-7, every step before the 35th within 1e-3, and none of them to its end. So elsewhere the
-first ``DRIFT_STEPS`` steps are held to ``DRIFT_TOLERANCE``; episodes that drift apart later are
-counted (``drifted``) and are no fault.
+within 4e-7, every step before the 35th within 1e-3, and none of them to its end. So elsewhere
+(:mod:`checks.stepwise` has the tolerances):
+
+- where states were recorded and the environment can be put there, each step is simulated from its
+  recorded state;
+- else the episode is simulated from its start; one that drifts away is simulated step by step
+  where observations tell the state, and otherwise is not verified from there on, which is counted
+  in a warning. What rounding cannot do is an error: a reward or a flag that is another one though
+  the observations agree, a leap, a difference in the first steps.
+
+An episode that cannot be started again is simulated step by step where that is possible; a warning
+counts such episodes in any case.
 """
 
 from __future__ import annotations
@@ -34,12 +43,30 @@ from minari_pipe import environments
 from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, shown
 from minari_pipe.checks.environment import recover, spec_fault
+from minari_pipe.checks.pictures import picture_difference
+from minari_pipe.checks.stepwise import (
+    BY_OBSERVATION,
+    BY_STATE,
+    FLOOR,
+    NO_START,
+    Place,
+    Steps,
+    Verdict,
+    at,
+    judge_run,
+    judge_steps,
+    placing,
+    row_of,
+    simulate,
+    states_of,
+)
 from minari_pipe.rollout import simulator_state
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.tree import Path, join_path, leaves, map_leaves
 
-DRIFT_TOLERANCE = 1e-3
-DRIFT_STEPS = 30
+NOT_REPLAYED = "not-replayed"
+NOT_VERIFIED = "not-verified"
+INEXACT_STEPS = "inexact-steps"
 NUMBERS = "biufc"
 """Kinds of dtype; a recorder widens from one to the next where a value needs it."""
 
@@ -59,8 +86,12 @@ class Coverage:
     """Episodes left out because of ``options.replay_steps``."""
     faulty: int = 0
     """Episodes left out because another check found an error in them."""
+    stepwise: int = 0
+    """Episodes of which each step was simulated from where the recording stood."""
     drifted: int = 0
-    """Episodes that left the tolerance after ``DRIFT_STEPS`` steps, on other versions."""
+    """Episodes that left the recording, on other versions, and are not verified from there on."""
+    largest_difference: float = 0.0
+    """Absolute, of the steps at which episodes left the recording or the tolerance."""
     exact: bool = True
     tolerance: float = 0.0
     steps: int = 0
@@ -85,6 +116,27 @@ class Divergence:
     """Infos may hold what is no part of the simulation, such as a time: they only warn."""
 
 
+@dataclass
+class Inexact:
+    """Episodes that come apart from their recordings as rounding may do."""
+
+    first: str
+    episodes: int = 0
+    steps: int = 0
+    difference: float = -1.0
+    largest: str = ""
+
+    def add(self, episode: Episode, verdict: Verdict, steps: Steps) -> None:
+        """Count an episode and keep the largest difference."""
+        self.episodes += 1
+        self.steps += verdict.n_steps
+        path, row, difference = steps.largest(verdict.row)
+        if difference > self.difference:
+            self.difference = difference
+            where = episode.path(join_path(path))
+            self.largest = f"the largest difference is {difference:.3g}, {where} at step {row}"
+
+
 class Replay(Check):
     """Simulates recorded episodes again; reports the first diverging step of each.
 
@@ -93,6 +145,7 @@ class Replay(Check):
     """
 
     name = "replay"
+    warnings = (NOT_REPLAYED, NOT_VERIFIED, INEXACT_STEPS)
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -101,6 +154,11 @@ class Replay(Check):
         """An environment that has run one earlier episode and nothing else."""
         self._takes_state = False
         self._seen_steps = 0
+        self._env: gym.Env | None = None
+        """An environment for episodes that are not compared exactly."""
+        self._way: tuple[Place | None, bool] | None = None
+        """How to put it where a recording stands, and whether by recorded states."""
+        self._inexact: dict[str, Inexact] = {}
         self._images: set[Path] = set()
 
     def begin(self) -> Iterator[Finding]:
@@ -114,13 +172,13 @@ class Replay(Check):
         elif subject.options.replay_tolerance:
             coverage.exact, coverage.tolerance = False, subject.options.replay_tolerance
         elif reason := _elsewhere(subject, spec):
-            coverage.exact, coverage.tolerance, coverage.reason = False, DRIFT_TOLERANCE, reason
+            coverage.exact, coverage.tolerance, coverage.reason = False, FLOOR, reason
         if coverage.applicable:
             with closing(recover(subject, str(spec))) as env:
                 self._takes_state = hasattr(env.unwrapped, "set_env_state")
         space = subject.observation_space
         if subject.metadata.get("jpeg_encoding") and space is not None:
-            # JPEG is lossy, so pictures never come out as they were recorded.
+            # JPEG is lossy, so pictures come out only nearly as they were recorded.
             self._images = {path for path, leaf in space_leaves(space) if is_image_space(leaf)}
         yield from ()
 
@@ -132,30 +190,156 @@ class Replay(Check):
             coverage.faulty += 1
             return
         start = reset_arguments(episode, takes_state=self._takes_state)
+        n_steps = self._share(episode.n_steps or 0)
         if start is None:
             coverage.not_replayable += 1
-            return
-        n_steps = self._share(episode.n_steps or 0)
         if n_steps == 0:
-            coverage.not_selected += 1
+            coverage.not_selected += start is not None
+            return
+        if start is None:
+            if self._way_to_place(episode, NO_START)[0] is not None:
+                coverage.steps += n_steps
+                yield from self._step_by_step(episode, NO_START, n_steps)
             return
         coverage.replayed += 1
         coverage.steps += n_steps
+        if coverage.reason:
+            yield from self._elsewhere(episode, start, n_steps)
+            return
         divergence, where = self._replay_twice(episode, start, n_steps)
         if divergence is None:
+            episode.is_verified = n_steps == episode.n_steps
+            episode.is_exact = episode.is_verified and coverage.exact
             return
-        message = f"{divergence.message} ({where})"
-        if self._is_drift(divergence):
-            coverage.drifted += 1
-        elif divergence.is_error:
-            yield self.error(divergence.path, message)
-        else:
-            yield self.warning(divergence.path, message)
+        finding = self.error if divergence.is_error else self.warning
+        yield finding(divergence.path, f"{divergence.message} ({where})")
 
     def finish(self) -> Iterator[Finding]:
-        if self._used is not None:
-            self._used.close()
-        yield from ()
+        for env in (self._used, self._env):
+            if env is not None:
+                env.close()
+        yield from self._counted()
+
+    def _elsewhere(
+        self, episode: Episode, start: Mapping[str, Any], n_steps: int
+    ) -> Iterator[Finding]:
+        """Simulate an episode on other versions than it was made with."""
+        place, by_state = self._way_to_place(episode, start)
+        steps = self._simulated(episode, start, n_steps, place if by_state else None)
+        if isinstance(steps, Finding):
+            yield steps
+        elif by_state:
+            yield from self._judged(episode, steps, judge_steps(steps, BY_STATE), INEXACT_STEPS)
+        else:
+            verdict = judge_run(steps)
+            if verdict.agrees or verdict.is_error or place is None:
+                yield from self._judged(episode, steps, verdict, NOT_VERIFIED)
+            else:
+                yield from self._step_by_step(episode, start, n_steps)
+
+    def _step_by_step(
+        self, episode: Episode, start: Mapping[str, Any], n_steps: int
+    ) -> Iterator[Finding]:
+        """Simulate each step from what was observed before it, if that tells the state."""
+        place, _ = self._way_to_place(episode, start)
+        if place is None:
+            return
+        steps = self._simulated(episode, start, n_steps, place)
+        if isinstance(steps, Finding):
+            yield steps
+        else:
+            inexact = BY_STATE if self.coverage.reason else BY_OBSERVATION
+            yield from self._judged(episode, steps, judge_steps(steps, inexact), INEXACT_STEPS)
+
+    def _way_to_place(
+        self, episode: Episode, start: Mapping[str, Any]
+    ) -> tuple[Place | None, bool]:
+        """How to put the environment where the recording stands; found out once."""
+        if self._env is None:
+            self._env = recover(self.subject, str(self.subject.environment))
+        if self._way is None:
+            self._way = placing(self._env, episode, start)
+        place, by_state = self._way
+        return (None, False) if by_state and not states_of(episode) else (place, by_state)
+
+    def _simulated(
+        self, episode: Episode, start: Mapping[str, Any], n_steps: int, place: Place | None
+    ) -> Steps | Finding:
+        """What the simulator makes of the steps; a finding if it starts elsewhere or fails."""
+        assert self._env is not None, "_way_to_place() comes before"
+        self.coverage.stepwise += place is not None
+        try:
+            first, info = self._env.reset(**copy.deepcopy(dict(start)))
+            episode.replayed_infos |= _not_numbers(info, episode)
+            states = {} if place else _state_columns(self._env, episode, info)
+            divergence = None
+            if start is not NO_START:
+                divergence = self._compare_observation(episode, -1, first)
+                divergence = divergence or self._compare_state(self._env, episode, -1, states)
+            if divergence is not None:
+                return self.error(divergence.path, divergence.message)
+            return simulate(
+                self._env, episode, start, n_steps, place=place, states=states, skip=self._images
+            )
+        except Exception as exc:  # whatever a simulator raises on what a file holds
+            what = f"{type(exc).__name__}: {shown(exc, 200)}"
+            return self.error(episode.path(), f"the replay fails with {what}")
+
+    def _judged(
+        self, episode: Episode, steps: Steps, verdict: Verdict, kind: str
+    ) -> Iterator[Finding]:
+        """Report what is wrong, count what may be rounding."""
+        if verdict.agrees:
+            episode.is_verified = len(episode.rewards) == len(steps.recorded["rewards",])
+            return
+        where = episode.path(join_path(verdict.path))
+        values = steps.values(verdict.path, verdict.row)
+        if verdict.is_error:
+            why = f", {verdict.why}" if verdict.why else ""
+            yield self.error(where, f"step {verdict.row}: {values}{why}")
+            return
+        self.coverage.drifted += kind == NOT_VERIFIED
+        self._inexact.setdefault(kind, Inexact(f"{where} at step {verdict.row}")).add(
+            episode, verdict, steps
+        )
+
+    def _counted(self) -> Iterator[Finding]:
+        """One warning for all episodes that were verified in part or not at all."""
+        coverage = self.coverage
+        differences = [inexact.difference for inexact in self._inexact.values()]
+        coverage.largest_difference = max(differences, default=0.0)
+        total = self.subject.metadata.get("total_episodes")
+        if self.subject.environment is None and total:
+            yield self.warning(
+                "dataset",
+                f"no environment is recorded, so none of the {total} episodes was replayed",
+                NOT_REPLAYED,
+            )
+        if coverage.not_replayable:
+            yield self.warning(
+                "dataset",
+                f"{coverage.not_replayable} of {total} episodes have neither a seed nor a state to "
+                f"start from, so they were not replayed; "
+                f"{min(coverage.stepwise, coverage.not_replayable)} of them were simulated step by "
+                f"step instead",
+                NOT_REPLAYED,
+            )
+        versions = f" ({coverage.reason})" if coverage.reason else ""
+        if inexact := self._inexact.get(NOT_VERIFIED):
+            yield self.warning(
+                "dataset",
+                f"{inexact.episodes} of {total} episodes leave the recording and are not verified "
+                f"from there on, the first {inexact.first}{versions}; {inexact.largest}",
+                NOT_VERIFIED,
+            )
+        if inexact := self._inexact.get(INEXACT_STEPS):
+            yield self.warning(
+                "dataset",
+                f"{inexact.steps} of {coverage.steps} steps, each simulated from where the "
+                f"recording stood, differ by more than the tolerance, the first "
+                f"{inexact.first}{versions}; {inexact.largest}",
+                INEXACT_STEPS,
+            )
 
     def _share(self, n_steps: int) -> int:
         """How many steps of this episode to replay: all or none, an even share of the dataset.
@@ -168,7 +352,7 @@ class Replay(Check):
         if budget is None or not isinstance(total, int) or total <= budget:
             return n_steps
         spent = self.coverage.steps
-        if self.coverage.replayed == 0:
+        if spent == 0:
             return min(n_steps, budget)
         fits = spent + n_steps <= budget
         return n_steps if fits and spent + n_steps / 2 <= self._seen_steps * budget / total else 0
@@ -190,10 +374,6 @@ class Replay(Check):
             return first, "fresh environment"
         return second, "environment that had just run another episode"
 
-    def _is_drift(self, divergence: Divergence) -> bool:
-        elsewhere = not self.coverage.exact and not self.subject.options.replay_tolerance
-        return elsewhere and not divergence.failed and divergence.step >= DRIFT_STEPS
-
     def _warm(self, episode: Episode, start: Mapping[str, Any], n_steps: int) -> gym.Env:
         """An environment that has run another episode than ``episode``, when there was none yet:
         the same actions from another seed."""
@@ -205,7 +385,7 @@ class Replay(Check):
             env.reset(seed=seed, options=copy.deepcopy(start["options"]))
         for step in range(n_steps):
             try:
-                *_, terminated, truncated, _ = env.step(_row(episode.actions, step))
+                *_, terminated, truncated, _ = env.step(row_of(episode.actions, step))
             except Exception:  # an action that is not legal in the state another seed led to
                 break
             if terminated or truncated:
@@ -224,7 +404,7 @@ class Replay(Check):
             of_infos = self._compare_infos(episode, step, info)
             while found is None and step + 1 < n_steps:
                 step += 1
-                action = _row(episode.actions, step)
+                action = row_of(episode.actions, step)
                 observation, reward, terminated, truncated, info = env.step(action)
                 of_infos = of_infos or self._compare_infos(episode, step, info)
                 found = self._compare_observation(episode, step, observation)
@@ -242,13 +422,12 @@ class Replay(Check):
     ) -> Divergence | None:
         row = step + 1
         for path, column in leaves(episode.observations):
-            if path in self._images:
-                continue
-            replayed = _at(observation, path)
+            difference = picture_difference if path in self._images else self._difference
+            replayed = at(observation, path)
             if replayed is MISSING:
                 message = f"{_named(step)}: the replay has no such value"
-            elif difference := self._difference(column[row], replayed):
-                message = f"{_named(step)} (row {row}): {difference}"
+            elif different := difference(column[row], replayed):
+                message = f"{_named(step)} (row {row}): {different}"
             else:
                 continue
             where = episode.path(join_path(("observations", *path)))
@@ -258,9 +437,10 @@ class Replay(Check):
     def _compare_infos(self, episode: Episode, step: int, info: Any) -> Divergence | None:
         """What both have is compared: recorded infos are filled up where a step had no value."""
         for path, column in leaves(episode.infos or {}):
-            replayed = _at(info, path)
+            replayed = at(info, path)
             if replayed is MISSING or (replayed is None and _is_filled(episode, path, step + 1)):
                 continue
+            episode.replayed_infos.add(path)
             try:
                 difference = self._difference(column[step + 1], replayed)
             except (TypeError, ValueError) as exc:
@@ -287,7 +467,7 @@ class Replay(Check):
 
     def _compare_reward(self, episode: Episode, step: int, reward: Any) -> Divergence | None:
         scalar = np.asarray(reward).reshape(()) if np.size(reward) == 1 else reward
-        difference = self._difference(episode.rewards[step], scalar)
+        difference = self._difference(np.float64(episode.rewards[step]), scalar)
         if difference is None:
             return None
         return Divergence(step, episode.path("rewards"), f"{_named(step)}: {difference}")
@@ -372,7 +552,7 @@ def _compare_flags(
     last = step == (episode.n_steps or 0) - 1
     for name, replayed in (("terminations", terminated), ("truncations", truncated)):
         recorded = bool(getattr(episode, name)[step])
-        closed_by_collector = name == "truncations" and last and recorded and not replayed
+        closed_by_collector = name == "truncations" and last and recorded and not terminated
         if recorded != bool(replayed) and not closed_by_collector:
             message = f"{_named(step)}: recorded {recorded}, replayed {bool(replayed)}"
             return Divergence(step, episode.path(name), message)
@@ -386,7 +566,7 @@ def _state_columns(env: gym.Env, episode: Episode, info: Any) -> dict[Path, Any]
     is the simulator's only if it has the same keys, shapes and numbers where that has numbers.
     """
     recorded = episode.infos.get("state") if isinstance(episode.infos, Mapping) else None
-    if not isinstance(recorded, Mapping) or _at(info, ("state",)) is not MISSING:
+    if not isinstance(recorded, Mapping) or at(info, ("state",)) is not MISSING:
         return {}
     columns = dict(leaves(map_leaves(np.asarray, dict(recorded))))
     try:
@@ -401,26 +581,18 @@ def _state_columns(env: gym.Env, episode: Episode, info: Any) -> dict[Path, Any]
     return columns if same else {}
 
 
+def _not_numbers(info: Any, episode: Episode) -> set[Path]:
+    """The recorded infos for which the environment itself gives NaN."""
+    values = {path: at(info, path) for path, _ in leaves(episode.infos or {})}
+    numbers = {p: np.asarray(v) for p, v in values.items() if np.asarray(v).dtype.kind == "f"}
+    return {path for path, value in numbers.items() if np.isnan(value).any()}
+
+
 def _is_filled(episode: Episode, path: Path, row: int) -> bool:
     """Whether the collector filled this row of an info, because the environment gave no value."""
     ranges = episode.infos_filled.get(join_path(path), [])
     before = bisect_right(ranges, row, key=lambda pair: pair[0])
     return before > 0 and row < ranges[before - 1][1]
-
-
-def _at(value: Any, path: Path) -> Any:
-    """What an observation or an info of the environment has at ``path``, else ``MISSING``."""
-    try:
-        for key in path:
-            value = value[key]
-    except (LookupError, TypeError):
-        return MISSING
-    return value
-
-
-def _row(columns: Any, row: int) -> Any:
-    """One row of a tree of columns, as a copy: an environment may change what it is given."""
-    return map_leaves(lambda column: copy.copy(column[row]), columns)
 
 
 def _named(step: int) -> str:

@@ -20,15 +20,20 @@ from minari_pipe.checks.base import (
     relative,
     shown,
 )
+from minari_pipe.checks.columns import Columns
+from minari_pipe.checks.demonstrations import WARNINGS as OF_DEMONSTRATIONS
+from minari_pipe.checks.duplicates import Duplicates
 from minari_pipe.checks.environment import Environment
-from minari_pipe.checks.flags import Flags
-from minari_pipe.checks.infos import Infos
+from minari_pipe.checks.flags import Flags, TimeLimit
+from minari_pipe.checks.infos import InfoRows, Infos
 from minari_pipe.checks.layout import Layout
 from minari_pipe.checks.metadata import Metadata
+from minari_pipe.checks.reference import Reference
 from minari_pipe.checks.replay import Coverage, Replay
+from minari_pipe.checks.rules import Rules
 from minari_pipe.checks.scores import Scores
 from minari_pipe.checks.shapes import Shapes
-from minari_pipe.checks.totals import Ids, Statistics, Totals
+from minari_pipe.checks.totals import Ids, Size, Statistics, Totals
 from minari_pipe.checks.values import Finite, Membership
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.storage.base import MinariStorage
@@ -41,8 +46,9 @@ ENTRY_POINTS = "minari_pipe.checks"
 ``Subject`` to findings."""
 
 # In this order; an episode's replay comes late, because whatever another check found in an
-# episode would be found again by simulating it. Only the comparison of the episodes' infos comes
-# after it: replay says better what an info should have been.
+# episode would be found again by simulating it. After it come those that judge by the looks what
+# replay could not verify, and the comparison of the episodes' infos: replay says better what an
+# info should have been.
 CHECKS: dict[str, type[Check]] = {
     check.name: check
     for check in (
@@ -58,8 +64,15 @@ CHECKS: dict[str, type[Check]] = {
         Flags,
         Totals,
         Statistics,
+        Size,
         Replay,
+        Rules,
+        TimeLimit,
+        Columns,
+        Duplicates,
         Infos,
+        InfoRows,
+        Reference,
     )
 }
 
@@ -97,12 +110,18 @@ class Report:
         }
 
 
-def run(subject: Subject, *, extra: Iterable[Finding] = ()) -> Report:
+def run(
+    subject: Subject,
+    *,
+    extra: Iterable[Finding] = (),
+    on_episode: Callable[[int, int], None] | None = None,
+) -> Report:
     """Run every check on a dataset.
 
     Args:
         subject: the dataset.
         extra: findings of others, such as the policy that made the data, to be reported with.
+        on_episode: called after each episode with how many are checked, of how many.
 
     Raises:
         ConfigError: ``options.skip`` names a check that does not exist.
@@ -123,11 +142,14 @@ def run(subject: Subject, *, extra: Iterable[Finding] = ()) -> Report:
     if unusable is not None:
         if not collected.n_errors("metadata"):  # else this only says it again
             collected.take([unusable])
-    elif subject.storage is not None and _pass_over(subject, subject.storage, checks, collected):
+    elif subject.storage is not None and _pass_over(
+        subject, subject.storage, checks, collected, on_episode
+    ):
         for check in checks:
             collected.take(_guarded(check, "dataset", check.finish))
     collected.take(extra)
-    collected.take(_unknown_acknowledgements(subject, collected.ids))
+    ids = {id for check in checks for id in check.warnings}
+    collected.take(_unknown_acknowledgements(subject, collected.ids | ids))
     report = collected.report([check.name for check in checks])
     report.skipped = sorted(skip)
     for check in checks:
@@ -147,7 +169,11 @@ def _unusable(subject: Subject) -> Finding | None:
 
 
 def _pass_over(
-    subject: Subject, storage: MinariStorage, checks: list[Check], collected: _Collected
+    subject: Subject,
+    storage: MinariStorage,
+    checks: list[Check],
+    collected: _Collected,
+    on_episode: Callable[[int, int], None] | None,
 ) -> bool:
     """Read every episode once and show it to every check; whether that was possible."""
     try:
@@ -169,6 +195,8 @@ def _pass_over(
             episode.reported.update(finding.path for finding in found)
             if collected.take(found):
                 episode.faults.add(check.name)
+        if on_episode is not None and is_count(expected):
+            on_episode(episode.index + 1, expected)
     return True
 
 
@@ -214,12 +242,12 @@ def _unreadable(path: str, message: str) -> Finding:
 
 
 def _unknown_acknowledgements(subject: Subject, seen: set[str]) -> Iterator[Finding]:
-    known = seen | {entry.id for entry in ADVISORIES}
+    known = seen | {entry.id for entry in ADVISORIES} | set(OF_DEMONSTRATIONS)
     for name in subject.options.acknowledge:
         if name not in known:
             hint = did_you_mean(name, known - {""})
             yield Finding(
-                "warning", "advisory", "options / acknowledge", f"no advisory {name!r}.{hint}"
+                "warning", "advisory", "options / acknowledge", f"no warning {name!r}.{hint}"
             )
 
 

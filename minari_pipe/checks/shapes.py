@@ -32,7 +32,8 @@ class Shapes(Check):
     """``T`` actions, rewards and flags, ``T + 1`` observations and infos, of the space's shape.
 
     ``T`` is what most of the five columns say, so that one short column is one finding. Dtypes
-    that differ from the space's (rewards: float64, flags: bool) are reported as ``dtypes``.
+    that differ from the space's (rewards: float64 or integers, as Minari stores those of an
+    environment that pays whole numbers; flags: bool) are reported as ``dtypes``.
     Rows that ``infos_filled`` names are rows of the infos.
     """
 
@@ -112,7 +113,7 @@ class Shapes(Check):
             yield self.error(episode.path(name), f"is {type(column).__name__}, expected an array")
         elif shape != (n_steps,):
             yield self.error(episode.path(name), f"shape {shape}, expected {(n_steps,)}")
-        elif column.dtype != dtype:
+        elif column.dtype != dtype and not (name == "rewards" and column.dtype.kind in "iu"):
             yield self._dtype(episode.path(name), column.dtype, dtype)
 
     def _rows(

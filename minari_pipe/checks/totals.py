@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
+from minari_pipe.metadata import is_finite_number
+from minari_pipe.storage.legacy.base import LegacyStorage
 
 STATISTICS: dict[str, Callable[[Any], Any]] = {
     "rewards_sum": np.sum,
@@ -18,6 +20,9 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
 }
 # Sums depend in their last bits on the order of the additions, which writers choose differently.
 RELATIVE = 1e-9
+# Sizes are rounded to 0.1 MB, and metadata grow a little after they were noted.
+SIZE_MB = 0.15
+SIZE_SHARE = 0.05
 
 
 class Ids(Check):
@@ -100,6 +105,35 @@ class Statistics(Check):
                 wrong.append(f"{name} is {recorded}, the rewards give {counted}")
         if wrong:
             yield self.error(episode.path("rewards"), "; ".join(wrong))
+
+
+class Size(Check):
+    """Warns of a ``dataset_size`` that is not that of the files, give or take rounding.
+
+    The files of older layouts had other sizes when the size was noted.
+    """
+
+    name = "size"
+    warnings = ("dataset-size",)
+
+    def begin(self) -> Iterator[Finding]:
+        subject = self.subject
+        recorded = subject.metadata.get("dataset_size")
+        storage = subject.storage
+        if storage is None or isinstance(storage, LegacyStorage) or recorded is None:
+            return
+        size = storage.get_size()
+        # The check of the metadata reports what is no number or negative.
+        if (
+            is_finite_number(recorded)
+            and recorded >= 0
+            and abs(recorded - size) > max(SIZE_MB, SIZE_SHARE * size)
+        ):
+            yield self.warning(
+                "metadata / dataset_size",
+                f"is {recorded} MB, the files have {size} MB",
+                "dataset-size",
+            )
 
 
 def _count_fault(attributes: Mapping[str, Any], name: str, expected: int) -> str | None:

@@ -7,7 +7,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from functools import wraps
+from contextlib import suppress
+from functools import partial, wraps
 from typing import Annotated, Any
 
 import typer
@@ -16,12 +17,14 @@ from minari_pipe import __version__
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, migrate, recover, split
 from minari_pipe.cli.lineage import diff, reproduce
-from minari_pipe.cli.tables import tell
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import bump, init, release
-from minari_pipe.errors import MinariPipeError
+from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.messages import each_warning_once, tell
 from minari_pipe.metadata import MINARI_VERSION
+from minari_pipe.pipeline.closure import make_importable
+from minari_pipe.pipeline.workspace import find_root
 
 #: the variable by which tracebacks are asked for in a pipeline's run, too
 _DEBUG = "HYDRA_FULL_ERROR"
@@ -58,19 +61,16 @@ def _group(
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _show_warning(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
-    tell("warning", str(message))
-
-
 def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command tell what it raises in one line, and exit with code 1."""
 
     @wraps(command)
     def told(*args: Any, **kwargs: Any) -> None:
         try:
-            with warnings.catch_warnings():
+            with each_warning_once(partial(tell, "warning")):
                 warnings.simplefilter("always")
-                warnings.showwarning = _show_warning
+                with suppress(ConfigError):  # not in a workspace
+                    make_importable(find_root())
                 command(*args, **kwargs)
                 if sys.stdout is not None:
                     sys.stdout.flush()  # what cannot be written is told here

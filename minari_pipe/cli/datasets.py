@@ -15,7 +15,6 @@ from minari_pipe.cli.tables import (
     counted,
     megabytes,
     names,
-    one_line,
     print_fields,
     print_json,
     print_table,
@@ -30,7 +29,8 @@ from minari_pipe.library import (
     list_local_datasets,
     load_dataset,
 )
-from minari_pipe.manifest import POLICIES, read_manifest
+from minari_pipe.manifest import POLICIES, entries_of, read_manifest
+from minari_pipe.messages import one_line
 from minari_pipe.metadata import is_finite_number
 from minari_pipe.remotes import is_address
 from minari_pipe.storage.base import MinariStorage
@@ -140,7 +140,7 @@ def show(
 
 def _policies(manifest: dict[str, Any]) -> str:
     """The checkpoints that the dataset was made with."""
-    return names([name for name in manifest["files"] if name.startswith(f"{POLICIES}/")])
+    return names([name for name in entries_of(manifest) if name.startswith(f"{POLICIES}/")])
 
 
 def _number(value: Any) -> float:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from minari_pipe.cli.tables import count, megabytes, names, one_line, print_fields
+from minari_pipe.cli.tables import count, megabytes, names, print_fields
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.dataset_spec import parse_spec
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
+from minari_pipe.messages import one_line
 from minari_pipe.metadata import is_finite_number, metadata_faults, supported_dataset_versions
 from minari_pipe.spaces import deserialize_space
 
@@ -109,14 +110,21 @@ def _spread(returns: np.ndarray) -> str:
 
 
 def _scores(metadata: dict[str, Any]) -> str:
-    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    texts = [
-        f"{who} {value:.2f}"
-        for who, value in (("random", low), ("expert", high))
-        if is_finite_number(value)
-    ]
+    """The reference scores; a declared one was not measured over any episodes."""
+    made = metadata.get("minari_pipe")
+    measured = made.get("ref_scores") if isinstance(made, dict) else None
     n = metadata.get("num_episodes_average_score")
-    return ", ".join(texts) + (f" (over {n} episodes)" if n and texts else "")
+    over = f" (over {n} episodes)" if n else ""
+    texts, declares = [], False
+    for who, key in (("random", "ref_min"), ("expert", "ref_max")):
+        if is_finite_number(value := metadata.get(f"{key}_score")):
+            how = measured.get(key) if isinstance(measured, dict) else None
+            declared = isinstance(how, dict) and bool(how.get("declared"))
+            declares |= declared
+            texts.append((f"{who} {value:.2f}", " (declared)" if declared else over))
+    if declares:
+        return ", ".join(text + how for text, how in texts)
+    return ", ".join(text for text, _ in texts) + (over if texts else "")
 
 
 def print_environments(metadata: dict[str, Any], dataset_id: str) -> None:

@@ -8,22 +8,36 @@ from typing import Annotated, Any
 import typer
 
 from minari_pipe.cli.datasets import Json, complete_id, confirm
-from minari_pipe.cli.tables import count, counted, one_line, print_json, print_table
+from minari_pipe.cli.tables import count, counted, print_json, print_table
 from minari_pipe.combining import combine_datasets, split_dataset
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError
 from minari_pipe.library import delete_dataset, load_dataset
+from minari_pipe.messages import one_line
 from minari_pipe.migrate import migrate_dataset
 from minari_pipe.recovery import Leftover, discard, list_leftovers
 from minari_pipe.recovery import recover as recover_leftover
+from minari_pipe.trust import add_trust
 
 DatasetIds = Annotated[
     list[str],
     typer.Argument(autocompletion=complete_id, help="Two or more; without a version: the latest."),
 ]
+
+
+def _trust(modules: list[str]) -> list[str]:
+    add_trust(modules, [])
+    return modules
+
+
 Trusted = Annotated[
     list[str],
-    typer.Option("--trust-module", metavar="MODULE", help="Module that a dataset may import."),
+    typer.Option(
+        "--trust-module",
+        metavar="MODULE",
+        help="Module that a dataset may import.",
+        callback=_trust,
+    ),
 ]
 
 

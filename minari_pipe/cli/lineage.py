@@ -9,8 +9,9 @@ import typer
 from rich.text import Text
 
 from minari_pipe.cli.datasets import Json, complete_id
-from minari_pipe.cli.tables import count, megabytes, one_line, print_json, print_table
+from minari_pipe.cli.tables import count, megabytes, print_json, print_table
 from minari_pipe.errors import Stopped
+from minari_pipe.messages import one_line
 from minari_pipe.metadata import is_finite_number
 from minari_pipe.pipeline.difference import difference
 from minari_pipe.pipeline.reproduce import TOLERANCE

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from minari_pipe.checks.base import counted as counted
+from minari_pipe.messages import one_line, printable
 from minari_pipe.metadata import is_finite_number
 
 #: a line of a file or a pipe is not cut to the width of some terminal
@@ -34,28 +36,6 @@ def print_json(value: Any) -> None:
     """Print one JSON document, in ASCII and without NaN, so that every program can read it."""
     text = json.dumps(value, default=_plain)
     print(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))
-
-
-def printable(text: str) -> str:
-    """Write out the characters that a terminal would obey, or that no encoding has.
-
-    What metadata, file names and errors hold may come from a stranger.
-
-    Example:
-        >>> printable("\\x1b[31mred")
-        '\\\\x1b[31mred'
-    """
-    return "".join(
-        letter
-        if letter.isprintable() or letter in "\n\t"
-        else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
-
-
-def one_line(value: Any) -> str:
-    """Text without line breaks, :func:`printable`."""
-    return printable(" ".join(str(value).split()))
 
 
 def print_table(
@@ -156,11 +136,6 @@ def count(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else "?"
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things, such as ``1 dataset`` or ``2 datasets``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def megabytes(value: Any) -> str:
     """A size in MB as people read it; metadata holds it in tenths."""
     if not is_finite_number(value):
@@ -184,17 +159,6 @@ def size(n_bytes: int) -> str:
     if n_bytes < 1000:
         return f"{n_bytes} B"
     return f"{n_bytes / 1000:.1f} kB" if n_bytes < 999_950 else megabytes(n_bytes / 1e6)
-
-
-def tell(level: str, text: str) -> None:
-    """Say an error or a warning in one line, where it does not mix with the output.
-
-    Args:
-        level: ``error`` or ``warning``.
-        text: what is wrong.
-    """
-    if sys.stderr is not None:
-        print(f"{level}: {one_line(text)}", file=sys.stderr)
 
 
 def names(value: Any) -> str:

@@ -10,12 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from minari_pipe.cli.datasets import Json, complete_id, confirm, print_datasets
-from minari_pipe.cli.tables import counted, one_line, print_json, print_table, size, tell
+from minari_pipe.cli.tables import counted, print_json, print_table, size
 from minari_pipe.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
 from minari_pipe.hosting import fetch, find_datasets, opened, with_combined
 from minari_pipe.library import HOW_TO_FETCH, latest_version_of
-from minari_pipe.manifest import files_below, read_manifest
+from minari_pipe.links import files_below
+from minari_pipe.manifest import read_manifest
+from minari_pipe.messages import one_line, tell
 from minari_pipe.remotes import Remote, default_address, split_scheme
 from minari_pipe.storage.base import MinariStorage
 from minari_pipe.transfer.upload import Published
@@ -58,6 +60,11 @@ def upload(
 
     Credentials come from where the provider's own tools take them.
     """
+    if addresses := [word for word in datasets if "://" in word]:
+        raise ConfigError(
+            f"{addresses[0]!r} is an address, and an id is expected; put it behind --to: "
+            f"minari-pipe upload ID --to {addresses[0]}"
+        )
     address = default_address() if to is None else to
     remote = opened(address, _token(address, token_file, key_path))
     _check_all_are_there(datasets)

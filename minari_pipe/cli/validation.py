@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,24 @@ from rich.text import Text
 from minari_pipe.checks import Finding, Options, Report, Subject, run
 from minari_pipe.cli.datasets import Json, complete_id
 from minari_pipe.cli.edits import Trusted
-from minari_pipe.cli.tables import counted, one_line, print_json, print_table
+from minari_pipe.cli.tables import counted, print_json, print_table
+from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
 from minari_pipe.files import MANIFEST
+from minari_pipe.identity import checked_content_sha256
 from minari_pipe.library import load_dataset
-from minari_pipe.manifest import file_faults, read_manifest, totals_agree
-from minari_pipe.storage.base import has_metadata_file, other_format
+from minari_pipe.manifest import (
+    FORMAT,
+    ORDER_BLIND,
+    card_faults,
+    file_faults,
+    is_order_blind,
+    read_manifest,
+    totals_agree,
+)
+from minari_pipe.manifest import upgrade as upgrade_manifest
+from minari_pipe.messages import one_line
+from minari_pipe.progress_bar import ProgressBar
+from minari_pipe.storage.base import MinariStorage, has_metadata_file, other_format
 
 _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -40,10 +54,14 @@ def validate(
         ),
     ] = False,
     acknowledge: Annotated[
-        list[str], typer.Option(metavar="ADVISORY", help="Id of an advisory that is known.")
+        list[str], typer.Option(metavar="ID", help="Id of a warning that is known.")
     ] = [],  # noqa: B006  (typer copies it)
     skip: Annotated[list[str], typer.Option(metavar="CHECK", help="Check that is not run.")] = [],  # noqa: B006
     trust_module: Trusted = [],  # noqa: B006
+    upgrade: Annotated[
+        bool,
+        typer.Option("--upgrade", help="Rewrite a manifest of an older format if all is well."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check a dataset: shapes, values, flags, metadata, files against the manifest, replay."""
@@ -57,13 +75,22 @@ def validate(
         replay_steps=replay_steps,
         replay_tolerance=replay_tolerance,
     )
-    report = run(Subject.open(data_path, options=options), extra=_changed(data_path))
+    subject = Subject.open(data_path, options=options)
+    with ProgressBar("validate", subject.total_episodes, "episode", leave=False) as bar:
+        extra = _changed(data_path)
+        report = run(subject, extra=extra, on_episode=lambda n, _: bar.show(n))
     if as_json:
         print_json(report.to_json())
     else:
         _show(name, report)
     if not report.ok:
+        if upgrade:
+            print(f"{one_line(name)}: {MANIFEST} stays as it is", file=sys.stderr)
         raise typer.Exit(1)
+    if upgrade:
+        print(
+            f"{one_line(name)}: {_upgraded(data_path)}", file=sys.stderr if as_json else sys.stdout
+        )
 
 
 def _found(dataset: str) -> tuple[str, Path]:
@@ -76,6 +103,30 @@ def _found(dataset: str) -> tuple[str, Path]:
     return loaded.id, loaded.storage.data_path
 
 
+def _upgraded(data_path: Path) -> str:
+    """Rewrite the manifest of a dataset that has no fault if it is of format 1; say what was done.
+
+    Raises:
+        ConfigError: there is no manifest.
+        CorruptDatasetError: the content is not what the manifest says.
+    """
+    dataset = data_path.parent
+    content = read_manifest(dataset) if data_path.name == "data" else None
+    if content is None:
+        raise ConfigError(
+            f"{dataset} has no {MANIFEST} to upgrade; combine it into a new version, which has one"
+        )
+    if content.get("format") == FORMAT:
+        return f"its {MANIFEST} is of format {FORMAT} already"
+    metadata = MinariStorage.read_raw_metadata(data_path)
+    checked = "its files were compared with it"
+    if "content_sha256" in content:
+        digest = checked_content_sha256(dataset, metadata, content)
+        checked = f"content_sha256 {digest[:12]} and its files were compared with it"
+    upgrade_manifest(dataset, content, metadata)
+    return f"its {MANIFEST} is rewritten in format {FORMAT}, after {checked}"
+
+
 def _changed(data_path: Path) -> list[Finding]:
     """Files that are not what the manifest beside the data names.
 
@@ -84,14 +135,24 @@ def _changed(data_path: Path) -> list[Finding]:
     dataset = data_path.parent
     if data_path.name != "data" or not (dataset / MANIFEST).exists():
         return []
-    manifest = read_manifest(dataset)
+    try:
+        manifest = read_manifest(dataset)
+    except (CorruptDatasetError, UnsupportedVersionError) as error:
+        return [Finding("error", "manifest", MANIFEST, str(error))]
     if manifest is None:
-        return [Finding("error", "manifest", MANIFEST, "is no manifest")]
+        return []
     faults = list(file_faults(dataset, manifest))
     if totals_agree(data_path, manifest):
-        return [Finding("error", "manifest", name, fault) for name, fault in faults]
-    later = "; the dataset was changed since it was finished"
-    return [Finding("warning", "manifest", name, fault + later) for name, fault in faults]
+        found = [Finding("error", "manifest", name, fault) for name, fault in faults]
+    else:
+        later = "; the dataset was changed since it was finished"
+        found = [Finding("warning", "manifest", name, fault + later) for name, fault in faults]
+    found += [
+        Finding("warning", "card", name, fault) for name, fault in card_faults(dataset, manifest)
+    ]
+    if is_order_blind(manifest):
+        found.append(Finding("warning", "manifest", MANIFEST, ORDER_BLIND))
+    return found
 
 
 def _show(dataset: str, report: Report) -> None:
@@ -100,14 +161,22 @@ def _show(dataset: str, report: Report) -> None:
             f"Findings in {dataset}",
             {"Level": "left", "Check": "left", "Where": "left", "What": "left"},
             (
-                (Text(f.level, style=_COLORS[f.level]), f.check, f.path, f.message)
+                (Text(f.level, style=_COLORS[f.level]), f.check, f.path, _what(f))
                 for f in report.findings
             ),
         )
         print()
-    ran = (
-        f"{counted(len(report.counts), 'check')}, "
-        f"{counted(report.replay.replayed, 'episode')} replayed"
-    )
+    replay = report.replay
+    ran = f"{counted(len(report.counts), 'check')}, {counted(replay.replayed, 'episode')} replayed"
+    if not replay.applicable:
+        ran += f" ({one_line(replay.reason)})"
+    elif replay.not_selected:
+        ran += f" of {replay.replayed + replay.not_selected}"
     state = "ok" if report.ok else counted(report.n_errors, "error")
     print(f"{one_line(dataset)}: {state}, {counted(report.n_warnings, 'warning')}; {ran}")
+
+
+def _what(finding: Finding) -> str:
+    """The message, with the id that ``--acknowledge`` takes where it does not say so itself."""
+    shows_id = finding.id and finding.id not in finding.message
+    return f"{finding.message} [{finding.id}]" if shows_id else finding.message

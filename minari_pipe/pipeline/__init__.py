@@ -14,16 +14,21 @@ the workspace of a ``reproduction``) and ``difference``.
 import os
 import sys
 
+from minari_pipe.pipeline.inputs import ROOT_VARIABLE, record_imports
+
 
 def leave_folder() -> None:
     """Take the current folder off the import path, where ``python -m`` puts it first.
 
     A workspace may come from a stranger. A checkout's folder stays: the package comes from there.
     """
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if not sys.flags.safe_path and sys.path[0] != home:
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    if not sys.flags.safe_path and os.path.realpath(sys.path[0]) != home:
         del sys.path[0]
 
 
 if sys.argv[:1] == ["-m"]:  # `python -m minari_pipe.pipeline...` imports this before its module
     leave_folder()
+    record_imports(os.getcwd())
+elif ROOT_VARIABLE in os.environ:  # a worker of a stage
+    record_imports(os.environ[ROOT_VARIABLE])

@@ -10,13 +10,14 @@ import os
 import sys
 
 from minari_pipe.errors import ConfigError, Stopped, ToldError
+from minari_pipe.messages import tell
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.driver import run_pipeline
 from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.processes import stop_with_ancestors
 from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.telling import told
-from minari_pipe.pipeline.workspace import check_pipeline_name, find_root
+from minari_pipe.pipeline.workspace import check_pipeline_name, open_root
 
 
 def main() -> int:
@@ -28,13 +29,13 @@ def main() -> int:
     except Exception as exc:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        print(f"error: {' '.join(told(exc).split())}", file=sys.stderr)
+        tell("error", told(exc))
         return 1
     return 0
 
 
 def _run(name: str) -> None:
-    root = find_root()
+    root = open_root()
     params = graph.read_params(check_pipeline_name(name), root) or {}
     composed = recomposed(params.get("overrides") or [f"+dataset={name}"], root)
     if composed.name != name:

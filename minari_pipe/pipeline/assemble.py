@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.files import sha256_file
+from minari_pipe.links import files_below
 from minari_pipe.metadata import dump_metadata
 from minari_pipe.pipeline.uses import (
     CHOOSING,
@@ -18,6 +19,7 @@ from minari_pipe.pipeline.uses import (
     scores_pipeline,
 )
 from minari_pipe.pipeline.workspace import read_json
+from minari_pipe.storage.formats import METADATA_FILE_NAME
 
 NOT_CONTENT = ("engine", "publish", "validate", "overrides", "code")
 """Parameters that do not decide what a dataset holds."""
@@ -87,6 +89,17 @@ def metadata_text(metadata: dict[str, Any]) -> str:
 
 
 def assembled_sha256(folder: Path, metadata: dict[str, Any]) -> str:
-    """One hash over the data file and the metadata that go out together."""
-    data = sha256_file(folder / "dataset" / "data" / "main_data.hdf5")
-    return hashlib.sha256(f"{data}\n{metadata_text(metadata)}".encode()).hexdigest()
+    """One hash over the data files and the metadata that go out together."""
+    data = folder / "dataset" / "data"
+    files = data_files(data)
+    if files == ["main_data.hdf5"]:
+        sums = sha256_file(data / files[0])
+    else:
+        sums = "\n".join(f"{sha256_file(data / name)} {name}" for name in files)
+    return hashlib.sha256(f"{sums}\n{metadata_text(metadata)}".encode()).hexdigest()
+
+
+def data_files(data: Path) -> list[str]:
+    """The files of a dataset without its metadata, as paths below ``data``."""
+    found = sorted(files_below(data))
+    return [name for name in found if name != METADATA_FILE_NAME]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -97,6 +98,23 @@ class BlockStore:
         sync_to_disk(file)
         os.replace(file, self.path(index))
         self._write_record(index, record)
+
+    def share(self, index: int, key: str, other: BlockStore) -> dict[str, Any] | None:
+        """Copy a finished block to ``other``, which other processes may fill with the same.
+
+        Returns:
+            Its record; ``None`` if there is none.
+
+        Raises:
+            NotFinishedError: it is damaged.
+        """
+        record = self.find(index, key)
+        if record is not None:
+            other.folder.mkdir(parents=True, exist_ok=True)
+            copied = other._temporary(index, f"{os.getpid()}")
+            shutil.copyfile(self.path(index), copied)
+            other.adopt(index, copied, record)
+        return record
 
     def _write_record(self, index: int, record: dict[str, Any]) -> None:
         write_atomic(self._record(index), dump_record(record))

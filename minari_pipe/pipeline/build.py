@@ -16,9 +16,9 @@ from minari_pipe.environments import make_environment
 from minari_pipe.errors import ConfigError
 from minari_pipe.fetch import Source, locate
 from minari_pipe.files import sha256_file
-from minari_pipe.pipeline.uses import SOURCE_KEYS, Use, sources
+from minari_pipe.pipeline.closure import make_importable
+from minari_pipe.pipeline.uses import SOURCE_KEYS, Use, source_file, sources
 from minari_pipe.pipeline.work import Place
-from minari_pipe.pipeline.workspace import make_importable
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.policies.algorithms import trained_policy_kwargs
 from minari_pipe.policies.base import Policy
@@ -150,7 +150,7 @@ def _made(text: str) -> Policy:
 def _source(config: dict[str, Any], root: Path) -> Source:
     path = config.get("path")
     if path is not None:
-        path = str(root / Path(path).expanduser())
+        path = str(source_file(path, root))
     return Source(path=path, address=config.get("address"), sha256=config.get("sha256"))
 
 

@@ -11,7 +11,7 @@ from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, MinariPipeError, did_you_mean
 from minari_pipe.pipeline import compose
 from minari_pipe.pipeline.manifest import next_version
-from minari_pipe.pipeline.workspace import PIPELINE_NAME, find_root, inside, write_atomic
+from minari_pipe.pipeline.workspace import PIPELINE_NAME, open_root, write_atomic
 
 
 class Bumped(NamedTuple):
@@ -30,8 +30,8 @@ def bump(name: str) -> Bumped:
         ConfigError: the workspace has no such file, the id does not stand in it in full, or the
             file does not compose.
     """
-    root = find_root()
-    path = inside(root, root / "conf" / "dataset" / f"{name}.yaml").resolve()
+    root = open_root()
+    path = root / "conf" / "dataset" / f"{name}.yaml"
     if not PIPELINE_NAME.fullmatch(name) or not path.is_file():
         raise ConfigError(_no_file(name, root))
     file = path.relative_to(root)

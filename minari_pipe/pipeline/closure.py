@@ -1,4 +1,7 @@
-"""Which files a module's code consists of: its imports, read from the source, never executed."""
+"""Which files a module's code consists of: its imports, read from the source, never executed.
+
+The same imports say which modules of the workspace may be imported at all.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,32 @@ import ast
 import functools
 import importlib.util
 import json
+import re
 import sys
-import sysconfig
-from collections.abc import Iterable
-from importlib.machinery import PathFinder
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.workspace import STATE, write_atomic
+from minari_pipe.pipeline.inputs import is_installed
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, write_atomic
+from minari_pipe.trust import trusted_modules
 
-_READER = 2
+_READER = 3
 """Raised when :func:`_imports` reads a source differently, so that no old answer is believed."""
+_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::[\w.]+)?", re.ASCII)
 
 
 def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Path]:
     """All modules below ``base`` that ``files`` import, directly or not, and ``files``.
 
-    Imports inside functions count, those under ``if TYPE_CHECKING`` do not. The ``__init__`` of
-    every package on the way counts too, since importing a module runs it.
+    Imports inside functions count, those under ``if TYPE_CHECKING`` do not. So do texts that are
+    the name of a module or of an object in it, but for those of this package, whose stages choose
+    among what it names. The ``__init__`` of every package on the way counts too, since importing a
+    module runs it.
 
     Args:
         files: Python files below ``base``, as :func:`module_files` names them.
@@ -33,23 +44,85 @@ def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Pat
     Raises:
         ConfigError: a file that is not Python.
     """
-    found: set[Path] = set()
-    queue = list(files)
     remembered = _remembered(root)
+    found = sorted(_import_graph(files, base, remembered.imports))
+    remembered.save()
+    return found
+
+
+def _import_graph(
+    files: Iterable[Path], base: Path, imports: Callable[[Path, str], list[str]]
+) -> dict[Path, list[str]]:
+    """The modules that each file imports; see :func:`import_closure` and :func:`_imports`."""
+    found: dict[Path, list[str]] = {}
+    queue = list(files)
     while queue:
         file = queue.pop()
         if file in found:
             continue
-        found.add(file)
         relative = file.relative_to(base)
         for parent in relative.parents[:-1]:
             init = base / parent / "__init__.py"
             if init.is_file():
                 queue.append(init)
-        for module in remembered.imports(file, ".".join(relative.parts[:-1])):
+        found[file] = imports(file, ".".join(relative.parts[:-1]))
+        for module in found[file]:
             queue.extend(module_files(module, base))
-    remembered.save()
-    return sorted(found)
+    return found
+
+
+def make_importable(root: Path) -> None:
+    """Let this process import the user's own modules from a workspace.
+
+    Those are the modules that the user trusts, and what they import, directly or not. Processes
+    that such a module starts by ``spawn`` do not inherit this.
+    """
+    finder = WorkspaceFinder(root)
+    if finder not in sys.meta_path:
+        sys.meta_path.append(finder)
+
+
+@dataclass(frozen=True)
+class WorkspaceFinder:
+    """Finds the user's own modules in a workspace, after everything that is installed.
+
+    Not an entry of ``sys.path``: packages ask for optional modules, such as ``shimmy``, and take
+    what lies there; and package metadata in the folder would announce plugins.
+    """
+
+    root: Path
+    is_loose = True  #: what it finds is on no import path, see :mod:`minari_pipe.pipeline.inputs`
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module without parents; those of a package are found by its own path."""
+        # The standard library asks for modules of other platforms, such as `msvcrt`.
+        if path is not None or name in sys.stdlib_module_names:
+            return None
+        trusted = trusted_modules()
+        spec = PathFinder.find_spec(name, [str(self.root)]) if trusted else None
+        return spec if spec is not None and name in _own_modules(trusted, self.root) else None
+
+
+def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
+    """The first parts of the names of all modules that code of the workspace may import.
+
+    No file of the workspace remembers this: it may come from a stranger.
+
+    Args:
+        trusted: modules that the user trusts; of those that are installed, nothing follows.
+        root: the workspace.
+    """
+    own = [name for name in trusted if hidden_by(name.partition(".")[0], root) is None]
+    names = set(own)
+    for module in own:
+        below = root.joinpath(*module.split(".")).rglob("*.py")  # its name stands for them too
+        for file in (*module_files(module, root), *below):
+            with suppress(ConfigError):  # no Python: to import it says so
+                graph = _import_graph([file], root, _imports)
+                names.update(name for imported in graph.values() for name in imported)
+    return {name.partition(".")[0] for name in names}
 
 
 @functools.cache
@@ -87,7 +160,7 @@ def source_folder(module: str, root: Path) -> Path | None:
         places = [spec.origin]
     for place in places:
         folder = Path(place).parent
-        if not _is_installed(folder) and module_files(module, folder):
+        if not is_installed(str(folder)) and module_files(module, folder):
             return folder
     return None
 
@@ -102,14 +175,20 @@ def hidden_by(top: str, root: Path) -> str | None:
     return spec.origin if spec is not None and spec.origin else None
 
 
-def _is_installed(folder: Path) -> bool:
-    if {"site-packages", "dist-packages"} & set(folder.parts):
-        return True
-    return any(folder.is_relative_to(sysconfig.get_path(p)) for p in ("stdlib", "platstdlib"))
+@contextmanager
+def saving_nothing() -> Iterator[None]:
+    """Read the imports of files without writing down what they are."""
+    _Remembered.saves = False
+    try:
+        yield
+    finally:
+        _Remembered.saves = True
 
 
 class _Remembered:
     """Imports of files by size and time: parsing all costs a third of a run without work."""
+
+    saves = True
 
     def __init__(self, root: Path) -> None:
         self._path = root / STATE / "imports.json"
@@ -134,7 +213,7 @@ class _Remembered:
         return entry["imports"]
 
     def save(self) -> None:
-        if self._changed:
+        if self._changed and self.saves:
             # Entries of files that are gone would stay for ever.
             self._known = {f: e for f, e in self._known.items() if Path(f).is_file()}
             write_atomic(self._path, json.dumps({"reader": _READER, "files": self._known}))
@@ -170,8 +249,22 @@ def _imports(file: Path, package: str) -> list[str]:
                 base = ".".join([*above, base]).strip(".")
             names.append(base)
             names += [f"{base}.{alias.name}".strip(".") for alias in node.names]
+        elif isinstance(node, ast.Constant) and package.partition(".")[0] != PACKAGE.name:
+            names += _named_by_text(node.value, package)
         queue.extend(ast.iter_child_nodes(node))
     return list(dict.fromkeys(names))
+
+
+def _named_by_text(value: object, package: str) -> list[str]:
+    """What ``gymnasium.register(entry_point="module:Class")`` or ``import_module`` may import.
+
+    A text that begins with a dot is of the own package, as in ``f"{__name__}.module:Class"``.
+    """
+    if isinstance(value, str) and value.startswith("."):
+        value = package + value
+    found = _DOTTED.fullmatch(value) if isinstance(value, str) else None
+    parts = found[1].split(".") if found else []
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
 def _is_type_checking(test: ast.expr) -> bool:

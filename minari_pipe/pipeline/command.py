@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 from minari_pipe import __version__
 from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
+from minari_pipe.messages import tell
 from minari_pipe.trust import add_trust
 
 
@@ -29,6 +31,7 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--trust", action="append", default=[])
     parser.add_argument("--draft", action="store_true")
     parser.add_argument("--pull", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--debug", action="store_true")
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--version", action="store_true")
@@ -46,8 +49,12 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
     from minari_pipe.pipeline import compose
 
     if flags.help:
-        print(compose.help_text())
+        from minari_pipe.pipeline.help_text import help_text
+
+        print(help_text(rest))
         return 0
+    if flags.dry_run and flags.pull:
+        raise ConfigError("--dry-run runs and fetches nothing; leave --pull out")
     here = os.getpid()
     codes = [0]
 
@@ -56,7 +63,7 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
         if codes[-1] and os.getpid() != here:
             raise ToldError("a job failed")  # a launcher's process, whose list is not this one
 
-    compose.run(rest, job)
+    compose.run(rest, job, launches=not flags.dry_run)
     return max(codes)
 
 
@@ -73,14 +80,16 @@ def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
         if debug:
             raise
         if not isinstance(exc, ToldError):
-            print(f"error: {_told(exc)}", file=sys.stderr)
+            from minari_pipe.pipeline.oc_env import without_values
+
+            tell("error", without_values(_told(exc)))
         return 1
 
 
 def _told(exc: Exception) -> str:
     if isinstance(exc, MinariPipeError | OSError):
         return str(exc)
-    return f"{' '.join(f'{type(exc).__name__}: {exc}'.split())}; --debug shows where"
+    return f"{type(exc).__name__}: {exc}; --debug shows where"
 
 
 def _job(
@@ -92,9 +101,11 @@ def _job(
 ) -> int:
     # Imports DVC's neighbours only once there is something to run: --help and --cfg stay fast.
     from minari_pipe.pipeline.driver import run_pipeline
+    from minari_pipe.pipeline.dry_run import DryRun
     from minari_pipe.pipeline.pulling import Pull
 
     os.environ["HYDRA_FULL_ERROR"] = "1" if debug else "0"
     pull = Pull() if flags.pull else None
-    run_pipeline(name, config, overrides, draft=flags.draft, pull=pull)
+    with DryRun() if flags.dry_run else nullcontext() as dry_run:
+        run_pipeline(name, config, overrides, draft=flags.draft, pull=pull, dry_run=dry_run)
     return 0

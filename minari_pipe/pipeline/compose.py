@@ -28,8 +28,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, TrustError, did_you_mean
 from minari_pipe.pipeline import config as schema
+from minari_pipe.pipeline import oc_env
 from minari_pipe.pipeline.uses import MIXTURE
-from minari_pipe.pipeline.workspace import PACKAGE, STATE, find_root
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, check_links, find_root
 
 
 def packaged_conf() -> Path:
@@ -90,66 +91,16 @@ _HYDRA_SETTINGS: dict[str, Any] = {
 """What of Hydra's own config is executed, imported, exported or written, and what it must be where
 the command line says nothing of it."""
 
-HELP = """\
-minari_pipe makes, checks, versions and publishes offline RL datasets.
-
-  python -m minari_pipe +dataset=NAME [key=value ...]
-
-Composes conf/dataset/NAME.yaml, writes pipelines/NAME/{{params,dvc}}.yaml, lets DVC run what
-changed, publishes into datasets/, installs into the Minari root and uploads a released version
-to publish.targets.
-
-datasets: {datasets}
-
-  key=value            set a key for this run, e.g. collect.n_episodes=10 author.name=Ada
-  engine=processes     run blocks in several processes (engine.n_workers=N); engine=ray: on Ray
-  -m +dataset=a,b      several datasets, one after another; '+dataset=glob(*)' for all
-  --cfg job            print what this command line composes, run nothing
-  --draft              upload to publish.targets though the version is not released
-  --pull               first take from the DVC remote what others have pushed there
-  --trust-module NAME  trust a policy or environment module of your own
-  --trust SHA256       trust a checkpoint to be unpickled in full
-  --debug              show tracebacks
-  --hydra-help         Hydra's own flags
-
-other commands, each with --help
-  minari-pipe init                   make this folder a workspace
-  minari-pipe release ID             freeze a published version
-  minari-pipe bump NAME              raise the version in conf/dataset/NAME.yaml
-  minari-pipe reproduce ID           make a released version again, and compare it
-  minari-pipe diff ID ID             what changed between two versions
-  minari-pipe list                   the datasets that are installed
-  minari-pipe show ID                what one of them is
-  minari-pipe download ID            fetch a dataset from a remote
-  minari-pipe upload ID              publish a dataset in a remote
-  minari-pipe validate ID            check a dataset
-  minari-pipe delete ID              remove a dataset
-  minari-pipe combine ID ID          make one dataset of several
-  minari-pipe split ID               make several datasets of one
-  minari-pipe migrate SOURCE ID      rewrite a dataset of an older generation, or D4RL's file
-  minari-pipe recover                rescue what a collection that broke off has left
-
-keys and defaults (??? must be given; policy: random, sb3, demonstrations, scripted or mixture;
-family: only with a family, {families} or one of your own)
-
-{keys}"""
-
-
-def help_text() -> str:
-    """What ``--help`` prints; Hydra's own takes twice as long to list its groups."""
-    keys = OmegaConf.to_yaml(OmegaConf.structured(schema.Config(family=schema.Family())))
-    indented = "".join(f"  {line}\n" for line in keys.splitlines())
-    return HELP.format(
-        datasets=", ".join(datasets()), families=", ".join(families()), keys=indented
-    )
-
 
 def _prepare() -> Path:
     """Register schema and search path; the workspace's configs win over the packaged ones."""
     schema.register()
     # Hydra makes its folder wherever it is told to, below the current one if the path is relative.
     OmegaConf.register_new_resolver("minari_pipe.state", _state, replace=True)
+    OmegaConf.register_new_resolver("oc.env", oc_env.as_written, replace=True)
     primary, packaged = conf_dir(), packaged_conf()
+    if primary != packaged:
+        check_links(primary.parent)
 
     class PackagedConfigs(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -170,13 +121,19 @@ def normalize_argv(argv: list[str]) -> list[str]:
     return [re.sub(r"^dataset=", "+dataset=", argument) for argument in argv]
 
 
-def run(argv: list[str], job: Callable[[str, dict[str, Any], list[str]], None]) -> None:
+def run(
+    argv: list[str],
+    job: Callable[[str, dict[str, Any], list[str]], None],
+    *,
+    launches: bool = True,
+) -> None:
     """Hand the command line to Hydra and call ``job`` for each composed configuration.
 
     Args:
         argv: the command line without the program's name and our own flags.
         job: called with the pipeline's name, its configuration as plain values, and the
             overrides that made it, the choice of the dataset first. What it raises ends a sweep.
+        launches: let Hydra launch the jobs of a sweep, for which it makes a folder.
 
     Raises:
         ConfigError: whatever is wrong with the command line or a config file.
@@ -194,7 +151,10 @@ def run(argv: list[str], job: Callable[[str, dict[str, Any], list[str]], None]) 
                 return
         if not flags.others and not any(_HYDRA.match(word) for word in flags.overrides):
             # Nothing is said to Hydra's own runner, which would compose twice more: 0.2 s.
-            job(jobs[0].name, jobs[0].config, jobs[0].overrides)
+            launches = False
+        if not (launches or flags.cfg):
+            for composed in jobs:
+                job(composed.name, composed.config, composed.overrides)
             return
 
     def hydra_job(cfg: DictConfig) -> None:
@@ -332,12 +292,20 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
             f"no dataset is chosen; add +dataset=NAME, NAME one of: {', '.join(datasets())}"
         )
     known = [f.name for f in fields(schema.Config)]
-    _refuse_unknown([str(key) for key in cfg if key != "hydra"], known, "")
+    given = [str(key) for key in cfg if key != "hydra"]
+    _refuse_unknown(given, known, "")
+    if removed := [key for key in known if key not in given]:
+        raise ConfigError(
+            f"~{removed[0]} removes a key that every config has; leave it out, or set what is below"
+        )
     body = _body(cfg, known, hydra_cfg)
     values = _values(body, f"conf/dataset/{hydra_cfg.runtime.choices['dataset']}.yaml")
     _check_keys(values)
     name = str(values.pop("pipeline"))
-    return Composed(name, values, list(hydra_cfg.overrides.task), body)
+    # As they were typed: resolved, they would hold values of the environment, and of files.
+    words = OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False)
+    assert isinstance(words, list)
+    return Composed(name, values, [str(word) for word in words], body)
 
 
 def family(name: str, overrides: list[str]) -> dict[str, Any]:
@@ -392,6 +360,10 @@ def _complete_training(body: DictConfig) -> None:
         if not isinstance(policy, DictConfig) or policy._is_interpolation() or policy._is_missing():
             continue
         train = policy.get("train")
+        if not isinstance(train, DictConfig | None):
+            raise ConfigError(
+                f"{where}.train is {train!r}; expected null or {{total_timesteps: N, ...}}"
+            )
         if isinstance(train, DictConfig):
             try:
                 policy.train = OmegaConf.merge(OmegaConf.structured(schema.Training), train)
@@ -519,9 +491,21 @@ def _translated() -> Iterator[None]:
     except OverrideParseException as exc:
         raise ConfigError(_unreadable(exc)) from exc
     except (HydraException, OmegaConfBaseException) as exc:
+        cause: BaseException | None = exc
+        while cause is not None:
+            if isinstance(cause, ConfigError):  # of a resolver of ours
+                raise ConfigError(str(cause)) from exc
+            cause = cause.__cause__ or cause.__context__
         raise ConfigError(_one_line(exc)) from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"a file below {conf_dir()} is not UTF-8 text: {exc}") from exc
+    except AttributeError as exc:  # of OmegaConf's, where a section of null is given other keys
+        if "full_key: " not in str(exc):
+            raise
+        key = str(exc).split("full_key: ")[1].split()[0]
+        raise ConfigError(
+            f"the keys given for {key} are not those that it has; see --help"
+        ) from exc
     except ValueError as exc:
         if "Config group override" not in str(exc):
             raise
@@ -571,6 +555,9 @@ def _one_line(exc: Exception) -> str:
     kept = [ln for ln in lines + cause if not ln.startswith(tuple(noise))]
     text = " ".join(dict.fromkeys(kept))
     text = f"{key}: {text}" if key and key not in text else text
+    text = re.sub(
+        r" \S+ \(DictConfig\) does not support deletion", ": a key cannot be removed", text
+    )
     return f"{text}{_known_keys(text)}"
 
 

@@ -12,7 +12,7 @@ from typing import Any, Optional  # OmegaConf reads the annotations and wants Op
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from minari_pipe.pipeline.uses import MIXTURE
+from minari_pipe.pipeline.uses import MIXTURE, STORED_AS
 
 
 @dataclass
@@ -27,6 +27,12 @@ class Dataset:
     code_permalink: Optional[str] = None
     requirements: Optional[list[str]] = None
     """pip requirements; default: the installed versions of what makes the data."""
+    data_format: str = STORED_AS["data_format"]
+    """``hdf5``, or, with ``pip install 'minari_pipe[arrow]'``, ``arrow`` or ``parquet``."""
+    jpeg_encoding: bool = STORED_AS["jpeg_encoding"]
+    """Store images as JPEG, which loses detail; needs ``pip install 'minari_pipe[jpeg]'``."""
+    compression: Optional[int] = STORED_AS["compression"]
+    """``hdf5``: gzip level of the numbers, 1 to 9; parquet is always compressed."""
 
 
 @dataclass
@@ -116,7 +122,7 @@ class Validate:
     replay_tolerance: float = 0.0
     """Largest difference a replay may show on the recorded versions and platform."""
     acknowledge: list[str] = field(default_factory=list)
-    """Ids of advisories that the description of the dataset speaks of."""
+    """Names of warnings that are known, such as advisories that the description speaks of."""
 
 
 @dataclass
@@ -137,7 +143,8 @@ class Engine:
     name: str = "local"
     """``local``, ``processes`` or ``ray``: choose one with ``engine=NAME``."""
     n_workers: Optional[int] = None
-    """Blocks that run at a time; as many as there are processors if not given."""
+    """``processes`` and ``ray``: blocks that run at a time; as many as there are processors if not
+    given."""
     max_retries: int = 2
     """Further attempts at a block that failed."""
     max_failures: int = 100
@@ -209,11 +216,14 @@ class SB3Policy:
     algorithm: str = MISSING
     policy_class: str = "MlpPolicy"
     policy_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Such as ``{net_arch: [64, 64], activation_fn: tanh}``."""
     checkpoint: Source = field(default_factory=Source)
     normalize: Source = field(default_factory=Source)
+    """Statistics of observations, as ``write_normalization`` writes them."""
+    # A Training; not declared as one, since OmegaConf cannot override a null of such a type
+    # (`policy.train={...}` on the command line).
     train: Any = None
-    """A ``Training``; not declared as one, since OmegaConf cannot override a null of such a type
-    (`policy.train={...}` on the command line)."""
+    """Instead of a checkpoint: a training by the pipeline."""
     deterministic: bool = True
     """Take the most likely action; false draws from the policy's distribution."""
     exploration: Optional[float] = None
@@ -228,8 +238,12 @@ class DemonstrationPolicy:
     _target_: str = "minari_pipe.policies.DemonstrationPolicy"
     source: Source = field(default_factory=Source)
     format: Optional[str] = None
+    """``dapg`` (a pickled list of episodes) or ``d4rl`` (flat HDF5); found out if not given."""
     reset_option: str = "initial_state_dict"
+    """Option of the environment's ``reset`` that takes the initial state, a dict of arrays."""
     state_keys: Optional[list[str]] = None
+    """Arrays of that dict, such as ``[qpos, qvel]``; by default those that the environment says
+    it takes (Adroit), else all that the file has."""
 
 
 @dataclass

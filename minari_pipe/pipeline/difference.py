@@ -11,7 +11,7 @@ import numpy as np
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.manifest import read_manifest
+from minari_pipe.manifest import readable_manifest
 from minari_pipe.metadata import is_finite_number
 from minari_pipe.pipeline.record import packages_of
 from minari_pipe.pipeline.version import Version, find_version
@@ -165,7 +165,7 @@ def _origin(version: Version) -> dict[str, Any]:
     """What tells whether two versions are the same, and where each came from."""
     content = version.record["manifest"] if version.record else None
     if content is None and version.data is not None:
-        content = read_manifest(version.data.parent)
+        content = readable_manifest(version.data.parent)
     record = version.record or {}
     return {
         "content_sha256": (content or {}).get("content_sha256"),

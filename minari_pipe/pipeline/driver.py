@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,35 @@ from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
-from minari_pipe.pipeline.families import check_family, is_synced, sync_family
-from minari_pipe.pipeline.install import check_before, install
-from minari_pipe.pipeline.leftovers import mend, remove_broken_run_caches
+from minari_pipe.pipeline.dry_run import DryRun
+from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.families import check_family, family_files, is_synced, sync_family
+from minari_pipe.pipeline.inputs import changed
+from minari_pipe.pipeline.install import check_before, install, would_install
+from minari_pipe.pipeline.leftovers import mend, remove_broken_run_caches, remove_wrong_entries
+from minari_pipe.pipeline.manifest import released, released_manifest
 from minari_pipe.pipeline.mixtures import completed, parents
+from minari_pipe.pipeline.oc_env import resolved
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.pulling import Pull
-from minari_pipe.pipeline.stage import RAN_VARIABLE, SAFE_PATH, stage_lock, told_overrides
+from minari_pipe.pipeline.stage import (
+    RAN_VARIABLE,
+    SAFE_PATH,
+    TOLD,
+    reports_folder,
+    stage_lock,
+    told_overrides,
+)
 from minari_pipe.pipeline.stopping import run_stoppable
-from minari_pipe.pipeline.targets import upload_to_targets
+from minari_pipe.pipeline.targets import upload_to_targets, would_upload
 from minari_pipe.pipeline.uses import divided, family_of
 from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
     STATE,
     check_pipeline_name,
-    check_state,
-    find_root,
     is_checkout,
+    open_root,
     read_json,
 )
 from minari_pipe.trust import ADDRESSES_VARIABLE
@@ -53,6 +64,7 @@ def run_pipeline(
     is_parent: bool = False,
     draft: bool = False,
     pull: Pull | None = None,
+    dry_run: DryRun | None = None,
 ) -> None:
     """Reproduce pipeline ``name`` from ``config``, install and upload what it published.
 
@@ -65,14 +77,14 @@ def run_pipeline(
             allows anything.
         draft: upload it to its targets though it is not released.
         pull: take from the DVC remote what is there.
+        dry_run: only say what would be done; nothing is written or run.
 
     Raises:
         MinariPipeError: one line that says what is wrong and what to do.
         Stopped: SIGINT, SIGTERM or SIGHUP arrived; the stage is stopped, DVC's locks are free.
     """
     keep_places()
-    root = find_root()
-    check_state(root)
+    root = open_root()
     check_pipeline_name(name)
     config = completed(config, root)
     busy = (
@@ -82,7 +94,10 @@ def run_pipeline(
     patience = math.inf if is_parent else 0.5
     waiting = f"waits for another run of {name}" if is_parent else ""
     told = [] if is_parent else overrides
-    with exclusive(driver_lock(name, root), wait_seconds=patience, busy=busy, waiting=waiting):
+    lock: AbstractContextManager[None] = nullcontext()
+    if dry_run is None:
+        lock = exclusive(driver_lock(name, root), wait_seconds=patience, busy=busy, waiting=waiting)
+    with lock:
         recorded = graph.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
@@ -91,12 +106,27 @@ def run_pipeline(
         own, shared = divided(overrides) if family_of(params) else (overrides, [])
         check_family(name, params, shared, root)
         check_owner(name, dataset_id, root)
-        check_before(dataset_id, root, replace=replace)
+        check_release(name, params, root)
+        check_before(name, params, root, replace=replace)
         for parent in parents(config, root):
             if extra := told_overrides(parent.overrides):
                 print(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
-            run_pipeline(parent.name, parent.config, parent.overrides, is_parent=True, pull=pull)
+            run_pipeline(
+                parent.name,
+                parent.config,
+                parent.overrides,
+                is_parent=True,
+                pull=pull,
+                dry_run=dry_run,
+            )
         tell_versions(name, recorded or {}, params, root)
+        if dry_run is not None:
+            changes = _explain(dry_run, name, params, own, shared, root)
+            print(f"{name}: {would_install(name, dataset_id, root, changes, replace=replace)}")
+            if not is_parent:
+                for line in would_upload(params, root, overrides, changes, draft=draft):
+                    print(f"{name}: {line}", flush=True)
+            return
         graph.sync(name, params, own, root)
         _trust_told_addresses(params["engine"], told)
         try:
@@ -145,6 +175,28 @@ def _up_to_date_family(
             if is_synced(params, root):
                 yield
                 return
+
+
+def _explain(
+    dry_run: DryRun,
+    name: str,
+    params: dict[str, Any],
+    own: list[str],
+    shared: list[str],
+    root: Path,
+) -> bool:
+    """Say what each stage of a dataset and of its family would do; whether any may run."""
+    from dvc.exceptions import DvcException
+
+    quiet_dvc()
+    os.chdir(root)
+    check_dvc(root)
+    try:
+        if family := family_of(params):
+            dry_run.explain(family, family_files(params, shared, root), root)
+        return dry_run.explain(name, graph.files(name, params, own, root), root)
+    except DvcException as exc:
+        raise _explained(exc, name, root, []) from exc
 
 
 def driver_lock(name: str, root: Path) -> Path:
@@ -196,7 +248,7 @@ def _trust_told_addresses(engine: dict[str, Any], overrides: list[str]) -> None:
         if engine[key] is not None and any(
             re.match(rf"\+*engine\.{key}=", override) for override in overrides
         ):
-            told.append(engine[key])
+            told.append(resolved(engine[key]))
     os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, told))
 
 
@@ -241,6 +293,32 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
         )
 
 
+def check_release(name: str, params: dict[str, Any], root: Path) -> None:
+    """Refuse, before any work, to make a released version from another config.
+
+    Args:
+        name: of the pipeline.
+        params: of the pipeline.
+        root: the workspace.
+
+    Raises:
+        DatasetExistsError: names the keys that changed.
+        ConfigError: the record cannot be read.
+    """
+    dataset_id = params["dataset"]["id"]
+    if released_manifest(dataset_id, root) is None:
+        return
+    # Not needed by most runs.
+    from minari_pipe.pipeline.assemble import NOT_CONTENT
+    from minari_pipe.pipeline.difference import differing, flat
+
+    then = read_json(root / "releases" / f"{dataset_id}.json").get("params") or params
+    contents = [{k: v for k, v in p.items() if k not in NOT_CONTENT} for p in (then, params)]
+    if changed := differing(*map(flat, contents)):
+        keys = ", ".join(f"{k}: {old!r}, now {new!r}" for k, (old, new) in changed.items())
+        raise released(root, name, dataset_id, f"config changed ({keys})")
+
+
 def tell_versions(name: str, recorded: dict[str, Any], params: dict[str, Any], root: Path) -> None:
     """Say in one line which versions are others than ``params.yaml`` records, if any."""
     old = {n: v for s in recorded.get("packages", {}).values() for n, v in s.items()}
@@ -267,16 +345,16 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
     from dvc.repo import Repo
 
     quiet_dvc()
+    check_dvc(root)
     os.chdir(root)
     os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
     if not is_checkout(root):
         # The stages are `python -m`, which looks here first.
-        os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
+        os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE_PATH
     # A virtual environment need not be activated: the stages are `python -m ...`.
     os.environ["PATH"] = os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     )
-    _check_cache(root)
     # A stage whose driver was killed a moment ago may still be about to write.
     with exclusive(stage_lock(name, root), wait_seconds=30, busy=_orphan(name)):
         mend(name, root)
@@ -293,6 +371,8 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         _await_stage(name, root)
         mend(name, root, wait=False)
 
+    reports = reports_folder(name, root)
+    shutil.rmtree(reports, ignore_errors=True)  # of stages that DVC alone ran
     ran = root / STATE / "locks" / f"{name}.ran"
     ran.write_text("", encoding="utf-8")
     os.environ[RAN_VARIABLE] = str(ran)
@@ -300,11 +380,14 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         run_stoppable(work, repair=repair)
     except DvcException as exc:
         _await_stage(name, root)
-        raise _explained(exc, name) from exc
+        remove_wrong_entries(name, root)
+        raise _explained(exc, name, root, ran.read_text(encoding="utf-8").split()) from exc
     except OSError:
         raise
     except Exception as exc:  # such as sqlite's, when the disk is full
         raise MinariPipeError(f"DVC: {type(exc).__name__}: {exc}; --debug shows where") from exc
+    if wrong := remove_wrong_entries(name, root):
+        raise changed(*wrong)
     _remove_scratch(name, root)
     return ran.read_text(encoding="utf-8").split()
 
@@ -334,27 +417,12 @@ def quiet_dvc() -> None:
         log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
 
 
-def _check_cache(root: Path) -> None:
-    """Refuse links into DVC's cache, through which an append would rewrite it."""
-    config = root / ".dvc"
-    for file in (config / "config", config / "config.local"):
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        for line in text.splitlines():
-            key, _, value = line.partition("=")
-            links = {v.strip(' "') for v in value.split(",")} & {"hardlink", "symlink"}
-            if key.strip() == "type" and links:
-                raise ConfigError(
-                    f"{file}: cache type {value.strip()} lets a write to a published file change "
-                    f"DVC's cache; run: dvc config cache.type reflink,copy"
-                )
-
-
 def _remove_scratch(name: str, root: Path) -> None:
     """Finished blocks are needed until ``dvc.lock`` records the outputs they went into."""
     shutil.rmtree(root / STATE / "work" / name, ignore_errors=True)
 
 
-def _explained(exc: BaseException, name: str) -> MinariPipeError:
+def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> MinariPipeError:
     from dvc.stage.exceptions import StageCmdFailedError
 
     cause: BaseException = exc
@@ -364,8 +432,10 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
     if command and isinstance(cause, StageCmdFailedError):
         stage = command[2] or command[1].removesuffix("_family")  # as README calls it
         ended = _ended(str(cause))
+        has_told = ended.startswith("ended with") and (not ran or ran[-1] == TOLD)
+        ended += _in_block(stage, name, root)
         text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
-        return ToldError(text) if ended == "failed" else MinariPipeError(text)
+        return ToldError(text) if has_told else MinariPipeError(text)
     text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
     if "No space left" in text or "quota exceeded" in text:
         return MinariPipeError(
@@ -379,13 +449,26 @@ def _explained(exc: BaseException, name: str) -> MinariPipeError:
     return MinariPipeError(f"DVC: {text}")
 
 
+def _in_block(stage: str, name: str, root: Path) -> str:
+    """Where a stage that ran blocks itself was when it died, if it did."""
+    from minari_pipe.pipeline.work import Tally
+
+    folder = root / STATE / "work" / name / f"{stage}.new" / "tmp"
+    for path in sorted(folder.glob("tally-*")):
+        return (
+            f" in {Tally.read(path).where(0)} or one beside it (with engine=processes a block has "
+            f"a process of its own, and is tried again)"
+        )
+    return ""
+
+
 def _ended(text: str) -> str:
-    """How a stage ended that did not end well; of its own errors it has told itself."""
+    """How a stage ended that did not end well."""
     found = re.search(r"exited with (-?\d+)", text)
     code = int(found[1]) if found else 1
     try:
         name = signal.Signals(-code if code < 0 else code - 128).name
     except ValueError:
-        return "failed"
+        return f"ended with exit code {code}"
     memory = " (is there too little memory?)" if name == "SIGKILL" else ""
     return f"was ended by {name}{memory}"

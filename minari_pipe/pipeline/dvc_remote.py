@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.driver import quiet_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
 
@@ -47,6 +48,7 @@ def push(name: str, root: Path) -> Pushed:
     from dvc.repo import Repo
 
     quiet_dvc()
+    check_dvc(root)
     targets = _targets(name, root)
     try:
         with Repo(str(root), _wait_for_lock=True) as repo:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.errors import ConfigError
-from minari_pipe.files import sha256_file
-from minari_pipe.manifest import read_manifest
+from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.pipeline.chosen import chosen_step, family_folder, trained_folder
 from minari_pipe.pipeline.collection import Count, Stop
+from minari_pipe.pipeline.manifest import published_manifest
 from minari_pipe.pipeline.shares import exact_shares
 from minari_pipe.pipeline.stage import StageRun
 from minari_pipe.pipeline.uses import is_mixture, kind_of
@@ -144,8 +144,12 @@ class Mixture:
         total = sum(steps for _, steps in mixture.taken.values())
         rows = []
         for name, (n_episodes, steps) in mixture.taken.items():
-            content = read_manifest(folders[name])
-            assert content is not None
+            content = published_manifest(folders[name])
+            if content is None:
+                raise CorruptDatasetError(
+                    f"{folders[name]} has no {MANIFEST} of a publication; remove the folder and "
+                    "run its pipeline again"
+                )
             rows.append(
                 {
                     "id": given[name]["id"],

@@ -62,7 +62,9 @@ def check_family(name: str, params: dict[str, Any], shared: list[str], root: Pat
     if recorded and _without_packages(recorded) == wanted:
         return
     alone = filled(compose.family(family, shared))
-    for where, is_so, must_be in _differences(wanted, _without_packages(family_params(alone))):
+    for where, is_so, must_be in nested_differences(
+        wanted, _without_packages(family_params(alone))
+    ):
         raise ConfigError(
             f"{where} is {is_so!r}, conf/family/{family}.yaml says {must_be!r}: all datasets of a "
             f"family share it; set it there, or use another family"
@@ -79,14 +81,16 @@ def _without_packages(params: dict[str, Any]) -> dict[str, Any]:
     return {key: params.get(key) for key in ("env", "family", "policy", "ref_scores")}
 
 
-def _differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+def nested_differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:
     """Where two values of nested dicts differ, and how."""
     if isinstance(a, dict) and isinstance(b, dict):
         keys = sorted({*a, *b})
         return [
             found
             for key in keys
-            for found in _differences(a.get(key), b.get(key), f"{path}.{key}" if path else key)
+            for found in nested_differences(
+                a.get(key), b.get(key), f"{path}.{key}" if path else key
+            )
         ]
     return [] if a == b else [(path, a, b)]
 
@@ -94,7 +98,13 @@ def _differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:
 def sync_family(params: dict[str, Any], shared: list[str], root: Path) -> list[str]:
     """Write the generated files of a dataset's family where they changed; name those."""
     family = str(family_of(params))
-    return graph.sync(family, _written(params), [f"+family={family}", *shared], root)
+    return graph.write(family, family_files(params, shared, root), root)
+
+
+def family_files(params: dict[str, Any], shared: list[str], root: Path) -> dict[str, str]:
+    """The texts of the generated files of a dataset's family, by name."""
+    family = str(family_of(params))
+    return graph.files(family, _written(params), [f"+family={family}", *shared], root)
 
 
 def is_synced(params: dict[str, Any], root: Path) -> bool:

@@ -12,6 +12,7 @@ import yaml
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline import closure
 from minari_pipe.pipeline.params import code_files
+from minari_pipe.pipeline.plots import RETURNS, write_template
 from minari_pipe.pipeline.uses import (
     CHOOSING,
     TRAINING_KEYS,
@@ -23,6 +24,7 @@ from minari_pipe.pipeline.uses import (
     published,
     scores_pipeline,
     sources,
+    stored_as,
     targets,
     trains,
 )
@@ -36,11 +38,11 @@ OUTPUT_VERSION = {
     "train_expert": 1,
     "checkpoint_scores": 1,
     "choose": 1,
-    "collect": 3,
+    "collect": 4,
     "create": 3,
     "ref_scores": 2,
-    "validate": 4,
-    "publish": 2,
+    "validate": 5,
+    "publish": 3,
 }
 """What an installed package's stages write. A checkout depends on the stages' source instead; in
 an installed package that is out of DVC's sight, so a change of the written bytes raises the number
@@ -48,6 +50,7 @@ an installed package that is out of DVC's sight, so a change of the written byte
 
 
 OPENED_BY_NAME = {
+    "create": ["minari_pipe.storage.hdf5"],
     "train_family": ["minari_pipe.storage.hdf5"],
     "validate": ["minari_pipe.storage.hdf5"],
 }
@@ -112,7 +115,7 @@ def stages(name: str, params: dict[str, Any]) -> list[Stage]:
             ["author", "dataset", "packages.create"],
             deps=[f"{folder}/episodes"],
             outs=[f"{folder}/dataset"],
-            plots=[{"path": f"{folder}/returns.csv", "x": "episode", "y": "return"}],
+            plots=[_histogram(f"{folder}/returns.csv")],
         ),
         *(_scores(folder, params) if own else []),
         Stage(
@@ -158,9 +161,14 @@ def _scores(folder: str, params: dict[str, Any]) -> list[Stage]:
             deps=[f"{folder}/{stage}" for stage in expert_training(params)],
             outs=[f"{folder}/eval_env.json"],
             metrics=[f"{folder}/ref_scores.json"],
-            plots=[{"path": f"{folder}/ref_returns.csv", "x": "episode", "y": "return"}],
+            plots=[_histogram(f"{folder}/ref_returns.csv")],
         )
     ]
+
+
+def _histogram(path: str) -> dict[str, Any]:
+    """The plot of a file whose rows are episodes."""
+    return {"path": path, "template": RETURNS, "x": "episode", "y": "return"}
 
 
 def _checkpoint_scores(folder: str) -> Stage:
@@ -233,7 +241,8 @@ def _entry(stage: Stage, name: str, params: dict[str, Any], root: Path) -> dict[
         entry["metrics"] = [{path: {"cache": False}} for path in stage.metrics]
     if stage.plots:
         entry["plots"] = [
-            {p["path"]: {"cache": False, "x": p["x"], "y": p["y"]}} for p in stage.plots
+            {plot["path"]: {"cache": False, **{k: v for k, v in plot.items() if k != "path"}}}
+            for plot in stage.plots
         ]
     return entry
 
@@ -288,6 +297,8 @@ def stage_code(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
     if stage == "ref_scores" and params["ref_scores"]["ref_min_score"] is None:
         known.append("minari_pipe.policies.RandomPolicy")
     named = [defined[target].partition(":")[0] for target in known] + OPENED_BY_NAME.get(own, [])
+    if stage in ("create", "validate") and stored_as(params)["data_format"] != "hdf5":
+        named.append("minari_pipe.storage.arrow")
     for module in named:
         start += closure.module_files(module, root)
     return closure.import_closure(start, root, root=root)
@@ -302,15 +313,25 @@ def output_versions(name: str, params: dict[str, Any], root: Path) -> dict[str, 
 
 def sync(name: str, params: dict[str, Any], overrides: list[str], root: Path) -> list[str]:
     """Write ``params.yaml`` and ``dvc.yaml`` of a pipeline where they changed; name those."""
-    folder = inside(root, root / "pipelines" / name)
+    return write(name, files(name, params, overrides, root), root)
+
+
+def files(name: str, params: dict[str, Any], overrides: list[str], root: Path) -> dict[str, str]:
+    """The texts of ``params.yaml`` and ``dvc.yaml`` of a pipeline."""
     recorded = {**params, "overrides": overrides}
     if code := output_versions(name, params, root):
         recorded["code"] = code
-    texts = {
+    return {
         "params.yaml": HEADER
         + yaml.dump(recorded, Dumper=_Dumper, sort_keys=True, allow_unicode=True),
         "dvc.yaml": dvc_yaml(name, params, root),
     }
+
+
+def write(name: str, texts: dict[str, str], root: Path) -> list[str]:
+    """Write the generated files of a pipeline where they changed; name those."""
+    write_template(root)
+    folder = inside(root, root / "pipelines" / name)
     return [file for file, text in texts.items() if write_if_changed(folder / file, text)]
 
 

@@ -14,7 +14,8 @@ from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
 from minari_pipe.files import MANIFEST
-from minari_pipe.manifest import POLICIES, changed_files
+from minari_pipe.links import remove
+from minari_pipe.manifest import CARD, POLICIES, changed_files, identity_of
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 from minari_pipe.swap import copy_tree, recover, swap_in
@@ -56,7 +57,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         raise _other_dataset(target, dataset_id)
     # One name for each pipeline, so that the next run removes what a killed one left.
     new = minari_root / f".{workspace_id(root)}.{name}.installing"
-    shutil.rmtree(new, ignore_errors=True)
+    remove(new)
     try:
         copy_tree(source, new)
         if changed := changed_files(new, content):
@@ -64,7 +65,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
                 f"{source} is not what was published ({', '.join(changed)} changed); remove the "
                 f"folder and run the pipeline again"
             )
-        if released_manifest(dataset_id, root) != content:
+        if released_manifest(dataset_id, root) != identity_of(content):
             mark = {"pipeline": name, "workspace": workspace_id(root)}
             (new / MARKER).write_text(dump_json(mark), encoding="utf-8")
         _make_namespaces(minari_root, dataset_id)
@@ -75,22 +76,58 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
     return f"installed in {target}"
 
 
-def check_before(dataset_id: str, root: Path, *, replace: bool) -> None:
+def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, replace: bool) -> str:
+    """Say what :func:`install` would do after a run, and write nothing.
+
+    Args:
+        name: of the pipeline.
+        dataset_id: what would be installed.
+        root: the workspace.
+        changes: the run may publish another content than there is.
+        replace: install over a dataset that is not a draft of this pipeline.
+    """
+    source, target = root / "datasets" / dataset_id, get_dataset_path() / dataset_id
+    if target.resolve() == source.resolve():
+        return f"{target} is the workspace's own folder"
+    content = published_manifest(source)
+    if not changes and content is not None and published_manifest(target) == content:
+        return f"is installed in {target}"
+    if target.exists() and not replace and not _has_own_mark(target, name, root):
+        return f"would not be installed over {target}, which holds another dataset"
+    return f"would be installed in {target}"
+
+
+def check_before(name: str, params: dict[str, Any], root: Path, *, replace: bool) -> None:
     """Refuse, before any work, an id whose place in the Minari root can only be refused after it.
 
-    A dataset of another workspace passes: the work may end with the very same content.
+    A dataset of another workspace passes if it has the same config: the work may end with the very
+    same content.
 
     Raises:
         ConfigError: the Minari root cannot be made.
-        DatasetExistsError: the place holds what no pipeline made, or is no place for a dataset.
+        DatasetExistsError: the place holds another dataset, or is no place for one.
     """
+    dataset_id = params["dataset"]["id"]
     minari_root = get_dataset_path()
     target = minari_root / dataset_id
-    if target.resolve() == (root / "datasets" / dataset_id).resolve() or published_manifest(target):
+    if target.resolve() == (root / "datasets" / dataset_id).resolve():
         return
     _check_place(target, minari_root, dataset_id)
-    if (target / "data").exists() and not replace:
+    if not (target / "data").exists() or replace or _is_own_draft(target, name, root):
+        return
+    from minari_pipe.pipeline.assemble import config_sha256  # not needed by a run without work
+
+    if published_manifest(target) is None or _config_of(target) != config_sha256(params):
         raise _other_dataset(target, dataset_id)
+
+
+def _config_of(target: Path) -> str | None:
+    """What an installed dataset says of the config that made it."""
+    try:
+        found = json.loads((target / "data" / "metadata.json").read_text(encoding="utf-8"))
+        return str(found["minari_pipe"]["config_sha256"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def settle(dataset_id: str, root: Path) -> None:
@@ -98,7 +135,8 @@ def settle(dataset_id: str, root: Path) -> None:
     target = get_dataset_path() / dataset_id
     if (target / MARKER).is_file():
         released = released_manifest(dataset_id, root)
-        if released is not None and published_manifest(target) == released:
+        content = published_manifest(target)
+        if content is not None and released == identity_of(content):
             (target / MARKER).unlink()
 
 
@@ -111,13 +149,17 @@ def workspace_id(root: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def _is_installed(target: Path, content: dict[str, Any], root: Path) -> bool:
+def _is_installed(
+    target: Path, content: dict[str, Any], root: Path, *, remember: bool = True
+) -> bool:
     """Whether ``target`` holds what ``content`` names.
 
     A file is hashed once; then its size, times and inode are remembered, so that a run on which
-    nothing happens does not read a large dataset.
+    nothing happens does not read a large dataset. A dry run writes nothing, so it has
+    ``remember`` false.
     """
-    if published_manifest(target) != content:
+    there = published_manifest(target)
+    if there is None or identity_of(there) != identity_of(content):
         return False
     relative = target.relative_to(get_dataset_path()).as_posix()
     path = root / STATE / "installed" / f"{relative}.json"
@@ -127,8 +169,8 @@ def _is_installed(target: Path, content: dict[str, Any], root: Path) -> bool:
     except (OSError, ValueError, TypeError, KeyError):
         seen = {}
     before = json.dumps(seen)
-    changed = changed_files(target, content, seen)
-    if json.dumps(seen) != before:
+    changed = changed_files(target, there, seen)
+    if remember and json.dumps(seen) != before:
         digest = content["content_sha256"]
         write_atomic(
             path, dump_json({"target": str(target), "content_sha256": digest, "files": seen})
@@ -138,13 +180,19 @@ def _is_installed(target: Path, content: dict[str, Any], root: Path) -> bool:
 
 def _is_own_draft(target: Path, name: str, root: Path) -> bool:
     """Whether ``target`` is what this pipeline installed, and nobody changed it since."""
+    content = published_manifest(target)
+    own = _has_own_mark(target, name, root)
+    return own and content is not None and _is_installed(target, content, root, remember=False)
+
+
+def _has_own_mark(target: Path, name: str, root: Path) -> bool:
+    """Whether ``target`` was installed as a draft of this pipeline."""
     try:
         mark = read_json(target / MARKER)
     except (OSError, ValueError):
         return False
-    content = published_manifest(target)
-    own = mark == {"pipeline": name, "workspace": workspace_id(root)}
-    return own and content is not None and _is_installed(target, content, root)
+    known = (root / STATE / "workspace_id").is_file()  # else this workspace installed nothing
+    return known and bool(mark == {"pipeline": name, "workspace": workspace_id(root)})
 
 
 def _other_dataset(target: Path, dataset_id: str) -> DatasetExistsError:
@@ -169,7 +217,8 @@ def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
                 f"{dataset_id!r} would lie inside the dataset {part!r} of {minari_root}; choose "
                 f"another id with dataset.id=..."
             )
-    below = [p.name for p in target.glob("*") if p.is_dir() and p.name not in ("data", POLICIES)]
+    own = ("data", POLICIES, CARD)
+    below = [p.name for p in target.glob("*") if p.is_dir() and p.name not in own]
     below += [f"{POLICIES}/{p.name}" for p in target.glob(f"{POLICIES}/*") if p.is_dir()]
     if below:
         raise DatasetExistsError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,10 +19,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import yaml
 
-from minari_pipe.pipeline.workspace import write_atomic
+from minari_pipe.pipeline.inputs import recorded_otherwise
+from minari_pipe.pipeline.stage import reports_folder
+from minari_pipe.pipeline.workspace import read_json, write_atomic
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times as fast as DVC's
 
 
 def mend(name: str, root: Path, *, wait: bool = True) -> None:
@@ -155,6 +161,39 @@ def remove_broken_run_caches(repo: Repo) -> None:
                 folder.rmdir()
 
 
+def remove_wrong_entries(name: str, root: Path) -> tuple[str, str] | None:
+    """Remove the stages from ``dvc.lock`` that used something else than DVC recorded.
+
+    DVC hashes dependencies once a stage has ended, and a file may be edited in between. The run
+    cache would restore the same, so its entries go, too.
+
+    Returns:
+        What changed, and the name of the first such stage; ``None`` if there is none.
+    """
+    path, folder = root / "pipelines" / name / "dvc.lock", reports_folder(name, root)
+    reports = {file.stem: read_json(file) for file in sorted(folder.glob("*.json"))}
+    shutil.rmtree(folder, ignore_errors=True)
+    if not reports or not path.is_file():
+        return None
+    try:
+        lock = yaml.load(path.read_bytes(), Loader=_LOADER)
+        wrong = recorded_otherwise(reports, lock["stages"], root)
+    except (yaml.YAMLError, TypeError, KeyError):  # the disk was full: the next run mends it
+        return None
+    if not wrong:
+        return None
+    from dvc.repo import Repo
+
+    with _dvc_lock(root, wait=True):
+        entries = [lock["stages"].pop(stage) for stage in wrong]
+        for cached in Path(Repo(str(root)).stage_cache.cache_dir).glob("*/*/*"):
+            if yaml.load(cached.read_bytes(), Loader=_LOADER) in entries:
+                cached.unlink()
+        write_atomic(path, yaml.safe_dump(lock, sort_keys=False))
+    stage, what = next(iter(wrong.items()))
+    return what, stage
+
+
 def remove_temporaries(name: str, root: Path, *, wait: bool = True) -> None:
     """Remove half-written files from the folders that git tracks and people look into.
 
@@ -184,8 +223,7 @@ def _is_broken(path: Path) -> bool:
         return False
     if "\n<<<<<<< " in f"\n{text}":
         return False
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times as fast as DVC's
-    if _is_lock_file(lambda: yaml.load(text, Loader=loader)):
+    if _is_lock_file(lambda: yaml.load(text, Loader=_LOADER)):
         return False
     from dvc.utils.serialize import parse_yaml
 

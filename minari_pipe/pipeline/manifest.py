@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
-from minari_pipe.errors import ConfigError
-from minari_pipe.manifest import read_manifest
+from minari_pipe.errors import ConfigError, DatasetExistsError
+from minari_pipe.manifest import identity_of, readable_manifest
 from minari_pipe.pipeline.workspace import read_json
 
 
 def published_manifest(dataset: Path) -> dict[str, Any] | None:
     """The manifest of a dataset that a pipeline published and no library call changed since."""
-    content = read_manifest(dataset)
+    content = readable_manifest(dataset)
     return content if content is not None and "content_sha256" in content else None
 
 
 def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
-    """The manifest that ``releases/`` records for a version, ``None`` if it is not released.
+    """The :func:`minari_pipe.manifest.identity_of` a released version, ``None`` if it is none.
 
     Raises:
         ConfigError: the record cannot be read; a version must not change because of that.
@@ -30,9 +30,19 @@ def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
     try:
         content = dict(read_json(record)["manifest"])
         content["content_sha256"]
-    except (OSError, ValueError, TypeError, KeyError) as exc:
+        return identity_of(content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
         raise ConfigError(f"{record} is damaged; restore it from git") from exc
-    return content
+
+
+def released(root: Path, name: str, dataset_id: str, change: str) -> DatasetExistsError:
+    """The error of a version that would be another one than was released, and what to do."""
+    has_file = (root / "conf" / "dataset" / f"{name}.yaml").is_file()
+    return DatasetExistsError(
+        f"{dataset_id} is released and its {change}; a released version is immutable: set "
+        f"dataset.id={next_version(root, dataset_id)}"
+        + (f", or run minari-pipe bump {name}" if has_file else "")
+    )
 
 
 def next_version(root: Path, dataset_id: str) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
-import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
-from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
 from minari_pipe.pipeline import closure
 from minari_pipe.pipeline.engines import find_engine
+from minari_pipe.pipeline.oc_env import resolved
 from minari_pipe.pipeline.targets import check_targets
 from minari_pipe.pipeline.uses import (
     CHOOSING,
     KINDS,
+    STORED_AS,
     Use,
     as_measured,
     collected,
@@ -24,7 +25,9 @@ from minari_pipe.pipeline.uses import (
     is_mixture,
     kind_of,
     policies,
+    source_file,
     sources,
+    stored_as,
     targets,
     trains,
 )
@@ -32,10 +35,13 @@ from minari_pipe.pipeline.workspace import (
     PACKAGE,
     STATE,
     check_pipeline_name,
-    make_importable,
+    inside,
 )
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.trust import check_target, split_target
+
+if TYPE_CHECKING:
+    from minari_pipe.storage.base import MinariStorage
 
 _LONGEST_NAME = 200
 _SCORE_EPISODES = 100
@@ -64,6 +70,11 @@ def prepare(
             f"policy is {config['policy']!r}; choose one with `- /policy: NAME` in the defaults "
             f"list of the config, or policy=NAME: random, sb3, demonstrations, scripted or mixture"
         )
+    if not isinstance(expert := config["ref_scores"]["expert"], dict | None):
+        raise ConfigError(
+            f"ref_scores.expert is {expert!r}; choose one with `- /policy@ref_scores.expert: NAME` "
+            f"in the defaults list, or use the policy itself with ref_scores.expert='${{policy}}'"
+        )
     params = filled(config)
     _check_values(params)
     _check_targets(params)
@@ -73,7 +84,9 @@ def prepare(
             _check_not_own(where, source, root, name, params["dataset"]["id"])
     if previous and recorded(config, previous) == previous and _versions_hold(previous["packages"]):
         return previous
-    make_importable(root)
+    closure.make_importable(root)
+    if stored_as(params) != STORED_AS:
+        _storage(params)
     packages = _packages(params)
     _check_environments(params)
     for use in _policies(params):
@@ -93,7 +106,11 @@ def filled(config: dict[str, Any]) -> dict[str, Any]:
     scores["eval_env"] = _evaluation_env(config["env"], scores["eval_env"])
     if scores["n_episodes"] is None and scores["max_stderr"] is None:
         scores["n_episodes"] = _SCORE_EPISODES
-    return {**config, "ref_scores": scores}
+    params = {**config, "ref_scores": scores}
+    if "dataset" in config:  # no part of what a family shares
+        given = config["dataset"].items()
+        params["dataset"] = {k: v for k, v in given if k not in STORED_AS or v != STORED_AS[k]}
+    return params
 
 
 def _evaluation_env(env: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -142,23 +159,49 @@ def _check_offers(params: dict[str, Any]) -> None:
     from minari_pipe.rollout import simulator_state
 
     needs_state = params["collect"]["record_state"] and collected(params) is not None
+    stores = stored_as(params) != STORED_AS
     stages = {"env": ["train", "train_expert", "collect"], "ref_scores.eval_env": ["ref_scores"]}
     if family_of(params):
         stages["ref_scores.eval_env"].append("checkpoint_scores")
     for where, env in _environments(params):
         uses = [use for stage in stages[where] for use in policies(params, stage)]
         needs_masks = any(map(_is_masked, uses))
-        if not needs_masks and not (where == "env" and needs_state):
+        if not needs_masks and not (where == "env" and (needs_state or stores)):
             continue
         made = make_environment(env["id"], env["kwargs"], env["wrappers"])
         try:
             if needs_masks:
                 ActionMasks([made], 1)
+            if where == "env" and stores:
+                _storage(params).check_spaces(
+                    made.observation_space,
+                    made.action_space,
+                    jpeg_encoding=stored_as(params)["jpeg_encoding"],
+                )
             if where == "env" and needs_state:
                 made.reset(seed=0)
                 simulator_state(made)
         finally:
             made.close()
+
+
+def _storage(params: dict[str, Any]) -> type[MinariStorage]:
+    """The storage that ``dataset.data_format`` names, once it can store what it is asked for."""
+    from minari_pipe.storage.base import get_minari_storage, get_storage_keys
+
+    stored = stored_as(params)
+    if stored["data_format"] not in (known := get_storage_keys()):
+        raise ConfigError(
+            f"dataset.data_format is {stored['data_format']!r}; expected {' or '.join(known)}"
+            f".{did_you_mean(stored['data_format'], known)}"
+        )
+    storage = get_minari_storage(stored["data_format"])
+    if stored["compression"] is not None:
+        try:
+            storage.check_compression(stored["compression"])
+        except ConfigError as exc:
+            raise ConfigError(f"dataset.compression: {exc}") from exc
+    return storage
 
 
 def _is_masked(use: Use) -> bool:
@@ -178,7 +221,7 @@ def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
     files = {**numpy, "h5py": importlib.metadata.version("h5py")}
     found = {
         "collect": {**made, **files, **_policy_packages(params, "collect")},
-        "create": files,
+        "create": {**files, **_writer_packages(params)},
         "ref_scores": {
             **packages_of(eval_env["id"]),
             **numpy,
@@ -195,6 +238,23 @@ def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
             **_policy_packages(params, "checkpoint_scores"),
         }
     return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
+
+
+def _writer_packages(params: dict[str, Any]) -> dict[str, str]:
+    """Versions of the optional packages that write the dataset."""
+    stored = stored_as(params)
+    names = {"pyarrow": "arrow"} if stored["data_format"] in ("arrow", "parquet") else {}
+    names |= {"pillow": "jpeg"} if stored["jpeg_encoding"] else {}
+    found = {}
+    for name, extra in names.items():
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise MissingDependencyError(
+                f"dataset is to be stored with {name}, which is not installed. Run: pip install "
+                f"'minari_pipe[{extra}]'"
+            ) from exc
+    return found
 
 
 def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
@@ -230,7 +290,10 @@ def check_source(where: str, source: dict[str, Any], root: Path) -> None:
     path, address = source.get("path"), source.get("address")
     if path is None and address is None:
         raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
-    if path is not None and not (root / os.path.expanduser(path)).is_file():
+    place = source_file(path or "", root)
+    if place.is_relative_to(root):  # elsewhere links are the user's
+        inside(root, place)
+    if path is not None and not place.is_file():
         raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
     sha256 = source.get("sha256")
     if path is None and sha256 is None:
@@ -247,7 +310,7 @@ def _check_not_own(
     """Refuse a file among the pipeline's own outputs, which its stages remove."""
     if source.get("path") is None:
         return
-    path = (root / os.path.expanduser(source["path"])).resolve()
+    path = source_file(source["path"], root).resolve()
     written = [root / "pipelines" / name / folder for folder in OUTPUT_FOLDERS]
     written += [root / "datasets" / dataset_id, root / STATE]
     for folder in written:
@@ -325,10 +388,11 @@ def _check_targets(params: dict[str, Any]) -> None:
             check_target(str(controller["_target_"]), CONTROLLERS, what=what)
     for where, env in _environments(params):
         for i, wrapper in enumerate(env["wrappers"]):
-            if not isinstance(wrapper, dict) or "_target_" not in wrapper:
+            is_named = isinstance(wrapper, dict) and "_target_" in wrapper
+            if not is_named or not all(isinstance(key, str) for key in wrapper):
                 raise ConfigError(
                     f"{where}.wrappers[{i}] is {wrapper!r}; expected "
-                    f"{{_target_: gymnasium.wrappers.NAME, ...}}"
+                    f"{{_target_: gymnasium.wrappers.NAME, ...}} with names of arguments"
                 )
 
 
@@ -388,6 +452,8 @@ def _check_values(params: dict[str, Any]) -> None:
             f"{_LONGEST_NAME} characters, which is no name of a folder everywhere"
         )
     check_new_dataset_id(params["dataset"]["id"])
+    if not params["author"]["name"].strip():
+        raise ConfigError("author.name is empty; expected who made the dataset: author.name='Ada'")
     for where, env in _environments(params):
         if env["kwargs"].get("render_mode") == "human":
             raise ConfigError(f"{where}.kwargs.render_mode is 'human', which opens a window")
@@ -518,11 +584,16 @@ def _check_engine(engine: dict[str, Any]) -> None:
         raise ConfigError(
             f"engine.block_timeout_s is {engine['block_timeout_s']}; expected above 0, or null"
         )
+    if engine["name"] == "local" and (engine["n_workers"] or 1) > 1:
+        raise ConfigError(
+            f"engine.n_workers is {engine['n_workers']}, and engine=local runs one block after "
+            f"another; add engine=processes"
+        )
     for key in ("address", "storage"):
         if engine[key] is not None and engine["name"] != "ray":
             raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine['name']}")
     # By these Ray would start on this machine itself, and listen on every interface.
-    if engine["address"] is not None and engine["address"].strip() in ("", "local"):
+    if engine["address"] is not None and resolved(engine["address"]).strip() in ("", "local"):
         raise ConfigError(
             f"engine.address is {engine['address']!r}; expected auto, HOST:PORT or "
             f"ray://HOST:PORT; leave it out to use this machine alone"

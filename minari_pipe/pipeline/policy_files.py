@@ -24,7 +24,8 @@ from minari_pipe.manifest import POLICIES
 from minari_pipe.pipeline.assemble import scores_folder
 from minari_pipe.pipeline.chosen import trained_folder
 from minari_pipe.pipeline.stage import StageRun
-from minari_pipe.pipeline.uses import Use, expert_training, published, sources
+from minari_pipe.pipeline.uses import Use, expert_training, published, source_file, sources
+from minari_pipe.pipeline.workspace import inside
 from minari_pipe.swap import copy_file
 
 TRAINED = {"train/policy.zip": "{}.zip", "train/normalize.npz": "{}_normalize.npz"}
@@ -48,7 +49,10 @@ def copy_policy_files(run: StageRun, metadata: Mapping[str, Any], dataset: Path)
         for key, path in _files(run, who, use).items():
             target = dataset / POLICIES / _name(who, key, path)
             target.parent.mkdir(exist_ok=True)
-            copy_file(path, target)
+            is_inside = path.is_relative_to(run.root)
+            # What lies elsewhere the user names, also by a link.
+            source = inside(run.root, path) if is_inside else path.resolve()
+            copy_file(source, target, below=run.root if is_inside else source.parent)
             if sha256_file(target) != known[who].get(key):
                 raise MinariPipeError(
                     f"{path} is not what the dataset was made with; run the pipeline again"
@@ -86,7 +90,7 @@ def _trained(run: StageRun, who: str) -> Path:
 def _located(source: Mapping[str, Any], where: str, root: Path) -> Path:
     path = source.get("path")
     if path is not None:
-        path = str(root / Path(path).expanduser())
+        path = str(source_file(path, root))
     found = Source(path=path, address=source.get("address"), sha256=source.get("sha256"))
     return locate(found, what=where, override=f"{where}.path=FILE")
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.links import opener
 
 DRIVER_VARIABLE = "MINARI_PIPE_DRIVER"
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"}
@@ -141,7 +142,7 @@ def exclusive(
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
     # Python's files are not inherited: a stage does not keep its driver's lock alive.
-    with path.open("a+") as file:
+    with open(path, "a+", opener=opener(path.parent)) as file:
         while True:
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

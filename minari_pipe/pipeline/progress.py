@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 from tqdm import tqdm
 
 from minari_pipe.pipeline.work import Tally
+from minari_pipe.progress_bar import ProgressBar, short
 
 
 class Progress(AbstractContextManager):
     """Shows episodes, steps, steps per second, mean return, time left, failures and retries.
 
-    The bar is there only where stderr is a terminal; lines are told anywhere.
+    The bar is there only where stderr is a terminal, elsewhere a line a minute.
     """
 
     def __init__(self, label: str, say: Callable[[str], None]) -> None:
@@ -26,7 +28,8 @@ class Progress(AbstractContextManager):
         """
         self._label = label
         self._say = say
-        self._bar: tqdm | None = None
+        self._bar: ProgressBar | None = None
+        self._began = 0.0
         self._unit = ""
         self._done = Tally()
         self._n_done = 0
@@ -38,18 +41,12 @@ class Progress(AbstractContextManager):
         """Say how much there is to do.
 
         Args:
-            total: number of units; ``None`` if nobody knows.
+            total: number of units; ``None`` if it is unknown.
             unit: ``episode``, ``step``, or ``match`` for episodes that match.
         """
         self._unit = unit
-        self._bar = tqdm(
-            total=total,
-            desc=self._label,
-            unit=f" {unit}s" if unit != "match" else " matches",
-            disable=None,  # silent where stderr is no terminal
-            dynamic_ncols=True,
-            smoothing=0.05,
-        )
+        self._began = time.monotonic()
+        self._bar = ProgressBar(self._label, total, "matching episode" if unit == "match" else unit)
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
@@ -81,28 +78,26 @@ class Progress(AbstractContextManager):
         self._show(0, 0, 0.0)
 
     def _show(self, n_episodes: int, n_steps: int, return_sum: float) -> None:
-        bar = self._bar
-        if bar is None or bar.disable:
+        if self._bar is None:
             return
         more = {"episode": n_episodes, "step": n_steps, "match": 0}[self._unit]
-        n = self._n_done + more
         n_episodes += self._done.n_episodes
         n_steps += self._done.n_steps
-        shown: dict[str, Any] = {}
-        if self._unit != "episode":
-            shown["episodes"] = n_episodes
-        if self._unit != "step":
-            elapsed = bar.format_dict["elapsed"]
-            shown["steps"] = tqdm.format_sizeof(n_steps)
-            shown["steps/s"] = tqdm.format_sizeof(n_steps / elapsed) if elapsed > 0 else "?"
+        return_sum += self._done.return_sum
+        details = [
+            f"{value} {name}"
+            for name, value in (("retried", self._n_failed), ("skipped", self._n_skipped))
+            if value
+        ]
+        if elapsed := time.monotonic() - self._began:
+            details.append(f"{short(n_steps / elapsed)} steps/s")
         if n_episodes:
-            shown["return"] = f"{(return_sum + self._done.return_sum) / n_episodes:.1f}"
-        for name, value in (("retried", self._n_failed), ("skipped", self._n_skipped)):
-            if value:
-                shown[name] = value
-        bar.set_postfix(shown, refresh=False)
-        bar.update(max(0, min(n, bar.total or n) - bar.n))
-        bar.refresh()
+            details.append(f"return {return_sum / n_episodes:.1f}")
+        if self._unit != "step":
+            details.append(f"{short(n_steps)} steps")
+        if self._unit != "episode":
+            details.append(f"{n_episodes:,} episodes")
+        self._bar.show(self._n_done + more, details)
 
     def failed(self, index: int, reason: str, *, retry: int, of: int) -> None:
         """An attempt at a block failed; another one follows."""

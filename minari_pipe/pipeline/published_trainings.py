@@ -88,7 +88,7 @@ def _give(given: Path, params: dict[str, Any], data_of: Callable[[str], Path | N
                     f"dataset again, or train again with --from-scratch"
                 )
             target.mkdir(parents=True, exist_ok=True)
-            copy_file(source, target / key.rpartition("/")[2])
+            copy_file(source, target / key.rpartition("/")[2], below=data.parent)
 
 
 def _chosen_step(metadata: dict[str, Any]) -> int:

@@ -3,7 +3,7 @@
 ``releases/<id>.json`` holds what would change the dataset's bytes with every commit and machine,
 and what it takes to see whether the version was made again::
 
-    content_sha256, manifest     what it is, file by file
+    content_sha256, manifest     what it is, the sha256 of each file
     git_commit, pipeline         what it was made from
     params, parents, stages      every value, and the hash of what each stage wrote
     time, platform, machine, processor, cpu, python, packages
@@ -25,6 +25,7 @@ import yaml
 import minari_pipe
 from minari_pipe.errors import ConfigError
 from minari_pipe.files import sha256_file
+from minari_pipe.manifest import identity_of
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.dvc_remote import Pushed, without_credentials
 from minari_pipe.pipeline.releasable import pipelines_of
@@ -60,7 +61,7 @@ def record(
         "id": dataset_id,
         "pipeline": name,
         "content_sha256": content["content_sha256"],
-        "manifest": content,
+        "manifest": identity_of(content),
         "params_sha256": sha256_file(root / "pipelines" / name / "params.yaml"),
         "params": params,
         # Of a mixture; what a family shares is in the params of its datasets.

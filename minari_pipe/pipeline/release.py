@@ -7,7 +7,7 @@ from typing import Any
 
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
-from minari_pipe.manifest import changed_files, read_manifest
+from minari_pipe.manifest import changed_files, readable_manifest
 from minari_pipe.pipeline.dvc_remote import push
 from minari_pipe.pipeline.install import settle
 from minari_pipe.pipeline.processes import exclusive
@@ -17,10 +17,9 @@ from minari_pipe.pipeline.stages.publish import check_released
 from minari_pipe.pipeline.workspace import (
     STATE,
     check_pipeline_name,
-    check_state,
     dump_json,
-    find_root,
     inside,
+    open_root,
     read_json,
     write_atomic,
 )
@@ -45,8 +44,7 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         RemoteError: the outputs could not be pushed; there is no record then.
     """
     parse_dataset_id(dataset_id)
-    root = find_root()
-    check_state(root)
+    root = open_root()
     entry_path = inside(root, root / "catalog" / f"{dataset_id}.json")
     if not entry_path.is_file():
         raise DatasetNotFoundError(
@@ -82,7 +80,7 @@ def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, A
     """The manifest of the published dataset, compared with its files."""
     published = root / "datasets" / dataset_id
     again = f"run python -m minari_pipe {arguments(root, entry['pipeline'])}"
-    content = read_manifest(published)
+    content = readable_manifest(published)
     if content is None:
         raise DatasetNotFoundError(f"{published} is not there, or has no manifest; {again}")
     changed = changed_files(published, content)

@@ -11,7 +11,7 @@ import yaml
 
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
-from minari_pipe.manifest import read_manifest
+from minari_pipe.manifest import identity_of, readable_manifest
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.assemble import NOT_CONTENT
 from minari_pipe.pipeline.comparison import Compared, compare
@@ -23,7 +23,7 @@ from minari_pipe.pipeline.reproduction import Reproduction, reproduction
 from minari_pipe.pipeline.uses import family_of
 from minari_pipe.pipeline.version import parsed_params, published_data, tagged
 from minari_pipe.pipeline.versions import installed, processor_kind
-from minari_pipe.pipeline.workspace import check_pipeline_name, find_root
+from minari_pipe.pipeline.workspace import check_pipeline_name, open_root
 from minari_pipe.storage.base import MinariStorage
 
 TOLERANCE = 1e-3
@@ -63,7 +63,7 @@ def reproduce(
         MinariPipeError: the version that was made differs; names the first stage and field.
     """
     parse_dataset_id(dataset_id)
-    root = find_root()
+    root = open_root()
     commit, record = _found(root, dataset_id, revision)
     name = check_pipeline_name(str(record["pipeline"]))
     _check_makes(root, commit, name, dataset_id)
@@ -152,7 +152,7 @@ def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | No
         if dataset_id == record["id"]:
             return own
         data = published_data(dataset_id, root, None)
-        content = read_manifest(data.parent) if data else None
+        content = readable_manifest(data.parent) if data else None
         same = content and hashes.get(dataset_id) in (None, content.get("content_sha256"))
         return data if same else None
 
@@ -215,7 +215,8 @@ def _compared(
     dataset_id, content = record["id"], record["manifest"]
     folder = found.root / "datasets" / dataset_id
     how = " from its published checkpoint" if given else ""
-    if read_manifest(folder) == content:
+    made = readable_manifest(folder)
+    if made is not None and identity_of(made) == content:
         return (
             f"{dataset_id} is reproduced{how}: content_sha256 {content['content_sha256'][:12]} and "
             f"the bytes of all {len(content['files'])} files are those of the release"

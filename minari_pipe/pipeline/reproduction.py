@@ -20,6 +20,7 @@ import yaml
 
 from minari_pipe.datasets_root import OLD_ROOT_VARIABLE, ROOT_VARIABLE
 from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.links import refuse_links
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.driver import keep_places
 from minari_pipe.pipeline.given_training import GIVEN_VARIABLE
@@ -177,10 +178,11 @@ def _bring_inputs(found: Reproduction, own: Path) -> None:
                     f"{pipeline} reads {dependency}, which lies outside of the workspace; nobody "
                     f"else could make it from git: keep the file in the workspace (dvc add)"
                 )
+            refuse_links(target, found.root)
             if not source.exists():
                 raise ConfigError(
                     f"{pipeline} reads {dependency}, which is neither in git at this commit nor "
                     f"here; run dvc pull {dependency}"
                 )
             target.parent.mkdir(parents=True, exist_ok=True)
-            copy_tree(source, target) if source.is_dir() else copy_file(source, target)
+            copy_tree(source, target) if source.is_dir() else copy_file(source, target, below=own)

@@ -21,7 +21,10 @@ from minari_pipe import __version__
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.engines.base import Engine, Outcome
+from minari_pipe.pipeline.inputs import changed
+from minari_pipe.pipeline.oc_env import resolved, without_values
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
+from minari_pipe.pipeline.versions import processor_kind
 from minari_pipe.pipeline.work import BlockCall, Place, Tally, Work
 from minari_pipe.pipeline.workspace import STATE
 
@@ -77,6 +80,8 @@ class _Attempt:
     started: float | None = None
     """Unknown until the worker says that it has begun: a cluster may let it wait."""
     tally: Path | None = None
+    raised: str | None = None
+    """What its policy or environment raised the last time."""
 
 
 @dataclass
@@ -95,6 +100,8 @@ class Scheduler:
     """Folder for files that are of no use later."""
     shared: SharedBlocks | None = None
     """By way of which workers without a common disk hand over their blocks."""
+    kept: BlockStore | None = None
+    """Where blocks stay for other pipelines that need the same."""
     skips: bool = False
     """Go on without a block that failed for good, instead of failing."""
     skipped_before: Mapping[int, str] = field(default_factory=dict)
@@ -168,7 +175,7 @@ class Scheduler:
             return None
         key = block_key(self.key, work)
         record = None
-        for find in (self.store.find, self._fetch):
+        for find in (self.store.find, self._fetch, self._take_kept):
             try:
                 record = record or find(index, key)
             except NotFinishedError as exc:
@@ -183,12 +190,16 @@ class Scheduler:
         """A block that a worker finished for an earlier run."""
         return None if self.shared is None else self.shared.fetch(index, key, self.store)
 
+    def _take_kept(self, index: int, key: str) -> dict[str, Any] | None:
+        """A block that another pipeline finished."""
+        return None if self.kept is None else self.kept.share(index, key, self.store)
+
     def _submit(self, attempt: _Attempt, running: dict[int, _Attempt]) -> None:
         ticket = self._n_tickets
         self._n_tickets += 1
         attempt.started = time.monotonic()
         attempt.tally = None
-        if self.engine.shares_disk and not self.engine.in_process:
+        if self.engine.shares_disk:
             self.temporary.mkdir(parents=True, exist_ok=True)
             attempt.tally = self.temporary / f"tally-{ticket}"
             attempt.started = None
@@ -217,8 +228,13 @@ class Scheduler:
             attempt = running.pop(ticket)
             if outcome.value is not None:
                 outcome = self._taken_over(attempt, outcome)
+            elif attempt.tally is not None and attempt.tally.exists():  # its process died
+                episode = attempt.work.name_of(Tally.read(attempt.tally).n_episodes)
+                outcome = replace(outcome, error=f"{outcome.error}; {_at(episode)}")
             if outcome.value is not None:
                 done[attempt.index] = outcome.value
+                if self.kept is not None:
+                    self.store.share(attempt.index, attempt.key, self.kept)
                 n_episodes, n_steps, return_sum = outcome.counts
                 self._done_early[attempt.index] = Tally(
                     n_episodes=n_episodes, n_steps=n_steps, return_sum=return_sum
@@ -251,7 +267,7 @@ class Scheduler:
                 reason = f"it did not end within {limit:g} s (engine.block_timeout_s)"
                 if attempt.tally is not None:
                     n = Tally.read(attempt.tally).n_episodes
-                    reason += f", {attempt.work.name_of(n)} or one beside it hangs or is slow"
+                    reason += f", {_at(attempt.work.name_of(n))} hangs or is slow"
                 self._failed(ticket, attempt, Outcome(error=reason), again, done)
 
     def _taken_over(self, attempt: _Attempt, outcome: Outcome) -> Outcome:
@@ -276,6 +292,7 @@ class Scheduler:
         done: dict[int, dict[str, Any] | Skipped],
     ) -> None:
         self._clean(ticket, attempt)
+        outcome = replace(outcome, error=without_values(str(outcome.error)))
         self._n_failures += 1
         reason = f"block {attempt.index}: {outcome.error}"
         if outcome.final:
@@ -285,7 +302,9 @@ class Scheduler:
                 f"{self._n_failures} attempts at blocks failed, more than "
                 f"engine.max_failures={self.limits.max_failures}; the last: {reason}"
             )
-        if attempt.retries < self.limits.max_retries:
+        is_certain = outcome.raised and outcome.error == attempt.raised
+        attempt.raised = outcome.error if outcome.raised else None
+        if attempt.retries < self.limits.max_retries and not is_certain:
             attempt.retries += 1
             self.watcher.failed(
                 attempt.index,
@@ -308,6 +327,11 @@ class Scheduler:
             attempt.tally.unlink(missing_ok=True)
 
 
+def _at(episode: str) -> str:
+    """The episodes among which a process stopped: some run side by side."""
+    return f"{episode} or one beside it"
+
+
 def block_key(key: str, work: Work) -> str:
     """Hash of everything that decides a block's bytes.
 
@@ -319,6 +343,12 @@ def block_key(key: str, work: Work) -> str:
     return hashlib.sha256(f"{key}\n{type(work).__name__}\n{own}".encode()).hexdigest()[:20]
 
 
+def _kept(root: Path, key: str, suffix: str) -> BlockStore:
+    """The blocks that pipelines of a workspace share; processors of another kind may round."""
+    name = hashlib.sha256(f"{key}\n{processor_kind()}".encode()).hexdigest()[:20]
+    return BlockStore(root / STATE / "measured" / name, suffix)
+
+
 def make_scheduler(
     run: StageRun,
     engine: Engine,
@@ -328,6 +358,7 @@ def make_scheduler(
     policies: Sequence[PolicyConfig],
     watcher: Watcher,
     *,
+    is_kept: bool = False,
     skips: bool = False,
     skipped_before: Mapping[int, str] = MappingProxyType({}),
 ) -> Scheduler:
@@ -343,18 +374,27 @@ def make_scheduler(
         key: what decides the bytes of all blocks, see :meth:`StageRun.key`.
         policies: whose files workers without a common disk are sent.
         watcher: is told what happens.
+        is_kept: other pipelines of the workspace may need blocks with the same key.
         skips: go on without a block that failed for good.
         skipped_before: blocks that are not tried, and why.
     """
     settings = run.params["engine"]
     packages = {**run.params["packages"].get(run.stage, {}), "minari_pipe": __version__}
+    offered = {k: f for policy in policies for k, f in policy.files(run.root).items()}
+    expected = run.inputs.expected
     shared, place = None, Place(run.root, packages=tuple(sorted(packages.items())))
-    if settings["storage"] is not None:
-        address = "/".join([settings["storage"].rstrip("/"), run.name, run.stage, name])
+    if settings["storage"] is None:
+        hashes = {str(file): run.inputs.sha256(file) for file in offered.values()}
+        expected = replace(expected, files=hashes)
+    else:
+        storage = resolved(settings["storage"]).rstrip("/")
+        address = "/".join([storage, run.name, run.stage, name])
         shared = SharedBlocks(address, suffix)
-        offered = {k: f for policy in policies for k, f in policy.files(run.root).items()}
         files = tuple((key, shared.offer(file)) for key, file in sorted(offered.items()))
+        if other := [k for k, digest in files if digest != run.inputs.sha256(offered[k])]:
+            raise changed(str(offered[other[0]]), run.stage)
         place = replace(place, files=files)
+    place = replace(place, expected=expected)
     names = ("max_retries", "max_failures", "block_timeout_s")
     folder = run.root / STATE / "work" / run.name / f"{run.stage}.blocks" / name
     return Scheduler(
@@ -366,6 +406,7 @@ def make_scheduler(
         place,
         run.temporary / "tmp",
         shared,
+        kept=_kept(run.root, key, suffix) if is_kept else None,
         skips=skips,
         skipped_before=skipped_before,
     )

@@ -95,12 +95,13 @@ class SharedBlocks:
         Raises:
             RemoteError: the storage does not take it.
         """
-        digest = sha256_file(file)
+        data = file.read_bytes()  # once, so that what is sent is what was hashed
+        digest = hashlib.sha256(data).hexdigest()
         with _translated(self.address):
             file_system, folder = self._open()
             place = f"{folder}/files/{digest}"
-            if not file_system.exists(place) or file_system.size(place) != file.stat().st_size:
-                file_system.put_file(str(file), place)
+            if not file_system.exists(place) or file_system.size(place) != len(data):
+                file_system.pipe_file(place, data)
         return digest
 
     def take(self, digest: str, folder: Path) -> Path:

@@ -21,18 +21,21 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.errors import ConfigError, Stopped
-from minari_pipe.files import sha256_file
+from minari_pipe.messages import each_warning_once, tell
 from minari_pipe.pipeline.blocks import sync_to_disk
+from minari_pipe.pipeline.inputs import Inputs, changed
+from minari_pipe.pipeline.oc_env import without_values
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
 from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.versions import other_version
 from minari_pipe.pipeline.workspace import (
     STATE,
+    check_links,
     check_pipeline_name,
-    check_state,
     dump_json,
     inside,
+    write_atomic,
 )
 from minari_pipe.swap import copy_tree
 
@@ -43,12 +46,19 @@ SAFE_PATH = "for minari_pipe's stages"
 """What the driver sets PYTHONSAFEPATH to, which is not for the processes that a stage starts."""
 
 RAN_VARIABLE = "MINARI_PIPE_RAN"
-"""Names the file to which every stage that really runs appends its name."""
+"""Names the file to which every stage that really runs appends its name, and :data:`TOLD`."""
+TOLD = "error"
+"""A stage has told why it fails; one without it was ended by something else."""
 
 
 def stage_lock(name: str, root: Path) -> Path:
     """What the one stage of pipeline ``name`` that may run holds; see :func:`exclusive`."""
     return root / STATE / "locks" / f"{name}.stage"
+
+
+def reports_folder(name: str, root: Path) -> Path:
+    """Where each stage of a pipeline that ends well writes what it used."""
+    return root / STATE / "inputs" / name
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,22 @@ class StageRun:
         return self.root / STATE / "work" / self.name / f"{self.stage}.new"
 
     @cached_property
+    def inputs(self) -> Inputs:
+        """What the stage reads, as it is when this is asked for first: when the stage begins."""
+        return Inputs(self.stage, self.root, [*self._entry.get("deps", []), self.params_file])
+
+    @cached_property
+    def _entry(self) -> dict[str, Any]:
+        entry = _load_yaml(self.folder / "dvc.yaml")["stages"][self.stage]
+        assert isinstance(entry, dict)
+        return entry
+
+    @property
+    def params_file(self) -> str:
+        """What ``dvc.yaml`` calls the file of the parameters."""
+        return f"pipelines/{self.name}/params.yaml"
+
+    @cached_property
     def scratch(self) -> Path:
         """Where finished work waits until ``dvc.lock`` records the outputs it went into.
 
@@ -83,23 +109,24 @@ class StageRun:
             scratch.mkdir(parents=True)
         return scratch
 
-    def key(self, *, without: Collection[str] = ()) -> str:
+    def key(self, *, without: Collection[str] = (), code_only: bool = False) -> str:
         """Hash of everything that decides the stage's bytes.
 
         Args:
             without: parameters that are left out, such as ``collect.n_episodes``.
+            code_only: leave out files that are not Python, too.
         """
-        entry = _load_yaml(self.folder / "dvc.yaml")["stages"][self.stage]
         digest = hashlib.sha256()
-        for keys in entry["params"]:
+        for keys in self._entry["params"]:
             for names in keys.values():
                 values = {n: _without(n, _lookup(self.params, n), without) for n in names}
                 digest.update(dump_json(values).encode())
-        for dep in entry.get("deps", []):
-            path = self.root / dep
-            files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
-            for file in files:
-                digest.update(f"{file.relative_to(path.parent)}\0{sha256_file(file)}\0".encode())
+        for dep in self._entry.get("deps", []):
+            if code_only and not dep.endswith(".py"):
+                continue
+            for file in self.inputs.files(dep):
+                name = file.relative_to((self.root / dep).parent)
+                digest.update(f"{name}\0{self.inputs.sha256(file)}\0".encode())
         return digest.hexdigest()[:20]
 
     @contextmanager
@@ -109,6 +136,7 @@ class StageRun:
         shutil.rmtree(filled, ignore_errors=True)
         filled.mkdir(parents=True)
         yield filled
+        self.inputs.check()
         target = inside(self.root, self.folder / name)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +155,7 @@ class StageRun:
             shutil.rmtree(filling, ignore_errors=True)
             filling.mkdir(parents=True)
             fill(filling)
+            self.inputs.check()
             for file in filling.rglob("*"):
                 if file.is_file():
                     sync_to_disk(file)
@@ -137,7 +166,7 @@ class StageRun:
 
     def say(self, text: str) -> None:
         """Tell the user one line; progress bars go to stderr as well."""
-        print(f"{self.stage}: {text}", file=sys.stderr, flush=True)
+        tell(self.stage, text)
 
 
 def run_stage(stage: str, body: Callable[[StageRun], None]) -> NoReturn:
@@ -159,14 +188,15 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
     try:
         name = check_pipeline_name(sys.argv[1])
         root = Path.cwd()
-        check_state(root)
+        check_links(root)
         params = _load_yaml(root / "pipelines" / name / "params.yaml")
         run = StageRun(stage, name, root, params)
+        run.inputs.check()
+        if _load_yaml(root / run.params_file) != params:  # it was read before it was noted
+            raise changed(run.params_file, stage)
         _check_versions(run)
         _tell_overrides(run)
-        if ran := os.environ.get(RAN_VARIABLE):
-            with open(ran, "a", encoding="utf-8") as file:
-                file.write(stage + "\n")
+        _note_ran(stage)
         # A stage whose driver was killed lives for a moment; wait until it is gone.
         busy = f"another stage of pipeline {name!r} is still running"
         with exclusive(stage_lock(name, root), wait_seconds=30, busy=busy):
@@ -175,19 +205,31 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
             tempfile.tempdir = str(run.temporary / "tmp")
             shutil.rmtree(tempfile.tempdir, ignore_errors=True)
             Path(tempfile.tempdir).mkdir(parents=True)
-            body(run)
+            with each_warning_once(lambda text: run.say(f"warning: {text}")):
+                body(run)
+        run.inputs.check()
+        report = reports_folder(name, root) / f"{stage}.json"
+        write_atomic(report, dump_json(run.inputs.report()))
         return 0
     except Stopped:
         raise
     except BaseException as exc:  # what Rust raises is no Exception
         if debug:
+            _note_ran(TOLD)
             raise
         _tell_error(stage, told(exc))
         return 1
 
 
+def _note_ran(text: str) -> None:
+    if ran := os.environ.get(RAN_VARIABLE):
+        with open(ran, "a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
 def _tell_error(stage: str, text: str) -> None:
-    print(f"error: {stage}: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    _note_ran(TOLD)
+    tell("error", without_values(f"{stage}: {text}"))
 
 
 def _exit_where_hdf5_cannot_write(stage: str) -> None:

@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.messages import tell
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.driver import check_owner, chosen_dataset, tell_versions
 from minari_pipe.pipeline.families import check_family, sync_family
+from minari_pipe.pipeline.inputs import Inputs
 from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.stage import EXPERIMENT_VARIABLE, told_overrides
 from minari_pipe.pipeline.uses import divided, family_of
-from minari_pipe.pipeline.workspace import NOT_PARAMS, check_state, find_root
+from minari_pipe.pipeline.workspace import NOT_PARAMS, open_root
 
 
 def main() -> int:
     """Recompose every dataset's pipeline; 1 if DVC has to read the stages anew."""
-    root = find_root()
-    check_state(root)
+    root = open_root()
+    read = Inputs("config", root, ["conf"])  # DVC hashes it once this has ended
     failed = False
     new = []
     for name, overrides in _known(root).items():
@@ -34,8 +36,13 @@ def main() -> int:
             if _sync(name, overrides, root):
                 new.append(name)
         except MinariPipeError as exc:
-            print(f"error: {name}: {exc}{_orphaned(name, root)}", file=sys.stderr)
+            tell("error", f"{name}: {exc}{_orphaned(name, root)}")
             failed = True
+    try:
+        read.check_files()
+    except MinariPipeError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        failed = True
     if new:  # DVC read the graph before this stage ran
         print(f"the stages of {', '.join(new)} are new; run the command again", file=sys.stderr)
     return int(failed or bool(new))

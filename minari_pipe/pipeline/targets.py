@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ToldError, TrustError
 from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.manifest import identity_of
+from minari_pipe.messages import tell
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
+from minari_pipe.pipeline.oc_env import is_told, resolved, without_values
 from minari_pipe.pipeline.stopping import run_abandonable
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
@@ -40,18 +42,20 @@ def check_targets(targets: list[str]) -> None:
         ConfigError: an address is none, or carries a password.
     """
     for target in targets:
-        if not target.strip():
+        if not isinstance(target, str) or not target.strip():
             raise ConfigError(
-                "publish.targets holds an empty address; expected ones such as s3://bucket"
+                f"publish.targets holds {target!r}; expected addresses such as s3://bucket"
             )
         try:
-            check_remote_address(target)
+            check_remote_address(resolved(target))
         except ConfigError as exc:
             raise ConfigError(f"publish.targets: {exc}") from exc
 
 
 def told_targets(overrides: list[str]) -> set[str]:
     """The targets that overrides name themselves, not by ``${...}`` of a file.
+
+    ``${oc.env:NAME}`` is of the environment, and so the user's own.
 
     Example:
         >>> told_targets(["+dataset=a", "publish.targets=[s3://bucket,'${dataset.license}']"])
@@ -61,7 +65,7 @@ def told_targets(overrides: list[str]) -> set[str]:
 
     named = [o for o in overrides if o.lstrip("+").startswith(("publish.targets", "publish="))]
     values = [override.value() for override in OverridesParser.create().parse_overrides(named)]
-    return {text for value in values for text in _texts(value) if "${" not in text}
+    return {text for value in values for text in _texts(value) if is_told(text)}
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -101,7 +105,7 @@ def upload_to_targets(
             f"{folder} has no {MANIFEST} of a publication; remove the folder and run the pipeline "
             f"again"
         )
-    if not draft and released_manifest(dataset_id, root) != content:
+    if not draft and released_manifest(dataset_id, root) != identity_of(content):
         print(
             f"{name}: nothing is uploaded, as {dataset_id} is a draft; `minari-pipe release "
             f"{dataset_id}` freezes it, or --draft uploads it as it is",
@@ -110,6 +114,36 @@ def upload_to_targets(
         return
     named = told_targets(overrides)
     _Uploads(name, dataset_id, content["content_sha256"], root, named).run(targets)
+
+
+def would_upload(
+    params: dict[str, Any], root: Path, overrides: list[str], changes: bool, *, draft: bool
+) -> Iterator[str]:
+    """Say of each target what :func:`upload_to_targets` would do after a run; send nothing.
+
+    Args:
+        params: of the pipeline.
+        root: the workspace.
+        overrides: of this very command line.
+        changes: the run may publish another content than there is.
+        draft: upload a version that is not released, too.
+    """
+    dataset_id = params["dataset"]["id"]
+    content = published_manifest(root / "datasets" / dataset_id)
+    released = released_manifest(dataset_id, root)
+    is_released = content is not None and released == identity_of(content)
+    uploads = None
+    if content is not None and not changes:
+        uploads = _Uploads("", dataset_id, content["content_sha256"], root, set())
+    for target in dict.fromkeys(params["publish"]["targets"]):
+        if not (draft or is_released):
+            yield f"would not be uploaded to {target}, as {dataset_id} is a draft"
+        elif uploads is not None and uploads.has_it(target):
+            yield f"published in {target}"
+        elif target in told_targets(overrides) or is_trusted_address(_located(target, root)):
+            yield f"would be uploaded to {target}"
+        else:
+            yield f"would not be uploaded to {target}, which a file names, not you"
 
 
 class _Uploads:
@@ -129,19 +163,22 @@ class _Uploads:
     def run(self, targets: list[str]) -> None:
         """Upload to those of ``targets`` that do not have the dataset."""
         targets = list(dict.fromkeys(targets))
-        if present := [target for target in targets if self._has_it(target)]:
+        if present := [target for target in targets if self.has_it(target)]:
             print(f"{self._name}: published in {', '.join(present)}", flush=True)
         failures = []
         for target in targets:
             if target not in present and (failure := self._upload(target)):
-                failures.append(f"error: {self._name}: not uploaded to {target}: {failure}")
+                failures.append(f"{self._name}: not uploaded to {target}: {failure}")
         for failure in failures:
-            print(failure, file=sys.stderr, flush=True)
+            tell("error", failure)
         if failures:
             raise ToldError(f"{len(failures)} of {len(targets)} targets failed")
 
-    def _has_it(self, target: str) -> bool:
+    def has_it(self, target: str) -> bool:
+        """Whether the record says that ``target`` has the dataset."""
         entry = self._record.get(target)
+        if resolved(target) != target:  # the environment may name another place by now
+            return False
         if not isinstance(entry, dict) or "outcome" not in entry:
             return False
         return self._version.items() <= entry.items()
@@ -149,21 +186,21 @@ class _Uploads:
     def _upload(self, target: str) -> str | None:
         """Upload to one target; what is wrong with it, if anything."""
         try:
-            address = _located(target, self._root)
+            address = _located(resolved(target), self._root)
             if target not in self._named:
                 _check_trusted(target, address)
             done = self._transferred(address)
         except Exception as exc:  # the other targets have their turn
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc()
-            failure = " ".join(told(exc).split())
+            failure = without_values(" ".join(told(exc).split()))
             self._keep(target, {"error": failure})
             return failure
         self._keep(target, {"outcome": done.outcome})
         verb = "uploaded to" if done.outcome == "uploaded" else "published in"
         print(f"{self._name}: {verb} {target}", flush=True)
         for note in done.notes:
-            print(f"{self._name}: {note}", flush=True)
+            print(f"{self._name}: {without_values(note)}", flush=True)
         return None
 
     def _transferred(self, address: str) -> Published:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
@@ -12,6 +14,13 @@ TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
 SOURCE_KEYS = ("checkpoint", "normalize", "source")
 """Where a policy's config names a file; a checkpoint and its statistics may be absent."""
 
+
+STORED_AS: dict[str, Any] = {"data_format": "hdf5", "jpeg_encoding": False, "compression": None}
+"""Keys of ``dataset`` that decide how it is stored, with their defaults.
+
+``params.yaml`` leaves the defaults out, so that datasets which were made before these keys keep the
+hash of their config.
+"""
 
 MIXTURE = "minari_pipe.pipeline.Mixture"
 """The ``_target_`` of a dataset that is mixed from others; it is no policy, and runs nothing."""
@@ -41,6 +50,11 @@ def family_of(params: dict[str, Any]) -> str | None:
 def kind_of(params: dict[str, Any]) -> str | None:
     """What a dataset of a family holds; none outside of families."""
     return str(params["family"]["kind"]) if family_of(params) else None
+
+
+def stored_as(params: dict[str, Any]) -> dict[str, Any]:
+    """How a dataset is stored: format, JPEG or not, gzip level."""
+    return {key: params["dataset"].get(key, default) for key, default in STORED_AS.items()}
 
 
 def is_mixture(params: dict[str, Any]) -> bool:
@@ -169,3 +183,11 @@ def sources(use: Use) -> Iterator[tuple[str, dict[str, Any]]]:
         source = use.config.get(key)
         if isinstance(source, dict) and (key == "source" or any(source.values())):
             yield f"{use.where}.{key}", source
+
+
+def source_file(path: str, root: Path) -> Path:
+    """The file that a source names.
+
+    ``..`` takes the folder before it off the name, as in the dependency that DVC records.
+    """
+    return Path(os.path.normpath(root / os.path.expanduser(path)))

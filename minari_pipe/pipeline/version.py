@@ -11,11 +11,11 @@ import yaml
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.datasets_root import data_path_of
 from minari_pipe.errors import ConfigError
-from minari_pipe.manifest import read_manifest
+from minari_pipe.manifest import identity_of, readable_manifest
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.record import find_record
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
-from minari_pipe.pipeline.workspace import PIPELINE_NAME, find_root, read_json
+from minari_pipe.pipeline.workspace import PIPELINE_NAME, open_root, read_json
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def find_version(dataset_id: str) -> Version:
     if parse_dataset_id(dataset_id)[2] is None:
         raise ConfigError(f"{dataset_id!r} has no version; expected one at its end, such as -v0")
     try:
-        root = find_root()
+        root = open_root()
     except ConfigError:  # the local root is enough
         return Version(dataset_id, published_data(dataset_id, None, None), None, None)
     tag = tagged(root, dataset_id)
@@ -73,7 +73,10 @@ def published_data(
     if root is not None:
         places.insert(0, root / "datasets" / dataset_id / "data")
     for data in places:
-        if data.exists() and (record is None or read_manifest(data.parent) == record["manifest"]):
+        if not data.exists():
+            continue
+        content = readable_manifest(data.parent)
+        if record is None or (content and identity_of(content) == record["manifest"]):
             return data
     return None
 

@@ -28,6 +28,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.engines.base import Outcome
+from minari_pipe.pipeline.inputs import Expected
 from minari_pipe.pipeline.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.versions import other_version, processor
@@ -47,7 +48,9 @@ class Tally:
     """How far a block is, for whoever waits for it."""
 
     path: Path | None = None
-    """Where to write it, for another process."""
+    """Where to write it, for another process, also one that looks why this one died."""
+    where: Callable[[int], str] = str
+    """What to call the place where so many episodes are finished."""
     tell: Callable[[Tally], None] | None = None
     n_episodes: int = 0
     """Those that are finished, in the order of their numbers."""
@@ -82,7 +85,8 @@ class Tally:
         with suppress(OSError):
             if self._file is None:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-            os.pwrite(self._file, _TALLY.pack(self.n_episodes, self.n_steps, self.return_sum), 0)
+            counts = _TALLY.pack(self.n_episodes, self.n_steps, self.return_sum)
+            os.pwrite(self._file, counts + self.where(self.n_episodes).encode() + b"\n", 0)
 
     def close(self) -> None:
         """Nobody waits any more."""
@@ -95,10 +99,12 @@ class Tally:
     def read(cls, path: Path) -> Tally:
         """What was told last; nothing if that is being written."""
         try:
-            n_episodes, n_steps, return_sum = _TALLY.unpack(path.read_bytes())
+            data = path.read_bytes()
+            n_episodes, n_steps, return_sum = _TALLY.unpack_from(data)
         except (OSError, struct.error):
             return cls()
-        return cls(n_episodes=n_episodes, n_steps=n_steps, return_sum=return_sum)
+        where = data[_TALLY.size :].partition(b"\n")[0].decode()
+        return cls(None, lambda n: where, None, n_episodes, n_steps, return_sum)
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ class Place:
     says: as sha256 on their way to a worker without a common disk, as a path there."""
     packages: tuple[tuple[str, str], ...] = ()
     """Versions that decide what is made; a cluster's nodes may have others."""
+    expected: Expected | None = None
+    """What a worker must have imported and read."""
 
     def with_files_in(self, folder: Path, shared: SharedBlocks) -> Place:
         """The same in a worker that fetches the files into ``folder``.
@@ -126,7 +134,7 @@ class Place:
         """Refuse to make a block where it would be another one.
 
         Raises:
-            ConfigError: a package has another version here.
+            ConfigError: a package has another version here, or something changed.
         """
         if other := other_version(self.packages):
             package, here, wanted = other
@@ -134,6 +142,16 @@ class Place:
                 f"{package} is {here} on {platform.node()}, where blocks are made, the stage has "
                 f"{wanted}: their bytes would not be the same; install {package}=={wanted} there"
             )
+        self.check_used()
+
+    def check_used(self) -> None:
+        """Refuse a block that was made of something else than the stage began with.
+
+        Raises:
+            ConfigError: names what changed.
+        """
+        if self.expected is not None:
+            self.expected.check()
 
 
 class Work(ABC):
@@ -218,7 +236,7 @@ class BlockCall:
         if self.temporary is not None:
             self.temporary.mkdir(parents=True, exist_ok=True)
             tempfile.tempdir = str(self.temporary)
-        tally = Tally(self.tally, self.tell)
+        tally = Tally(self.tally, self._place_of, self.tell)
         tally.begin()
         try:
             place = self.place
@@ -228,10 +246,7 @@ class BlockCall:
             record = self.store.make(
                 self.index,
                 self.key,
-                lambda path: {
-                    **self.work.write(path, tally, place),
-                    "processor": processor(),
-                },
+                lambda path: self._written(path, tally, place),
                 attempt=self.attempt,
             )
             counts = (tally.n_episodes, tally.n_steps, tally.return_sum)
@@ -244,9 +259,18 @@ class BlockCall:
             text = " ".join(told(exc).split())
             if len(text) > _LONGEST_REASON:
                 text = f"{text[:_LONGEST_REASON]}..."
-            return Outcome(error=text, final=_is_final(exc))
+            raised = isinstance(exc, Exception) and not isinstance(exc, OSError | MemoryError)
+            return Outcome(error=text, final=_is_final(exc), raised=raised)
         finally:
             tally.close()
+
+    def _place_of(self, n_finished: int) -> str:
+        return f"block {self.index}, {self.work.name_of(n_finished)}"
+
+    def _written(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+        kept = self.work.write(path, tally, place)
+        place.check_used()
+        return {**kept, "processor": processor()}
 
 
 def _own_folder() -> Path:

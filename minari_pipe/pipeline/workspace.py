@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from minari_pipe.errors import ConfigError, TrustError
-from minari_pipe.trust import trusted_modules
+from minari_pipe.errors import ConfigError, LinkError, TrustError
+from minari_pipe.links import entries_below, new_file, refuse_links
 
 PACKAGE = Path(__file__).resolve().parent.parent
 STATE = ".minari_pipe"
 """Folder of what is not an output: locks, unfinished blocks, records of installation."""
+
+_OWN = (
+    *("conf", "pipelines", "datasets", "catalog", "releases", STATE, ".dvc"),
+    *("dvc.yaml", "dvc.lock", ".gitignore", ".dvcignore"),
+)
 
 NOT_PARAMS = ("overrides", "code")
 """Keys of ``params.yaml`` that record how it came about."""
@@ -50,30 +50,68 @@ def check_pipeline_name(name: str) -> str:
 
 
 def inside(root: Path, path: Path) -> Path:
-    """``path``, once it is proven to lie inside ``root`` after links are followed."""
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise ConfigError(f"{path} leads out of the workspace {root}; remove the link")
+    """``path``, once it is proven that no link is on the way there from ``root``.
+
+    Raises:
+        LinkError: names the link.
+    """
+    _checked(lambda: refuse_links(path, root), root)
     return path
 
 
-def check_state(root: Path) -> None:
-    """Refuse links in the folder :data:`STATE`, through which this program would write or remove.
+def open_root(start: Path | None = None) -> Path:
+    """The workspace, see :func:`find_root`, once :func:`check_links` has passed it."""
+    root = find_root(start)
+    check_links(root)
+    return root
+
+
+def check_links(root: Path) -> None:
+    """Refuse links in all that this program, or DVC at its word, reads, writes or removes.
 
     git brings them along: a workspace may come from a stranger.
+
+    Raises:
+        LinkError: names the link.
+        TrustError: there is a pipe or a device, which would be waited for.
     """
-    state = root / STATE
-    links = [state] if state.is_symlink() else []
-    # Not rglob, which fails where another pipeline removes its scratch folder meanwhile.
-    for folder, folders, files in os.walk(state):
-        links += [path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()]
-        # What environments leave there is theirs, and only removed.
-        if folder.endswith(".new") and "tmp" in folders:
-            folders.remove("tmp")
-    for path in links:
-        raise TrustError(
-            f"{path} is a link to {os.readlink(path)}; {STATE}/ is written and emptied by this "
-            f"program alone: remove the link"
-        )
+    for name in _OWN:
+        check_folder(root / name, root)
+
+
+def check_folder(folder: Path, root: Path) -> None:
+    """The same of one folder, or file, of the workspace."""
+    _checked(lambda: _check_folder(folder, root), root)
+
+
+def _check_folder(folder: Path, root: Path) -> None:
+    refuse_links(folder, root)
+    if folder.exists() and not (folder.is_dir() or folder.is_file()):
+        raise TrustError(f"{folder} is no file; remove it")
+    for entry in entries_below(folder, _is_others):
+        if not (entry.is_file() or entry.is_dir()):
+            raise TrustError(f"{entry.path} is no file; remove it")
+
+
+def _checked(check: Callable[[], None], root: Path) -> None:
+    """Run a check for links, and again once DVC's own are allowed, if the user asks for those."""
+    try:
+        check()
+    except LinkError:
+        from minari_pipe.pipeline.dvc_settings import follow_own_cache  # DVC takes 0.2 s
+
+        if not follow_own_cache(root):
+            raise
+        check()
+
+
+def _is_others(entry: os.DirEntry[str]) -> bool:
+    """Whether the content is that of environments, or of DVC's experiments, and never used."""
+    folder = os.path.dirname(entry.path)
+    return (
+        (entry.name == "tmp" and folder.endswith(".new"))
+        or (entry.name == "exps" and folder.endswith(f".dvc{os.sep}tmp"))
+    ) and entry.is_dir(follow_symlinks=False)
 
 
 def is_checkout(root: Path) -> bool:
@@ -81,43 +119,18 @@ def is_checkout(root: Path) -> bool:
 
     Raises:
         TrustError: the workspace brings another package of this name, which its stages would run.
+        LinkError: what has this name is a link.
     """
+    if root.resolve() == PACKAGE.parent:
+        return True
     own = root / PACKAGE.name
-    if not (own / "__init__.py").is_file():
-        return False
-    if own.resolve() != PACKAGE:
+    refuse_links(own, root)
+    if (own / "__init__.py").is_file():
         raise TrustError(
             f"{own} is not the package that runs, {PACKAGE}; if you trust it, run it with "
             f"`cd {root} && python -m {PACKAGE.name}`, else remove it"
         )
-    return True
-
-
-def make_importable(root: Path) -> None:
-    """Let modules of the workspace be imported, if the user trusts one that lies there.
-
-    Processes that such a module starts by ``spawn`` do not inherit this.
-    """
-    finder = _WorkspaceFinder(root)
-    trusted = {name.partition(".")[0] for name in trusted_modules()}
-    lie_here = (find_spec(name) is None and finder.find_spec(name) for name in trusted)
-    if finder not in sys.meta_path and any(lie_here):
-        sys.meta_path.append(finder)
-
-
-@dataclass(frozen=True)
-class _WorkspaceFinder:
-    """Finds modules in a workspace, after everything that is installed.
-
-    Not an entry of ``sys.path``, where package metadata in the folder would announce plugins.
-    """
-
-    root: Path
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return PathFinder.find_spec(name, [str(self.root)]) if path is None else None
+    return False
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
@@ -125,7 +138,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with new_file(temporary) as handle, open(handle, "wb", closefd=False) as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())

@@ -180,7 +180,7 @@ def resolve_policy_kwargs(
             size that is not a positive integer.
     """
     signature = inspect.signature(find_policy_class(algorithm, policy_class).__init__)
-    known = {p for p in signature.parameters if p not in _NOT_PLAIN}
+    known = plain_settings(algorithm, policy_class)
     if not isinstance(policy_kwargs or {}, Mapping):
         raise ConfigError(
             f"policy_kwargs is {policy_kwargs!r}; expected a mapping such as {{net_arch: [64, 64]}}"
@@ -195,6 +195,12 @@ def resolve_policy_kwargs(
             )
         resolved[key] = _policy_value(algorithm, key, value)
     return resolved
+
+
+def plain_settings(algorithm: str, policy_class: str) -> set[str]:
+    """The names of ``policy_kwargs`` that a config can give."""
+    signature = inspect.signature(find_policy_class(algorithm, policy_class).__init__)
+    return {p for p in signature.parameters if p not in _NOT_PLAIN}
 
 
 def trained_policy_kwargs(

@@ -37,6 +37,7 @@ from minari_pipe.policies.algorithms import (
     load_algorithm,
     network_observation_space,
     one_line,
+    plain_settings,
 )
 from minari_pipe.policies.archive import ZIP_ERRORS, read_entry, read_file, write_zip
 from minari_pipe.trust import is_trusted_sha256
@@ -137,6 +138,7 @@ def load_policy(
     """Build the policy a config describes and fill it with a checkpoint's weights.
 
     Args:
+        policy_kwargs: what the file itself says in plain JSON need not be given again.
         weights: what :func:`load_weights` made of ``path``, to read the file only once.
 
     Raises:
@@ -146,8 +148,11 @@ def load_policy(
     import torch
 
     weights = load_weights(path) if weights is None else weights
-    policy = build_policy(algorithm, policy_class, policy_kwargs, observation_space, action_space)
     recorded = claims.describe(path)
+    told = claims.plain_settings(recorded, [tuple(value.shape) for value in weights.values()])
+    known = plain_settings(algorithm, policy_class)
+    used = {k: v for k, v in told.items() if k in known} | dict(policy_kwargs or {})
+    policy = build_policy(algorithm, policy_class, used, observation_space, action_space)
     difference = _first_difference(weights, policy.state_dict())
     other = claims.other_spaces(
         recorded, observation_space, action_space, weights_fit=difference is None
@@ -159,7 +164,7 @@ def load_policy(
             f"checkpoint {path} does not fit the config: {difference}. Set policy_class and "
             f"policy_kwargs as in its training{claims.told_kwargs(recorded)}"
         )
-    other = claims.other_setting(recorded, policy, policy_kwargs or {})
+    other = claims.other_setting(recorded, policy, used)
     if other:
         raise ConfigError(f"checkpoint {path}: {other}")
     with torch.no_grad():

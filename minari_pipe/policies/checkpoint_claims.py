@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -93,6 +94,44 @@ def _short(text: str | None) -> str:
     return text if text is not None and len(text) <= 200 else f"{str(text)[:200]}..."
 
 
+def plain_settings(
+    recorded: Mapping[str, Any], shapes: Collection[tuple[int, ...]]
+) -> dict[str, Any]:
+    """The ``policy_kwargs`` that the file names and that cost nothing if they are not true.
+
+    They are flags and numbers, an activation function of the list, and layers of which the weights
+    have each: no file makes a network larger than itself.
+
+    Args:
+        recorded: what :func:`describe` returned.
+        shapes: of the weights.
+    """
+    told = recorded.get("policy_kwargs")
+    if not isinstance(told, dict):
+        return {}
+    found: dict[str, Any] = {}
+    for name, text in told.items():
+        value = _parsed(text)
+        if name == "activation_fn":
+            if (value := activation(text)) in ACTIVATIONS:
+                found[name] = value
+        elif (name == "net_arch" and _has_layers(value, shapes)) or isinstance(value, bool | float):
+            found[name] = value
+    if recorded.get("use_sde") is True:  # of the algorithm, which hands it on to its policy
+        found["use_sde"] = True
+    return found
+
+
+def _has_layers(net_arch: Any, shapes: Collection[tuple[int, ...]]) -> bool:
+    networks = net_arch.values() if isinstance(net_arch, dict) else [net_arch]
+    return all(
+        isinstance(sizes, list)
+        and all(type(size) is int and any(size in shape for shape in shapes) for size in sizes)
+        and all((out, size) in shapes for size, out in itertools.pairwise(sizes))
+        for sizes in networks
+    )
+
+
 def told_kwargs(recorded: Mapping[str, Any]) -> str:
     """The end of a message: which ``policy_kwargs`` the file itself names, if any."""
     told = recorded.get("policy_kwargs")
@@ -147,12 +186,18 @@ def _unseen(policy: BasePolicy) -> set[str]:
 def _comparable(name: str, value: Any) -> Any:
     if name == "activation_fn":
         return activation(value)
-    if isinstance(value, str):  # SB3 writes what JSON cannot hold as text, such as a NumPy number
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return value
+    value = _parsed(value)
     return value if isinstance(value, int | float) else str(value)  # False is 0, 2 is 2.0
+
+
+def _parsed(value: Any) -> Any:
+    """What SB3 writes as text because JSON cannot hold it, such as a NumPy number."""
+    if isinstance(value, str):
+        try:
+            return ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            pass
+    return value
 
 
 def activation(cls: Any) -> str:

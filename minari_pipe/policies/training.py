@@ -38,6 +38,7 @@ from minari_pipe.policies.batched_network import one_torch_thread
 from minari_pipe.policies.checkpoint import write_checkpoint
 from minari_pipe.policies.checkpoints import checkpoint_folder
 from minari_pipe.policies.normalization import write_normalization
+from minari_pipe.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -343,15 +344,14 @@ def _learn(
 
 def _progress(total_timesteps: int, label: str, on_round: Callable[[], None]) -> Any:
     from stable_baselines3.common.callbacks import BaseCallback
-    from tqdm import tqdm
 
     class Progress(BaseCallback):
         """Shows the steps done and the mean return of recent episodes."""
 
         def __init__(self) -> None:
             super().__init__()
-            # disable=None: silent where stderr is no terminal
-            self.bar = tqdm(total=total_timesteps, desc=label, unit=" steps", disable=None)
+            self.bar = ProgressBar(label, total_timesteps, "step")
+            self._details: list[str] = []
             self.returns: deque[float] = deque(maxlen=_WINDOW)
             self.n_episodes = 0
             self._running: np.ndarray | float = 0.0
@@ -366,8 +366,8 @@ def _progress(total_timesteps: int, label: str, on_round: Callable[[], None]) ->
                 self.returns.extend(self._running[dones])
                 self.n_episodes += int(dones.sum())
                 self._running[dones] = 0.0
-                self.bar.set_postfix({"return": f"{np.mean(self.returns):.1f}"}, refresh=False)
-            self.bar.update(min(self.num_timesteps, total_timesteps) - self.bar.n)
+                self._details = [f"return {np.mean(self.returns):.1f}"]
+            self.bar.show(self.num_timesteps, self._details)
             return True
 
     return Progress()

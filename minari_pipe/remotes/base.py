@@ -4,8 +4,9 @@ A remote holds the standard's layout, the same as a local root, so that real Min
 
     <namespace>/namespace_metadata.json
     <namespace>/<name>-v<version>/
-    ├─ manifest.json        size and sha256 of every file
+    ├─ manifest.json        size and digests of every file
     ├─ policies/            checkpoints, if there are any
+    ├─ card/                what describes the dataset, if there is any
     └─ data/
        ├─ main_data.hdf5    the files of the format
        └─ metadata.json     names the sha256 of the manifest, and appears last
@@ -30,7 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
-from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.files import MANIFEST
+from minari_pipe.links import opener
 from minari_pipe.remotes.crew import N_THREADS, Crew, OverError, in_order
 
 T = TypeVar("T")
@@ -38,7 +40,7 @@ T = TypeVar("T")
 METADATA = "data/metadata.json"
 """The file that makes a dataset be there, below the dataset's place."""
 NAMESPACE_METADATA = "namespace_metadata.json"
-OWN = ("data/", "policies/", MANIFEST)
+OWN = ("data/", "policies/", "card/", MANIFEST)
 """How the names of the files that belong to a dataset begin, below its place."""
 PART = 16 * 2**20
 """Bytes of the largest file that goes over the network in one piece, and again if that fails."""
@@ -80,14 +82,16 @@ class Source:
         content: the bytes, or the file that has them.
         size: in bytes.
         sha256: of the bytes, 64 hexadecimal digits.
+        below: of a file: the folder from which no link is followed to it; None for its own.
     """
 
     content: Path | bytes
     size: int
     sha256: str
+    below: Path | None = None
 
     @classmethod
-    def of(cls, content: Path | bytes) -> Source:
+    def of(cls, content: Path | bytes, below: Path | None = None) -> Source:
         """Look at a file, or at bytes.
 
         Example:
@@ -96,13 +100,16 @@ class Source:
         """
         if isinstance(content, bytes):
             return cls(content, len(content), hashlib.sha256(content).hexdigest())
-        return cls(content, os.path.getsize(content), sha256_file(content))
+        with open(content, "rb", opener=opener(below or content.parent)) as file:
+            size = os.fstat(file.fileno()).st_size
+            return cls(content, size, hashlib.file_digest(file, "sha256").hexdigest(), below)
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
         """Return the bytes from ``start`` until before ``end``."""
         if isinstance(self.content, bytes):
             return self.content[start:end]
-        with open(self.content, "rb") as file:
+        top = self.below or self.content.parent
+        with open(self.content, "rb", opener=opener(top)) as file:
             file.seek(start)
             return file.read(-1 if end is None else end - start)
 

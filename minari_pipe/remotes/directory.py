@@ -25,6 +25,7 @@ from minari_pipe.errors import (
     RemoteError,
 )
 from minari_pipe.files import MANIFEST, remove_all_but, sha256_file
+from minari_pipe.links import new_file
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
     METADATA,
@@ -87,7 +88,7 @@ class DirectoryRemote(Remote):
         place = self._place(path)
         if not stat.S_ISREG(_status(place).st_mode):
             raise FileNotFoundError(errno.ENOENT, "is no file", str(place))
-        return Source(place, 0, "").read(start, end)
+        return Source(place, 0, "", self._root).read(start, end)
 
     def send(self, upload: Upload, told: Told) -> None:
         with self.telling(OSError), self._stage(upload) as stage:
@@ -204,7 +205,7 @@ def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "wb") as file:
+        with new_file(beside) as handle, open(handle, "wb", closefd=False) as file:
             for start, end in parts_of(source.size):
                 file.write(source.read(start, end))
                 told(end - start)

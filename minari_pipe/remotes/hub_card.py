@@ -31,7 +31,8 @@ BEGIN = "<!-- minari_pipe:begin (each upload writes the lines from here to minar
 END = "<!-- minari_pipe:end -->"
 
 _BLOCK = re.compile(
-    r"<!-- minari_pipe:begin\b(?:(?!minari_pipe:begin\b).)*?<!-- minari_pipe:end -->", re.DOTALL
+    r"<!-- minari_pipe:begin\b(?:(?!<!-- minari_pipe:begin\b).)*?<!-- minari_pipe:end -->",
+    re.DOTALL,
 )
 _ROW = re.compile(r"\| \[`([^`]+)`\]\(")
 _LINE = re.compile(r"- \*\*`([^`]+)`\*\*: ")
@@ -41,6 +42,15 @@ _HEAD = (
 )
 _LONGEST = 1000  # characters of a description
 _GREATEST = 1e15  # of numbers
+
+#: what begins or ends something in Markdown; a single underscore within a word does not
+_MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
+#: what makes a heading, a list or a line of the text that it begins
+_BEGINNING = re.compile(r"^[#+=-]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
+#: words of which the Hub makes links by itself
+_ADDRESS = re.compile(r"://|www\.|@", re.IGNORECASE)
+#: invisible letters that scripts and emojis need
+_JOINERS = "\u200c\u200d"
 
 Listing = dict[str, list[str]]
 """What a card says of each dataset: its row of the table, and its line below it."""
@@ -96,7 +106,7 @@ def described(
         size = round(in_megabytes * 1e6)
     cells = (
         f"[`{dataset_id}`]({address})",
-        _cell(_environment(metadata)),
+        _text(_environment(metadata)),
         _count(metadata.get("total_episodes")),
         _count(metadata.get("total_steps")),
         "" if size is None else _bytes(size),
@@ -204,17 +214,28 @@ def _bytes(size: float) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a text as one line that opens no HTML, or names as a list."""
+    """Return a text as one line, or names as a list, in which nothing is HTML or Markdown.
+
+    Example:
+        >>> _text("a *b* ![t](http://tracker.example/x) of snake_case")
+        'a \\\\*b\\\\* `![t](http://tracker.example/x)` of snake_case'
+    """
     if isinstance(value, (list, tuple)):
         value = ", ".join(part for part in value if isinstance(part, str))
     if not isinstance(value, str):
         return ""
-    line = html.escape(" ".join(value.split()), quote=False)
-    return line if len(line) <= _LONGEST else line[:_LONGEST].rsplit(" ", 1)[0] + " …"
+    line = " ".join(value.split())
+    if len(line) > _LONGEST:
+        line = line[:_LONGEST].rsplit(" ", 1)[0] + " …"
+    line = "".join(letter for letter in line if letter.isprintable() or letter in _JOINERS)
+    return _BEGINNING.sub(r"\\\g<0>", " ".join(map(_plain_word, line.split(" "))))
 
 
-def _cell(text: str) -> str:
-    return _text(text).replace("|", "\\|")
+def _plain_word(word: str) -> str:
+    """Write a word so that it opens no HTML and no Markdown; what would be a link becomes code."""
+    if _ADDRESS.search(word):
+        return f"`{word.replace('`', '').replace('|', '%7C')}`"
+    return html.escape(_MARKS.sub(r"\\\g<0>", word), quote=False)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

@@ -25,7 +25,6 @@ whoever wrote it: it pairs batches of that many rows with episodes.
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,8 +42,14 @@ from minari_pipe.errors import (
     UnsupportedSpaceError,
 )
 from minari_pipe.files import current
+from minari_pipe.links import read_below, refuse_links, remove
 from minari_pipe.spaces import space_leaves
-from minari_pipe.storage.arrow_disk import read_attributes, read_file, translated
+from minari_pipe.storage.arrow_disk import (
+    attributes_of,
+    read_attributes,
+    read_files,
+    translated,
+)
 from minari_pipe.storage.arrow_files import read_ipc, read_parquet, write_ipc, write_parquet
 from minari_pipe.storage.arrow_folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow_reading import KnownFiles
@@ -53,8 +58,16 @@ from minari_pipe.storage.attributes import is_encodable
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns, subscripts
 from minari_pipe.storage.directory import DirectoryStorage
+from minari_pipe.storage.unpacking import FREE_BYTES, Announced
 
 _COLUMNS = frozenset({"observations", "actions", *STEP_COLUMNS, "infos"})
+
+
+#: what makes an episode be read with care, which says what is wrong
+_NOT_QUICK = (
+    *(OSError, MemoryError, RecursionError),
+    *(ValueError, LookupError, TypeError, AttributeError),
+)
 
 
 class ArrowStorage(DirectoryStorage):
@@ -119,6 +132,7 @@ class ArrowStorage(DirectoryStorage):
                 attributes = self._read_current(
                     f"{index}/{METADATA_FILE_NAME}", index, read_attributes
                 )
+            self.check_version()
             yield attributes
 
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -133,7 +147,14 @@ class ArrowStorage(DirectoryStorage):
         for index in indices:
             index = in_range(index, total)
             episode = self._quick_episode(index) if quick and self._known else None
-            yield self._read_episode(index, frames=frames) if episode is None else episode
+            if episode is None:
+                try:
+                    episode = self._read_episode(index, frames=frames)
+                except CorruptDatasetError:
+                    self.check_version()
+                    raise
+            self.check_version()
+            yield episode
 
     def _is_settled(self) -> bool:
         """Whether no change is being moved to its places, so that files need not be searched."""
@@ -143,23 +164,21 @@ class ArrowStorage(DirectoryStorage):
     def _quick_attributes(self, index: int) -> dict[str, Any] | None:
         """Read attributes from their place, None if anything is not as expected."""
         try:
-            return read_attributes(f"{self._folder}/{index}/{METADATA_FILE_NAME}")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            (text,) = read_files(f"{self._folder}/{index}", [METADATA_FILE_NAME])
+            return attributes_of(text)
+        except _NOT_QUICK:
             return None
 
     def _quick_episode(self, index: int) -> dict[str, Any] | None:
         """Read an episode from its place, None if anything is not as in others before."""
-        attributes = self._quick_attributes(index)
         try:
-            data = read_file(f"{self._folder}/{index}/{self._part_name()}")
-        except (OSError, MemoryError):
+            names = (METADATA_FILE_NAME, self._part_name())
+            text, data = read_files(f"{self._folder}/{index}", names)
+            attributes = attributes_of(text)
+        except _NOT_QUICK:
             return None
         columns = self._known.columns(data)
-        if (
-            attributes is None
-            or columns is None
-            or attributes["total_steps"] != len(columns["rewards"])
-        ):
+        if columns is None or attributes["total_steps"] != len(columns["rewards"]):
             return None
         return _fields(index, attributes, columns)
 
@@ -167,9 +186,9 @@ class ArrowStorage(DirectoryStorage):
         metadata, part = f"{index}/{METADATA_FILE_NAME}", f"{index}/{self._part_name()}"
         for _ in range(3):  # somebody may continue the episode between one file and the other
             attributes = self._read_current(metadata, index, read_attributes)
-            data = self._read_current(part, index, Path.read_bytes)
+            data = self._read_current(part, index, read_below)
             with translated(self.data_path / part, index):
-                table = self._read(data)
+                table = self._table(data, attributes["total_steps"])
             if attributes["total_steps"] == table.num_rows - 1:
                 break
         else:
@@ -183,6 +202,16 @@ class ArrowStorage(DirectoryStorage):
         if self._has_layout:
             self._known.learn(data, table.schema, columns)
         return _fields(index, attributes, columns)
+
+    def _table(self, data: bytes, steps: int) -> Any:
+        """Return the table of a file of an episode, of which the metadata announce these steps."""
+        if (steps + 1) * self._announced.all_row_bytes() > FREE_BYTES:
+            steps = min(steps, self.total_steps)
+        return self._read(data, self._announced, steps + 1)
+
+    @cached_property
+    def _announced(self) -> Announced:
+        return Announced(self.observation_space, self.action_space)
 
     def _columns(self, table: Any, *, frames: bool = False) -> Columns:
         """Convert a table to the columns of an episode, ``extras`` only if there are any."""
@@ -227,7 +256,9 @@ class ArrowStorage(DirectoryStorage):
     def _read_current(self, name: str, index: int, read: Any) -> Any:
         path = self.data_path / name
         with translated(path, index):
-            return current(path, read, directory=self.data_path)
+            return current(
+                path, lambda found: read(found, self.data_path), directory=self.data_path
+            )
 
     @classmethod
     def _part_name(cls) -> str:
@@ -269,7 +300,8 @@ class ArrowStorage(DirectoryStorage):
 
     def _remove(self, indices: Iterable[int]) -> None:
         for index in indices:
-            shutil.rmtree(self.data_path / str(index))
+            refuse_links(self.data_path / str(index), self.data_path)
+            remove(self.data_path / str(index))
 
 
 class ParquetStorage(ArrowStorage):

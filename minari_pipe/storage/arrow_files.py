@@ -14,16 +14,16 @@ from typing import Any
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.arrow_layout import follow, table_field
 from minari_pipe.storage.arrow_values import pa
+from minari_pipe.storage.parquet_pages import Chunk, column_chunks
+from minari_pipe.storage.unpacking import FREE_BYTES, Announced, Budget
 
 if pa is not None:
     import pyarrow.parquet as pq
 
 _MAGIC = b"ARROW1\0\0"
 _UINT32, _INT64, _BUFFER = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<qq")
-#: data that are more bytes than this must be in proportion to the file; equal values in an
-#: ordinary Parquet file come to 2,000 to 1
-_FREE_BYTES = 2**28
-_MAX_PACKING = 10_000
+#: names of codecs by their numbers in Parquet files, of those whose pages are looked into
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 #: rows of a batch, and of what one thread writes, in files of real Minari
 _THEIR_BATCH, _THEIR_PIECE = 32_768, 131_072
 
@@ -42,8 +42,13 @@ def write_ipc(batch: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def read_ipc(data: bytes) -> Any:
+def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> Any:
     """Return the table of an Arrow IPC file, checked in full.
+
+    Args:
+        data: the file.
+        announced: what the metadata announce, nothing if it is not given.
+        rows: of how many rows.
 
     Raises:
         CorruptDatasetError: it declares more than the file can hold.
@@ -58,12 +63,19 @@ def read_ipc(data: bytes) -> Any:
         count = file.num_record_batches
     # the same batches as a stream, in which each is looked at before its buffers are unpacked
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data)[len(_MAGIC) :])
-    schema = pa.ipc.read_schema(messages.read_next_message())
+    first = next(iter(messages), None)
+    if first is None:
+        raise CorruptDatasetError("it has no schema where one is expected")
+    schema = pa.ipc.read_schema(first)
     batches = []
+    budget = Budget(len(data))
+    expected = announced.all_row_bytes() * rows if announced is not None else 0
     for message in messages:
         if message.type != "record batch":
             raise CorruptDatasetError(f"it has a {message.type}, which the standard does not know")
-        _refuse_bomb(_unpacked_size(message), len(data))
+        size = _unpacked_size(message, len(data))
+        budget.take(2 * max(0, size - expected))
+        expected = max(0, expected - size)
         batches.append(pa.ipc.read_record_batch(message, schema))
     if len(batches) != count:
         raise CorruptDatasetError(f"it has {len(batches)} batches, its footer says {count}")
@@ -72,8 +84,11 @@ def read_ipc(data: bytes) -> Any:
     return _in_order(table, [batch.num_rows for batch in batches])
 
 
-def _unpacked_size(message: Any) -> int:
+def _unpacked_size(message: Any, file_size: int) -> int:
     """Return the size of a batch's packed buffers in memory, 0 if they are not packed.
+
+    Raises:
+        CorruptDatasetError: buffers lie upon one another, and have more bytes than the file.
 
     pyarrow does not tell it. A message is a flatbuffer, which pyarrow has verified; field 2 of
     its table is the batch, whose fields 2 and 3 are the places of the buffers and how they are
@@ -81,14 +96,16 @@ def _unpacked_size(message: Any) -> int:
     """
     data, body = message.metadata.to_pybytes(), memoryview(message.body)
     batch = follow(data, table_field(data, follow(data, 0), 2))
-    if not table_field(data, batch, 3):
-        return 0
+    is_packed = bool(table_field(data, batch, 3))
     vector = follow(data, table_field(data, batch, 2))
-    total = 0
+    total = packed = 0
     for number in range(_UINT32.unpack_from(data, vector)[0]):
         offset, length = _BUFFER.unpack_from(data, vector + 4 + number * _BUFFER.size)
-        if length >= _INT64.size:
+        packed += length
+        if is_packed and length >= _INT64.size:
             total += max(_INT64.unpack_from(body, offset)[0], 0)
+    if packed > file_size:
+        raise CorruptDatasetError(f"its buffers have {packed} bytes, the file has {file_size}")
     return total
 
 
@@ -113,8 +130,13 @@ def write_parquet(batch: Any) -> bytes:
     return sink.getvalue()
 
 
-def read_parquet(data: bytes) -> Any:
+def read_parquet(data: bytes, announced: Announced | None = None, rows: int = 0) -> Any:
     """Return the table of a Parquet file, checked in full.
+
+    Args:
+        data: the file.
+        announced: what the metadata announce, nothing if it is not given.
+        rows: of how many rows.
 
     Raises:
         CorruptDatasetError: it declares more than the file can hold.
@@ -129,11 +151,84 @@ def read_parquet(data: bytes) -> Any:
         groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         if min(groups, default=0) < 0:
             raise CorruptDatasetError(f"it declares groups of {groups} rows")
-        width = sum(_row_size(field.type) for field in file.schema_arrow)
-        _refuse_bomb(width * sum(groups), len(data))
+        _refuse_bomb(data, file.schema_arrow, sum(groups), announced, rows)
         table = file.read(use_threads=False)
     table.validate(full=True)
     return _in_order(table, groups)
+
+
+def _refuse_bomb(
+    data: bytes, schema: Any, found: int, announced: Announced | None, rows: int
+) -> None:
+    """Refuse a Parquet file of ``found`` rows that declares far more than it can hold."""
+    budget = Budget(len(data))
+    columns: dict[tuple[str, ...], list[Chunk]] = {}
+    for chunk in column_chunks(data):
+        columns.setdefault(chunk.path, []).append(chunk)
+    for path, chunks in columns.items():
+        free = rows * announced.row_bytes(path) if announced is not None and rows == found else 0
+        # rows of a list of a fixed size may be null, of which pyarrow makes as many values
+        size, is_any = _fixed_size(schema, path)
+        values = sum(chunk.values for chunk in chunks)
+        least = size * (values if is_any else found) * (chunks[0].width or 1) if size != 1 else 0
+        most = max(least, sum(map(_declared_size, chunks)))
+        if chunks[0].width is None and not budget.has(2 * max(0, most - free)):
+            # of equal texts there is one in a dictionary, and who refers to which takes four bytes
+            budget.take(max(4 * values, least))
+            most = _text_size(data, path)
+        budget.take(2 * max(0, most - free))
+
+
+def _fixed_size(schema: Any, path: tuple[str, ...]) -> tuple[int, bool]:
+    """Return how many values a row of a column has by its type, and if lists of any size differ."""
+    kind, size, is_any = schema.field(path[0]).type, 1, False
+    names = iter(path[1:])
+    for name in names:
+        if pa.types.is_struct(kind):
+            kind = kind.field(name).type
+            continue
+        next(names, None)  # a list has two names, its own and that of its elements
+        if pa.types.is_fixed_size_list(kind):
+            kind, size = kind.value_type, size * kind.list_size
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            kind, is_any = kind.value_type, True
+    return size, is_any
+
+
+def _declared_size(chunk: Chunk) -> int:
+    """Return the most bytes that the values of a column chunk have in memory."""
+    width = chunk.width
+    if width is None:
+        width = 4 + (_longest(*chunk.dictionary) if chunk.dictionary is not None else 0)
+    return max(chunk.unpacked, chunk.values * width)
+
+
+def _longest(codec: int, packed: memoryview, size: int) -> int:
+    """Return the length of the longest text of a dictionary page."""
+    if not 0 < size <= FREE_BYTES or (codec and codec not in _CODECS):
+        return size
+    data = bytes(packed)
+    if codec:
+        data = pa.decompress(data, decompressed_size=size, codec=_CODECS[codec], asbytes=True)
+    longest = at = 0
+    while at + 4 <= len(data):
+        length = _UINT32.unpack_from(data, at)[0]
+        longest, at = max(longest, length), at + 4 + length
+    return min(longest, size)
+
+
+def _text_size(data: bytes, path: tuple[str, ...]) -> int:
+    """Return the bytes of all texts of a column, which it reads as numbers of a dictionary."""
+    name = ".".join(path)
+    with pq.ParquetFile(pa.py_buffer(data), pre_buffer=False, read_dictionary=[name]) as file:
+        table = file.read(columns=[name], use_threads=False)
+    total = 0
+    for array in (chunk for column in table.columns for chunk in column.chunks):
+        while not pa.types.is_dictionary(array.type):
+            array = array.field(0) if pa.types.is_struct(array.type) else array.flatten()
+        lengths = pa.compute.binary_length(array.dictionary).take(array.indices)
+        total += pa.compute.sum(lengths).as_py() or 0
+    return total
 
 
 def _in_order(table: Any, sizes: list[int]) -> Any:
@@ -166,19 +261,3 @@ def _in_order(table: Any, sizes: list[int]) -> Any:
         raise CorruptDatasetError(f"its steps are out of order: {message}")
     warnings.warn(f"the steps of an episode may be out of order: {message}", stacklevel=2)
     return table
-
-
-def _row_size(kind: Any) -> int:
-    """Return the least number of bytes of a row in memory."""
-    if pa.types.is_struct(kind):
-        return sum(_row_size(kind.field(index).type) for index in range(kind.num_fields))
-    if pa.types.is_fixed_size_list(kind):
-        return kind.list_size * _row_size(kind.value_type)
-    return -(-kind.bit_width // 8) if pa.types.is_primitive(kind) else 1
-
-
-def _refuse_bomb(size: int, file_size: int) -> None:
-    if size > _FREE_BYTES and size > _MAX_PACKING * file_size:
-        raise CorruptDatasetError(
-            f"it declares {size} bytes of data, far more than a file of {file_size} bytes can hold"
-        )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from minari_pipe.checksums import entry_of_bytes
 from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.links import read_below
 from minari_pipe.mapped import in_pieces
 from minari_pipe.storage.arrow_disk import Chunks, read_attributes, translated, write_file
 from minari_pipe.storage.arrow_layout import Layout
@@ -65,7 +66,7 @@ class EpisodeFolders(EpisodeWriter):
         index = in_range(index, len(self))
         path = self._current(index, METADATA_FILE_NAME)
         with translated(path, index):
-            return read_attributes(path)
+            return read_attributes(path, self._storage.data_path)
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return what a manifest says of all files that were written."""
@@ -124,7 +125,9 @@ class EpisodeFolders(EpisodeWriter):
     def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
         path = self._current(index, self._storage._part_name())
         with translated(path, index):
-            stored = self._storage._columns(self._storage._read(path.read_bytes()), frames=True)
+            steps = self.episode_metadata(index)["total_steps"]
+            table = self._storage._table(read_below(path, self._storage.data_path), steps)
+            stored = self._storage._columns(table, frames=True)
         columns = _without_empty_groups(columns)
         joined: Columns = {}
         for key in ("observations", "actions", *STEP_COLUMNS, "infos"):

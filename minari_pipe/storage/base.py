@@ -110,6 +110,10 @@ class MinariStorage(StoredEpisodes):
         True
     """
 
+    #: whether the format takes a gzip level
+    COMPRESSES = False
+    _compression: int | None = None
+
     @staticmethod
     def new(
         data_path: PathLike,
@@ -119,6 +123,7 @@ class MinariStorage(StoredEpisodes):
         data_format: str = "hdf5",
         *,
         jpeg_encoding: bool = False,
+        compression: int | None = None,
     ) -> MinariStorage:
         """Begin an empty storage; if that fails, nothing is left behind.
 
@@ -129,8 +134,11 @@ class MinariStorage(StoredEpisodes):
             env_spec: spec of the environment that the data comes from.
             data_format: one of :func:`get_storage_keys`.
             jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
+            compression: gzip level, 1 to 9, of the numbers that this storage appends; hdf5 alone
+                takes one.
 
         Raises:
+            ConfigError: the format takes no such level.
             InvalidMetadataError: neither both spaces nor ``env_spec`` are given.
             UnknownFormatError: there is no such format.
             UnsupportedSpaceError: a space has no form in the standard.
@@ -139,7 +147,11 @@ class MinariStorage(StoredEpisodes):
         storage_class, spaces, metadata = _beginning(
             Path(data_path), observation_space, action_space, env_spec, data_format, jpeg_encoding
         )
-        return storage_class._create(Path(data_path), *spaces, jpeg_encoding, metadata)
+        if compression is not None:
+            storage_class.check_compression(compression)
+        storage = storage_class._create(Path(data_path), *spaces, jpeg_encoding, metadata)
+        storage._compression = compression
+        return storage
 
     @staticmethod
     def create(
@@ -226,6 +238,25 @@ class MinariStorage(StoredEpisodes):
         serialize_space(action_space)
         if jpeg_encoding:
             check_jpeg_spaces(observation_space, action_space)
+
+    @classmethod
+    def check_compression(cls, level: int) -> None:
+        """Check that this format can store numbers with a gzip level.
+
+        Args:
+            level: from 1, the fastest, to 9, the smallest.
+
+        Raises:
+            ConfigError: it cannot, or there is no such level.
+
+        Example:
+            >>> from minari_pipe.storage.base import get_minari_storage
+            >>> get_minari_storage("hdf5").check_compression(4)
+        """
+        if not cls.COMPRESSES:
+            raise ConfigError(f"the format {cls.FORMAT} takes no compression; hdf5 does")
+        if not 1 <= level <= 9:
+            raise ConfigError(f"compression is {level}; expected a gzip level from 1 to 9, or none")
 
     @classmethod
     @abstractmethod

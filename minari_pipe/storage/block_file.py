@@ -262,4 +262,4 @@ def _decoded(data: bytes) -> EpisodeBuffer:
     def elsewhere(*_: Any) -> Any:
         raise ValueError("an episode of a block has its rows in no other file")
 
-    return EpisodeDecoder(json.loads(text), old=False).episode(record, body, elsewhere)
+    return EpisodeDecoder(json.loads(text)).episode(record, body, elsewhere)

@@ -13,8 +13,10 @@ import gymnasium as gym
 
 from minari_pipe.checksums import entry_of, entry_of_bytes
 from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.files import transaction
-from minari_pipe.manifest import files_below, stage_manifest, write_manifest
+from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.files import OpenedFolder, transaction
+from minari_pipe.links import files_below, opener
+from minari_pipe.manifest import stage_manifest, write_manifest
 from minari_pipe.metadata import dump_metadata
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
 from minari_pipe.storage.reading import file_sizes, megabytes
@@ -25,8 +27,23 @@ from minari_pipe.storage.writer import EpisodeWriter, Judge
 class DirectoryStorage(MinariStorage):
     """A storage whose data are files in a directory, ``metadata.json`` among them.
 
-    A format implements the reading of :class:`MinariStorage` and :meth:`_writer`.
+    A format implements the reading of :class:`MinariStorage` and :meth:`_writer`. What it has read
+    counts if :meth:`check_version` passes afterwards: a download may put another version in the
+    place of the directory, of which some files would be read otherwise.
     """
+
+    def __init__(
+        self,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool = False,
+    ) -> None:
+        super().__init__(data_path, observation_space, action_space, jpeg_encoding)
+        try:
+            self._opened = OpenedFolder(self.data_path)
+        except OSError:
+            raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
 
     @classmethod
     def _create(
@@ -110,6 +127,7 @@ class DirectoryStorage(MinariStorage):
     @contextmanager
     def _change(self) -> Iterator[Change]:
         with transaction(self.data_path) as stage:
+            self.check_version()
             metadata: dict[str, Any] = {"total_episodes": 0, "total_steps": 0}
             metadata |= self.read_raw_metadata(self.data_path)
             count = metadata["total_episodes"]
@@ -145,7 +163,8 @@ def _write_metadata(
         metadata["dataset_size"] = megabytes(others + len(text))
         text = dump_metadata(metadata)
     data = text.encode("utf-8")
-    (stage / METADATA_FILE_NAME).write_bytes(data)
+    with open(stage / METADATA_FILE_NAME, "wb", opener=opener(stage)) as file:
+        file.write(data)
     return entry_of_bytes([data])
 
 

@@ -122,6 +122,6 @@ def _is_empty(path: Path) -> bool:
 def has_metadata_file(data_path: Path) -> bool:
     """Whether a data directory is of the standard's present layout."""
     try:
-        return current(data_path / METADATA_FILE_NAME, os.stat) is not None
+        return current(data_path / METADATA_FILE_NAME, os.lstat) is not None
     except OSError:
         return False

@@ -33,7 +33,7 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,11 @@ from minari_pipe.episode import EpisodeBuffer, EpisodeData, each_with_fields
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
+    LinkError,
 )
 from minari_pipe.files import current
+from minari_pipe.links import open_below, status_below
+from minari_pipe.manifest import pieces_named
 from minari_pipe.storage.columns import check_space_names
 from minari_pipe.storage.directory import DirectoryStorage
 from minari_pipe.storage.hdf5_file import MAIN_FILE_NAME, EpisodeFile
@@ -63,6 +66,7 @@ class HDF5Storage(DirectoryStorage):
     """A dataset in one HDF5 file."""
 
     FORMAT = "hdf5"
+    COMPRESSES = True
 
     def __init__(
         self,
@@ -76,7 +80,9 @@ class HDF5Storage(DirectoryStorage):
         #: index of the file that was just written, and what the system said of it
         self._left: tuple[Index, os.stat_result] | None = None
         try:
-            mode = current(self._file_path, os.stat).st_mode
+            mode = current(self._file_path, _status).st_mode
+        except LinkError:
+            raise
         except OSError:
             raise DatasetNotFoundError(f"No data found in data path {self.data_path}") from None
         if not stat.S_ISREG(mode):  # a pipe is waited for
@@ -92,12 +98,13 @@ class HDF5Storage(DirectoryStorage):
 
     @classmethod
     def _create_files(cls, data_path: Path) -> None:
-        (data_path / MAIN_FILE_NAME).touch()  # as real Minari begins
+        path = data_path / MAIN_FILE_NAME
+        os.close(open_below(path, data_path, os.O_WRONLY | os.O_CREAT))  # as real Minari begins
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""
         mapped = self._mapped()
-        with _Structure(self._file_path, mapped) as structure:
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
             known = self._known(mapped, structure)
             if known is None:
                 structure.open()  # what cannot be opened is told, whatever is asked for
@@ -116,7 +123,7 @@ class HDF5Storage(DirectoryStorage):
     ) -> AttributeTable | None:
         """Return the attributes of episodes in columns."""
         mapped = self._mapped()
-        with _Structure(self._file_path, mapped) as structure:
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
             known = self._known(mapped, structure)
         if known is None:
             return None
@@ -139,8 +146,11 @@ class HDF5Storage(DirectoryStorage):
         """Yield episodes as they are stored, whatever the lengths of their columns."""
         spaces = (self.observation_space, self.action_space)
         with EpisodeFile.open(self._file_path) as file:
+            self.check_version()
             for index in episode_indices:
-                yield dict(vars(file.read(int(index), *spaces, lenient=True)))
+                yield dict(
+                    vars(file.read(int(index), *spaces, lenient=True, most_steps=self._most_steps))
+                )
 
     def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         return self._episodes(episode_indices, copy=False, frames=True)
@@ -160,12 +170,14 @@ class HDF5Storage(DirectoryStorage):
     ) -> Iterator[dict[str, Any]]:
         spaces = (self.observation_space, self.action_space)
         mapped = self._mapped()
-        with _Structure(self._file_path, mapped) as structure:
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
 
             def by_structure(index: int) -> dict[str, Any]:
                 file = structure.open()
                 self._check_index(index, file)
-                return dict(vars(file.read(index, *spaces, frames=frames)))
+                return dict(
+                    vars(file.read(index, *spaces, frames=frames, most_steps=self._most_steps))
+                )
 
             if mapped is None:
                 structure.open()
@@ -196,7 +208,7 @@ class HDF5Storage(DirectoryStorage):
         indices = np.fromiter(episode_indices, np.int64)
         mapped = self._mapped()
         spaces = (self.observation_space, self.action_space)
-        with _Structure(self._file_path, mapped) as structure:
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
             known = self._known(mapped, structure)
         if (
             mapped is None
@@ -224,9 +236,14 @@ class HDF5Storage(DirectoryStorage):
     def _mapped(self) -> MappedFile | None:
         """Return the file in memory, None if it has to be read in another way."""
         try:
-            return current(self._file_path, open_mapped, directory=self.data_path)
+            mapped = current(self._file_path, open_mapped, directory=self.data_path)
         except OSError:
             return None  # opening it by its structure says what is wrong
+        self.check_version()
+        return mapped
+
+    def _most_steps(self) -> int:
+        return self.total_steps
 
     def _check_index(self, index: int, file: EpisodeFile) -> None:
         """Tell an episode that the metadata count, but the file lacks, from one that is none."""
@@ -242,7 +259,8 @@ class HDF5Storage(DirectoryStorage):
         mapped = self._mapped()
         known = mapped.index if mapped is not None else None
         before = known.stored.index() if known is not None else None
-        return EpisodeFile.continuing(self._file_path, new, before=before)
+        pieces = pieces_named(self.data_path, MAIN_FILE_NAME)
+        return EpisodeFile.continuing(self._file_path, new, before=before, pieces=pieces)
 
     @contextmanager
     def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFile]:
@@ -262,6 +280,7 @@ class HDF5Storage(DirectoryStorage):
                     stacklevel=5,
                 )
                 file.cut(total_episodes)
+            file.compression = self._compression
             yield file
         index = file.index()
         if index is not None:
@@ -273,11 +292,18 @@ class HDF5Storage(DirectoryStorage):
             self._left = None
 
 
+def _status(path: Path) -> os.stat_result:
+    return status_below(path, path.parent)
+
+
 class _Structure:
     """Opens a file to read its structure, when that is first needed; a context manager."""
 
-    def __init__(self, path: Path, mapped: MappedFile | None) -> None:
+    def __init__(
+        self, path: Path, mapped: MappedFile | None, check_version: Callable[[], None]
+    ) -> None:
         self._path = path
+        self._check_version = check_version
         self._mapped = mapped
         self._context: AbstractContextManager[EpisodeFile] | None = None
         self._file: EpisodeFile | None = None
@@ -290,6 +316,7 @@ class _Structure:
             else:
                 self._context = EpisodeFile.of(self._mapped, self._path)
             self._file = self._context.__enter__()
+            self._check_version()
         return self._file
 
     def __enter__(self) -> _Structure:

@@ -29,9 +29,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.checksums import Sums
+from minari_pipe.checksums import PIECE, Pieces
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.files import RESERVED_BYTES, require_space, reserve
+from minari_pipe.links import opener
 from minari_pipe.mapped import in_pieces, touch
 from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
 from minari_pipe.storage.columns import Columns
@@ -105,10 +106,10 @@ class DirectFile:
     It is an HDF5 file only after :meth:`finish`, which may be followed by more episodes.
 
     Attributes:
-        sums: of the bytes of the finished file, None if not all of them were written here.
+        pieces: the digests of the finished file, None if those of its beginning are not known.
     """
 
-    sums: Sums | None = None
+    pieces: Pieces | None = None
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class DirectFile:
         before: Index | None = None,
         *,
         replaces: bool = False,
+        pieces: Sequence[str] | None = None,
     ) -> None:
         """Open a file to write it, which nobody reads yet.
 
@@ -126,17 +128,19 @@ class DirectFile:
                 ``path`` already.
             before: the index of those episodes, if it is known.
             replaces: it is going to take the place of another file.
+            pieces: the digests of the continued file, if they are known.
         """
         self.path = path
         self._replaces = replaces
         # an empty file is not cut to nothing again: ext4 would write it to the disk at its close
         keep = root is not None or (os.path.exists(path) and not os.path.getsize(path))
         # open until `close`, which whoever writes the file calls
-        self._file: Any = open(path, "r+b" if keep else "wb", buffering=0)  # noqa: SIM115
+        mode, below = "r+b" if keep else "w+b", opener(os.path.dirname(path))
+        self._file: Any = open(path, mode, buffering=0, opener=below)  # noqa: SIM115
         self._headers = [root.headers] if root else []
         self._count = len(root.headers) if root else 0
         self._end = root.start if root else FIRST_ADDRESS
-        self._sums = None if root else Sums()
+        self._pieces = self._beginning(pieces) if root is None or pieces is not None else None
         self._parts: list[Part] = []
         self._steps: list[Ints] = []
         self._attributes: list[AttributeTable | _Attributes] = []
@@ -203,9 +207,9 @@ class DirectFile:
         self._require_space(end, len(segment))
         if end - self._end >= RESERVED_BYTES and not self._replaces:
             reserve(self._file.fileno(), self._end, end - self._end)
-        sums = self._sums and self._sums.copy()
-        self._write(self._end, parts, sums)
-        self._end, self._sums = end, sums
+        pieces = self._pieces and self._pieces.copy()
+        self._write(self._end, parts, pieces)
+        self._end, self._pieces = end, pieces
         first = self._count
         self._count += len(segment)
         self._headers.append(headers)
@@ -225,11 +229,13 @@ class DirectFile:
         headers = np.concatenate(self._headers) if self._headers else np.zeros(0, np.int64)
         superblock, root = ends_of(Root(self._end, headers))
         self._require_space(self._end + len(root), 0)
-        sums = self._sums and self._sums.copy()
-        self._write(self._end, [root], sums)
+        pieces = self._pieces and self._pieces.copy()
+        self._write(self._end, [root], pieces)
         self._file.truncate()
-        self._write(0, [superblock], sums)
-        self.sums = sums
+        self._write(0, [superblock], None)
+        if pieces is not None:
+            pieces = pieces.with_first(self._read(0, PIECE))
+        self.pieces = pieces
 
     def close(self) -> None:
         """Let go of the file, finished or not."""
@@ -250,7 +256,23 @@ class DirectFile:
         size = end + _ROOT_BYTES * (self._count + more) + _RESERVE
         require_space(self.path, self._file.fileno(), size)
 
-    def _write(self, place: int, parts: Sequence[Any], sums: Sums | None) -> None:
+    def _beginning(self, known: Sequence[str] | None) -> Pieces:
+        """Return the digests of what is before the end; the first piece changes in the end."""
+        whole = self._end // PIECE
+        pieces = Pieces((known or ())[:whole])
+        pieces.add(
+            self._read(whole * PIECE, self._end - whole * PIECE) if known else bytes(self._end)
+        )
+        return pieces
+
+    def _read(self, place: int, size: int) -> bytes:
+        self._file.seek(place)
+        found = bytearray()
+        while more := self._file.read(size - len(found)):
+            found += more
+        return bytes(found)
+
+    def _write(self, place: int, parts: Sequence[Any], pieces: Pieces | None) -> None:
         """Write parts one after another: the only place where bytes get into the file."""
         self._file.seek(place)
         waiting: list[memoryview] = []
@@ -262,24 +284,23 @@ class DirectFile:
                     waiting.append(own)
                     end += len(own)
                     if end % _AT_ONCE == 0 or len(waiting) == _MOST_AT_ONCE:
-                        self._write_at_once(place, waiting, sums)
-                        place, waiting = end, []
+                        self._write_at_once(waiting, pieces)
+                        waiting = []
                     piece = piece[len(own) :]
-        self._write_at_once(place, waiting, sums)
+        self._write_at_once(waiting, pieces)
 
-    def _write_at_once(self, place: int, pieces: list[memoryview], sums: Sums | None) -> None:
-        for piece in pieces:
-            if sums is None:
-                touch(piece)
-            else:  # while the piece is in the processor's cache
-                sums.add(place, piece)
-            place += len(piece)
+    def _write_at_once(self, parts: list[memoryview], pieces: Pieces | None) -> None:
+        for part in parts:
+            if pieces is None:
+                touch(part)
+            else:  # while the part is in the processor's cache
+                pieces.add(part)
         done = 0
-        if len(pieces) > 1 and hasattr(os, "writev"):  # not on Windows
-            done = os.writev(self._file.fileno(), pieces)
-        for piece in pieces:
-            rest = piece[done:]
-            done = max(0, done - len(piece))
+        if len(parts) > 1 and hasattr(os, "writev"):  # not on Windows
+            done = os.writev(self._file.fileno(), parts)
+        for part in parts:
+            rest = part[done:]
+            done = max(0, done - len(part))
             while rest:
                 rest = rest[self._file.write(rest) :]
 
@@ -293,10 +314,10 @@ def copied_beginning(source: Path, target: Path) -> Root | None:
     Raises:
         OSError: it cannot be read or copied.
     """
-    with open(source, "rb") as file:
+    with open(source, "rb", opener=opener(source.parent)) as file:
         root = find_root(file)
         if root is not None:
-            with open(target, "wb", buffering=0) as new:
+            with open(target, "wb", buffering=0, opener=opener(target.parent)) as new:
                 _copy(file, new, root.start)
     return root
 

@@ -9,8 +9,7 @@ import errno
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -54,11 +53,13 @@ from minari_pipe.storage.hdf5_index_build import GROUPS, Builder
 from minari_pipe.storage.hdf5_mapped import MappedFile
 from minari_pipe.storage.hdf5_values import (
     DAMAGE,
+    datasets_below,
     extend_column,
     fit_a_small_header,
     info_paths,
     is_group,
     member,
+    memory_size,
     new_group,
     read_column,
     read_infos,
@@ -67,7 +68,9 @@ from minari_pipe.storage.hdf5_values import (
     write_column,
 )
 from minari_pipe.storage.segment import Segment
+from minari_pipe.storage.unpacking import FREE_BYTES, Announced, Budget
 from minari_pipe.storage.writer import EpisodeWriter
+from minari_pipe.swap import copy_file
 from minari_pipe.tree import leaves
 
 MAIN_FILE_NAME = "main_data.hdf5"
@@ -91,6 +94,8 @@ class EpisodeFile(EpisodeWriter):
         self, file: nodes.File | h5py.File | DirectFile, path: Path, trusted: bool = True
     ) -> None:
         """Use one of the context managers instead."""
+        #: gzip level of the numbers that are written, None to store them as they are
+        self.compression: int | None = None
         self._path = path
         self._trusted = trusted
         self._last: tuple[int, Any] | None = None
@@ -176,7 +181,12 @@ class EpisodeFile(EpisodeWriter):
     @classmethod
     @contextmanager
     def continuing(
-        cls, source: Path, path: Path, name: Path | None = None, before: Index | None = None
+        cls,
+        source: Path,
+        path: Path,
+        name: Path | None = None,
+        before: Index | None = None,
+        pieces: Sequence[str] | None = None,
     ) -> Iterator[EpisodeFile]:
         """Append to a copy of a file, which is made at ``path``; messages call it ``name``.
 
@@ -185,6 +195,7 @@ class EpisodeFile(EpisodeWriter):
             path: where the copy is made, which nobody else reads yet.
             name: ``path`` if it is not given.
             before: the index of the file, if it is known.
+            pieces: its digests, if they are known, see :mod:`minari_pipe.checksums`.
 
         Raises:
             CorruptDatasetError: the file is damaged.
@@ -194,11 +205,11 @@ class EpisodeFile(EpisodeWriter):
         if root is None:
             with translated(source):
                 check_structure(source)
-            shutil.copyfile(source, path)
+            copy_file(source, path, below=source.parent)
             with cls.append_to(path, name, replaces=True) as episodes:
                 yield episodes
             return
-        direct = DirectFile(path, root, before, replaces=True)
+        direct = DirectFile(path, root, before, replaces=True, pieces=pieces)
         with cls._writing(direct, name or path, trusted) as episodes:
             yield episodes
         if episodes._trusted:
@@ -238,9 +249,9 @@ class EpisodeFile(EpisodeWriter):
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return what a manifest says of the file, if it was written directly."""
-        if self._direct is None or self._direct.sums is None:
+        if self._direct is None or self._direct.pieces is None:
             return {}
-        return {MAIN_FILE_NAME: entry_of(self._direct.path, self._direct.sums)}
+        return {MAIN_FILE_NAME: entry_of(self._direct.path, self._direct.pieces)}
 
     def index(self) -> Index | None:
         """Return where all values are that were written; None if h5py wrote some of them."""
@@ -251,7 +262,7 @@ class EpisodeFile(EpisodeWriter):
         return self._count
 
     def _append_segment(self, segment: Segment) -> None:
-        if self._direct is not None and self._direct.append(segment):
+        if self.compression is None and self._direct is not None and self._direct.append(segment):
             self._count = len(self._direct)
         else:
             super()._append_segment(segment)
@@ -262,7 +273,7 @@ class EpisodeFile(EpisodeWriter):
         if slashes:
             attributes["infos_slashes"] = slashes
         flat = written(attributes)
-        if self._direct is not None:
+        if self._direct is not None and self.compression is None:
             attributes.pop("infos_slashes", None)
             segment = segment_of(columns, attributes, len(self))
             if segment is not None and self._direct.append(segment):
@@ -278,7 +289,7 @@ class EpisodeFile(EpisodeWriter):
             for attribute, value in flat.items():
                 write_attribute(group, attribute, value)
             for key, column in groups.items():
-                write_column(group, key, column)
+                write_column(group, key, column, self.compression)
         except BaseException:
             self._discard(name)
             raise
@@ -341,6 +352,7 @@ class EpisodeFile(EpisodeWriter):
         *,
         frames: bool = False,
         lenient: bool = False,
+        most_steps: Callable[[], int] | None = None,
     ) -> EpisodeData:
         """Read an episode.
 
@@ -350,6 +362,8 @@ class EpisodeFile(EpisodeWriter):
             action_space: space of one action.
             frames: leave images of the spaces that are stored as JPEG in that form.
             lenient: return columns that do not fit together too, for those who tell what is wrong.
+            most_steps: returns how many steps the metadata announce of all episodes; asked for
+                where the values are many.
 
         Raises:
             IndexError: there is no such episode.
@@ -359,6 +373,7 @@ class EpisodeFile(EpisodeWriter):
         """
         with translated(self._path, f"episode {index}"):
             group = self.group(index)
+            self._refuse_bomb(group, Announced(observation_space, action_space), most_steps)
             flags = {
                 key: read_leaf(member(group, key), None)
                 for key in ("rewards", "terminations", "truncations")
@@ -386,6 +401,24 @@ class EpisodeFile(EpisodeWriter):
                 total_steps = attributes.get("total_steps")
                 check_agreement(vars(episode), observation_space, action_space, total_steps)
             return episode
+
+    def _refuse_bomb(
+        self, group: Any, announced: Announced, most_steps: Callable[[], int] | None
+    ) -> None:
+        """Refuse an episode whose values take far more memory than the file can hold.
+
+        Raises:
+            CorruptDatasetError: its arrays are packed, never written or the same ones many times.
+        """
+        sizes = {path: memory_size(found) for path, found in datasets_below(group)}
+        if sum(sizes.values()) <= FREE_BYTES:
+            return
+        steps = group.attrs.get("total_steps", 0)
+        rows = min(int(steps), most_steps() if most_steps is not None else int(steps)) + 1
+        budget = Budget(self._path.stat().st_size)
+        for path, size in sizes.items():
+            names = [name.removeprefix("_index_") for name in path]
+            budget.take(max(0, size - rows * announced.row_bytes(tuple(names))))
 
     def look_at(self, index: int, builder: Builder) -> Any:
         """Let a builder know an episode, whatever is wrong with it; return its group if it has."""

@@ -24,6 +24,7 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.links import opener, status_below
 from minari_pipe.mapped import Watch
 from minari_pipe.storage.hdf5_format.checked import UnderstoodFile
 from minari_pipe.storage.hdf5_index import Attributes, Runs
@@ -68,7 +69,7 @@ class MappedFile:
             ValueError: it is empty.
         """
         self.path = path
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=opener(path.parent)) as file:
             self.stamp = Stamp.of(os.fstat(file.fileno()))
             self.is_settled = self.stamp.is_settled
             self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -324,7 +325,7 @@ def open_mapped(path: Path) -> MappedFile | None:
     Raises:
         OSError: there is no such file.
     """
-    found = os.stat(path)
+    found = status_below(path, path.parent)
     if not stat.S_ISREG(found.st_mode) or not found.st_size:
         return None
     name = str(path)

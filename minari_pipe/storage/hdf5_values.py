@@ -6,6 +6,7 @@ files, and gives up on structures that were built to keep a reader busy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -37,6 +38,8 @@ _TEXT_DTYPE = h5py.string_dtype("utf-8")
 _VLEN_BYTES = h5py.vlen_dtype(np.uint8)
 #: HDF5 refuses chunks of 4 GiB; one chunk of at most this many bytes per dataset otherwise
 _CHUNK_BYTES = 2**30
+#: a chunk is unpacked as a whole, also for one row
+_PACKED_CHUNK_BYTES = 2**20
 #: a version-1 object header holds attributes up to 64 KiB, a version-2 header any
 _LARGE_ATTRIBUTE = 60_000
 #: more members than any episode has; stops files built to keep a reader busy for ever
@@ -69,24 +72,37 @@ def write_attribute(group: h5py.Group, name: str, value: Any) -> None:
     group.attrs.create(name, value, dtype=_TEXT_DTYPE if text else None)
 
 
-def write_column(group: h5py.Group, name: str, column: Any) -> None:
-    """Write a tree of columns, dicts in the order of their keys."""
+def write_column(group: h5py.Group, name: str, column: Any, compression: int | None = None) -> None:
+    """Write a tree of columns, dicts in the order of their keys.
+
+    Args:
+        group: where to.
+        name: of the column.
+        column: the values.
+        compression: gzip level of numbers, None to store them as they are.
+    """
     if isinstance(column, tuple):
         column = {f"_index_{index}": part for index, part in enumerate(column)}
     if isinstance(column, Mapping):
         below = group.require_group(name)
         for key in sorted(column):
-            write_column(below, key, column[key])
+            write_column(below, key, column[key], compression)
         return
     if isinstance(column, Frames):
         _write_frames(group, name, column)
         return
     array, dtype = _as_stored(column)
+    packed: dict[str, Any] = {}
+    if compression is not None and array.dtype.kind != "O":
+        packed = {"compression": "gzip", "compression_opts": compression, "shuffle": True}
     group.create_dataset(
         name,
         data=array,
         dtype=dtype,
-        chunks=_chunk_shape(array.shape, array.itemsize),
+        chunks=_chunk_shape(
+            array.shape, array.itemsize, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES
+        ),
+        **packed,
         # a dimension of size 0 must be free to grow, else no chunk shape would be allowed
         maxshape=(None, *(size or None for size in array.shape[1:])),
     )
@@ -175,10 +191,12 @@ def _as_stored(column: Any) -> tuple[npt.NDArray[Any], Any]:
     return column, column.dtype
 
 
-def _chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return one chunk for the whole dataset, halved until it is small enough for HDF5."""
+def _chunk_shape(
+    shape: tuple[int, ...], itemsize: int, most: int = _CHUNK_BYTES
+) -> tuple[int, ...]:
+    """Return one chunk for the whole dataset, halved until it has at most so many bytes."""
     chunk = [max(1, size) for size in shape]
-    while np.prod(chunk, dtype=object) * itemsize > _CHUNK_BYTES:
+    while np.prod(chunk, dtype=object) * itemsize > most:
         first = next(axis for axis, size in enumerate(chunk) if size > 1)
         chunk[first] = (chunk[first] + 1) // 2
     return tuple(chunk)
@@ -306,6 +324,12 @@ def read_infos(group: Any, slashes: list[list[str]]) -> dict[str, Any]:
             place = place.setdefault(key, {})
         place[last] = read_leaf(dataset, None)
     return infos
+
+
+def memory_size(dataset: Any) -> int:
+    """Return the bytes that the values of a dataset declare; of text, those that refer to it."""
+    found = check_leaf(dataset)
+    return math.prod(found.shape or ()) * found.dtype.itemsize
 
 
 def datasets_below(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

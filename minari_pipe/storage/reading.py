@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from minari_pipe import views
 from minari_pipe.environments import recover
 from minari_pipe.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
-from minari_pipe.files import current, read_text
+from minari_pipe.files import OpenedFolder, current, read_text
 from minari_pipe.manifest import NAME_KEY
 from minari_pipe.metadata import metadata_faults
 from minari_pipe.spaces import deserialize_space
@@ -44,6 +45,9 @@ class StoredEpisodes(ABC):
     """
 
     FORMAT: str
+
+    #: of data that are a directory, whose place another one may take
+    _opened: OpenedFolder | None = None
 
     def __init__(
         self,
@@ -226,6 +230,7 @@ class StoredEpisodes(ABC):
     def metadata(self) -> dict[str, Any]:
         """The metadata, with spaces as spaces and authors as sets."""
         metadata = self.read_raw_metadata(self.data_path)
+        self.check_version()
         metadata["observation_space"] = self.observation_space
         metadata["action_space"] = self.action_space
         for key in ("author", "author_email"):
@@ -288,6 +293,19 @@ class StoredEpisodes(ABC):
         """Yield what :meth:`get_episodes` does, with the JPEG files of images for their arrays."""
         return self.get_episodes(episode_indices)
 
+    def check_version(self) -> None:
+        """Check that the data are those that were opened, where others could take their place.
+
+        Raises:
+            DatasetNotFoundError: another version was put in their place, as by a download.
+
+        Example:
+            >>> from minari_pipe.examples import step_index_dataset
+            >>> step_index_dataset().storage.check_version()
+        """
+        if self._opened is not None:
+            self._opened.check()
+
     def get_size(self) -> float:
         """Return the size of the data directory's files in MB, rounded to 0.1."""
         return directory_size(self.data_path)
@@ -314,6 +332,7 @@ class StoredEpisodes(ABC):
 
     def _total(self, key: str) -> int:
         metadata = self.read_raw_metadata(self.data_path)
+        self.check_version()
         if key not in metadata:
             raise CorruptDatasetError(f"{self.data_path / METADATA_FILE_NAME} has no {key}")
         return metadata[key]
@@ -347,6 +366,7 @@ def opened(
         >>> storage.observation_space, metadata["total_episodes"]
         (Discrete(5), 3)
     """
+    before = _folder(data_path)
     metadata = _metadata_file(data_path)
     if metadata is None:
         other = other_format(data_path)
@@ -378,7 +398,17 @@ def opened(
         spaces["action_space"],
         jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
     )
+    if _folder(data_path) != before:  # a download has put another version in its place meanwhile
+        return opened(data_path, trusted_modules)
     return storage, metadata
+
+
+def _folder(data_path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(data_path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _metadata_file(data_path: Path) -> dict[str, Any] | None:
@@ -433,8 +463,9 @@ def file_sizes(*tops: Path) -> dict[str, int]:
             below[:] = [name for name in below if not name.startswith(".")]
             for name in names:
                 path = os.path.join(folder, name)
-                if not name.startswith(".") and os.path.isfile(path):
-                    sizes[os.path.relpath(path, top)] = os.path.getsize(path)
+                status = os.lstat(path)
+                if not name.startswith(".") and stat.S_ISREG(status.st_mode):
+                    sizes[os.path.relpath(path, top)] = status.st_size
     return sizes
 
 

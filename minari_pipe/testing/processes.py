@@ -86,7 +86,7 @@ class ProcessesContract(Contract):
     def test_a_change_counts_though_its_files_cannot_be_moved_to_their_places(
         self, storage: MinariStorage, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(*_args: Any) -> None:
+        def fail(*_args: Any, **_folders: Any) -> None:
             raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as failing:

@@ -32,10 +32,13 @@ from minari_pipe.errors import (
     DatasetExistsError,
     MinariPipeError,
     RemoteError,
+    UnsupportedVersionError,
 )
 from minari_pipe.files import MANIFEST, remove_all_but
 from minari_pipe.installation import install
+from minari_pipe.links import opener
 from minari_pipe.locks import common_folder, exclusive
+from minari_pipe.manifest import entries_of
 from minari_pipe.namespace import refuse_datasets, write_namespace
 from minari_pipe.remotes.base import (
     METADATA,
@@ -170,18 +173,21 @@ def look(remote: Remote, dataset_id: str) -> Expected:
 
     Raises:
         RemoteError: the remote cannot be reached, or has no such dataset.
+        UnsupportedVersionError: its manifest has a format of a later version of this package.
         CorruptDatasetError: its files contradict each other, or have hostile names.
     """
-    try:
+    with suppress(CorruptDatasetError, UnsupportedVersionError):  # perhaps only on its way
         return _read_expected(remote, dataset_id)
-    except CorruptDatasetError:  # perhaps only on its way
-        pass
     try:
         return _read_expected(remote, dataset_id)
     except CorruptDatasetError as error:
         raise CorruptDatasetError(
             f"{dataset_id} of {remote.address} is not downloaded: {error}; tell those who "
             "published it"
+        ) from error
+    except UnsupportedVersionError as error:
+        raise UnsupportedVersionError(
+            f"{dataset_id} of {remote.address} is not downloaded: {error}"
         ) from error
 
 
@@ -201,7 +207,7 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
             manifest = read_small(remote, f"{dataset_id}/{MANIFEST}")
             if hashlib.sha256(manifest).hexdigest() != named:
                 raise CorruptDatasetError("its manifest.json is not the one its metadata name")
-            entries = parse_manifest(manifest)["files"]
+            entries = entries_of(parse_manifest(manifest), card=True)
             if hashlib.sha256(own).hexdigest() != entries[METADATA].get("sha256"):
                 raise CorruptDatasetError("its metadata.json is not the one its manifest names")
             files = {
@@ -262,7 +268,7 @@ def _receive_files(
     Returns:
         The sha256 of those that have another one than announced; they are removed.
     """
-    there = {name: _prefix(place / name) for name in files}
+    there = {name: _prefix(place / name, place) for name in files}
     parts = [
         (f"{dataset_id}/{name}", *piece)
         for name, file in files.items()
@@ -278,9 +284,9 @@ def _receive_files(
         for name, file in files.items():
             path = place / name
             digest = hashlib.sha256()
-            with open(path, "ab") as out:
+            with open(path, "ab", opener=opener(place)) as out:
                 for piece in pieces_of(there[name]):
-                    digest.update(Source(path, 0, "").read(*piece))
+                    digest.update(Source(path, 0, "", place).read(*piece))
                 told(there[name])
                 while out.tell() < file.size:
                     data = next(pieces)
@@ -298,10 +304,10 @@ def _receive_files(
     return damaged
 
 
-def _prefix(path: Path) -> int:
+def _prefix(path: Path, place: Path) -> int:
     """How many bytes of a file are there, which is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
+    with open(path, "ab", opener=opener(place)) as file:
         return file.seek(0, os.SEEK_END)
 
 
@@ -328,7 +334,7 @@ def _sync(path: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=opener(path.parent)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""A bar of bytes, where somebody looks at it."""
+"""Shows how many bytes of a transfer are done."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from minari_pipe.progress_bar import ProgressBar
 from minari_pipe.remotes.base import Told
 
 _LONGEST = 36  # letters, of the 80 columns of a terminal
@@ -13,7 +14,7 @@ _LONGEST = 36  # letters, of the 80 columns of a terminal
 
 @contextmanager
 def progress(what: str, size: int) -> Iterator[Told]:
-    """Show how many bytes of a transfer are done, on a terminal; otherwise nothing is printed.
+    """Show how many bytes of a transfer are done: a bar on a terminal, else a line a minute.
 
     Args:
         what: is done, such as ``upload door/human-v2``.
@@ -22,16 +23,16 @@ def progress(what: str, size: int) -> Iterator[Told]:
     Yields:
         What is told of bytes that are done, by any thread.
     """
-    from tqdm import tqdm
-
     lock = threading.Lock()
-    bar = tqdm(total=size, desc=_short(what), unit="B", unit_scale=True, disable=None, leave=False)
+    n_done = 0
+    with ProgressBar(_short(what), size, "B", leave=False) as bar:
 
-    def told(size: int) -> None:
-        with lock:
-            bar.update(size)
+        def told(n_bytes: int) -> None:
+            nonlocal n_done
+            with lock:
+                n_done += n_bytes
+                bar.show(n_done)
 
-    with bar:
         yield told
 
 

@@ -11,20 +11,18 @@ A download takes it off again, to the byte; real Minari does not look at it.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
-from minari_pipe.checksums import is_entry
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.manifest import NAME_KEY
+from minari_pipe.manifest import FORMAT, NAME_KEY, entries_of, parsed
 from minari_pipe.manifest import manifest_named as manifest_named
 from minari_pipe.manifest import unnamed as unnamed
 from minari_pipe.remotes.base import METADATA
 
-_FOLDERS = ("data", "policies")
+_FOLDERS = ("data", "policies", "card")
 _LONGEST_NAME = 255
 
 
@@ -48,19 +46,17 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
     """Return a manifest of a remote, of which every name stays in the dataset's folder.
 
     Raises:
-        CorruptDatasetError: it is none.
+        CorruptDatasetError: it is none, or leaves out the sha256 of a file.
+        UnsupportedVersionError: it has a format of a later version of this package.
     """
-    try:
-        manifest = json.loads(content)
-        files = manifest["files"]
-        well_formed = isinstance(files, dict) and all(map(_is_entry, files.values()))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        well_formed = False
-    if not well_formed:
-        raise CorruptDatasetError("its manifest.json is damaged")
+    manifest = parsed(content, "its manifest.json")
+    files = entries_of(manifest, card=True)
     check_names(files)
     if METADATA not in files:
         raise CorruptDatasetError(f"its manifest.json does not name {METADATA}")
+    for name, entry in files.items():
+        if manifest.get("format") == FORMAT and "sha256" not in entry:
+            raise CorruptDatasetError(f"its manifest.json leaves out the sha256 of {name}")
     return manifest
 
 
@@ -92,16 +88,6 @@ def check_names(names: Collection[str]) -> None:
                 )
 
 
-def _is_entry(entry: Any) -> bool:
-    """Whether an entry is one that a file can have, whoever wrote it."""
-    return (
-        is_entry(entry)
-        and type(entry["size"]) is int
-        and 0 <= entry["size"] < 2**63
-        and re.fullmatch(r"[0-9a-f]{64}", entry.get("sha256", "0" * 64)) is not None
-    )
-
-
 def check_name(name: str) -> str:
     """Return the name of a dataset's file if it means one in the dataset's folder.
 
@@ -130,6 +116,6 @@ def check_name(name: str) -> str:
         )
     ):
         raise CorruptDatasetError(
-            f"it has a file {name[:200]!r}, which is not one below data/ or policies/"
+            f"it has a file {name[:200]!r}, which is not one below data/, policies/ or card/"
         )
     return name

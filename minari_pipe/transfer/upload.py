@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.checksums import entry_of, entry_of_bytes
 from minari_pipe.dataset_id import check_new_dataset_id, namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of
 from minari_pipe.errors import (
@@ -18,10 +19,24 @@ from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
+    LinkError,
 )
 from minari_pipe.files import MANIFEST
-from minari_pipe.identity import content_sha256
-from minari_pipe.manifest import file_faults, files_below, read_manifest, totals_agree, verify
+from minari_pipe.identity import checked_content_sha256
+from minari_pipe.links import read_below, status_below
+from minari_pipe.manifest import (
+    CARD,
+    ORDER_BLIND,
+    compose,
+    entries_of,
+    file_faults,
+    files_of,
+    identity_of,
+    is_order_blind,
+    read_manifest,
+    totals_agree,
+    verify,
+)
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
@@ -35,8 +50,6 @@ from minari_pipe.remotes.base import (
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
 from minari_pipe.transfer.progress import progress
 from minari_pipe.transfer.published import manifest_named, naming, parse_manifest, unnamed
-
-_POLICIES = "policies"
 
 
 @dataclass(frozen=True)
@@ -78,6 +91,7 @@ def upload(
         ConfigError: the address ends with the id.
         DatasetNotFoundError: there is no such dataset.
         CorruptDatasetError: its files are not what its manifest names.
+        LinkError: one of them is a link, or lies in one.
         DatasetExistsError: the remote has this version with other content.
         RemoteError: the remote cannot be reached, refuses, or stored other bytes.
     """
@@ -86,12 +100,22 @@ def upload(
     place = folder or _local(dataset_id)
     metadata_bytes = _read_metadata(place / METADATA, dataset_id)
     metadata = json.loads(metadata_bytes)
-    files = {name: Source.of(place / name) for name in _names(place)}
-    files[METADATA] = Source.of(unnamed((place / METADATA).read_bytes()))
-    manifest = _manifest(place, metadata, files)
-    content: str = json.loads(manifest)["content_sha256"]
-    if files.pop(METADATA).sha256 != Source.of(metadata_bytes).sha256:
+    own = read_manifest(place)
+    entries = {
+        name: entry_of(place / name, sha256=True, below=_below(place, name))
+        for name in files_of(place)
+    }
+    metadata_there = read_below(place / METADATA, place / "data")
+    entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
+    if entries[METADATA]["sha256"] != Source.of(metadata_bytes).sha256:
         raise _changing(place / METADATA)
+    manifest = _manifest(place, metadata, entries, own)
+    content: str = json.loads(manifest)["content_sha256"]
+    files = {
+        name: Source(place / name, entry["size"], entry["sha256"], _below(place, name))
+        for name, entry in sorted(entries.items())
+        if name != METADATA
+    }
     files[MANIFEST] = Source.of(manifest)
     upload = Upload(
         dataset_id, files, naming(metadata_bytes, manifest), _namespaces(dataset_id, place)
@@ -103,6 +127,8 @@ def upload(
     if note := compared():
         return done("present", notes=(note,) if note != "same" else ())
     notes = remote.cautions(metadata)
+    if own is not None and is_order_blind(own):
+        notes.append(f"{dataset_id}: {ORDER_BLIND}")
     if dry_run:
         return done("planned", notes=tuple(notes))
     try:
@@ -115,7 +141,7 @@ def upload(
         raise
     except Exception as error:
         for source in files.values():
-            if isinstance(source.content, Path) and not _has_size(source.content, source.size):
+            if isinstance(source.content, Path) and not _has_size(source.content, source):
                 raise _changing(source.content) from error
         raise
     if not is_exclusive:
@@ -157,7 +183,8 @@ def _read_metadata(path: Path, dataset_id: str) -> bytes:
         raise CorruptDatasetError(
             f"{path} is of {raw.get('dataset_id')!r}, not of {dataset_id!r}; it is not uploaded"
         )
-    content = unnamed(path.read_bytes())  # of a root that is a remote, or that real Minari filled
+    # of a root that is a remote, or that real Minari filled
+    content = unnamed(read_below(path, path.parent))
     try:
         if json.loads(content) != raw:
             raise ValueError
@@ -166,37 +193,53 @@ def _read_metadata(path: Path, dataset_id: str) -> bytes:
     return content
 
 
-def _names(place: Path) -> list[str]:
-    """The files that travel: data, and checkpoints if there are any."""
-    folders = [name for name in ("data", _POLICIES) if (place / name).is_dir()]
-    return sorted(f"{name}/{file}" for name in folders for file in files_below(place / name))
+def _below(place: Path, name: str) -> Path:
+    """From where no link is followed to a file: ``data`` itself may be reached by one."""
+    return place / "data" if name.startswith("data/") else place
 
 
-def _manifest(place: Path, metadata: Mapping[str, Any], files: Mapping[str, Source]) -> bytes:
+def _manifest(
+    place: Path,
+    metadata: Mapping[str, Any],
+    entries: Mapping[str, dict[str, Any]],
+    own: dict[str, Any] | None,
+) -> bytes:
     """The manifest to publish, with the sha256 of every file: the dataset's own if it has them.
 
+    Args:
+        place: the folder that holds ``data/``.
+        metadata: of the dataset.
+        entries: what its files are, with their sha256s.
+        own: its own manifest.
+
     Raises:
-        CorruptDatasetError: the files are not what the dataset's own names.
+        CorruptDatasetError: the files, or the content, are not what the dataset's own names.
     """
-    entries = {name: {"sha256": file.sha256, "size": file.size} for name, file in files.items()}
-    own = read_manifest(place)
-    if own is not None:
-        if own["files"] == entries and own.get("content_sha256"):
-            return (place / MANIFEST).read_bytes()
-        faults = next(file_faults(place, own), None)
-        if faults is not None and totals_agree(place / "data", own):
+    if own is not None and not _are_named(entries, own) and any(file_faults(place, own)):
+        if totals_agree(place / "data", own):
             verify(place)  # raises, and says it all
-    content = {
-        "content_sha256": content_sha256(MinariStorage.read(place / "data"), metadata),
-        "total_episodes": metadata["total_episodes"],
-        "total_steps": metadata["total_steps"],
-        "files": entries,
-    }
+        own = None  # another program has changed the dataset since
+    content = compose(metadata, entries)
+    content["content_sha256"] = checked_content_sha256(place, metadata, own)
+    if content == own:
+        return read_below(place / MANIFEST, place)
     return (json.dumps(content) + "\n").encode()
 
 
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
+def _are_named(entries: Mapping[str, dict[str, Any]], own: Mapping[str, Any]) -> bool:
+    """Whether files are what a manifest names, as far as their entries tell."""
+    named = entries_of(own)
+    names = {name for name in entries if not name.startswith(f"{CARD}/")}
+    return names == named.keys() and all(
+        named[name].items() <= entries[name].items() for name in names
+    )
+
+
+def _has_size(path: Path, source: Source) -> bool:
+    try:
+        return status_below(path, source.below or path.parent).st_size == source.size
+    except OSError:
+        return False
 
 
 def _changing(path: Path) -> CorruptDatasetError:
@@ -209,9 +252,12 @@ def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
     root = place.parents[dataset_id.count("/")]
     found = {}
     for namespace in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
+        path = root / namespace / NAMESPACE_METADATA
         try:
-            content = (root / namespace / NAMESPACE_METADATA).read_bytes()
+            content = read_below(path, path.parent)
             found[namespace] = content if isinstance(json.loads(content), dict) else b"{}"
+        except LinkError:
+            raise
         except (OSError, ValueError):
             found[namespace] = b"{}"
     return found
@@ -244,10 +290,12 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         manifest = remote.retried(partial(remote.read, f"{place}/{MANIFEST}"))
         is_whole = hashlib.sha256(manifest).hexdigest() == named
         if is_whole and (told := parse_manifest(manifest)).get("content_sha256") == content:
-            entries = told["files"].items()
+            entries = entries_of(told, card=True).items()
             files = {name: RemoteFile(e["size"], e.get("sha256")) for name, e in entries}
             del files[METADATA]  # which names the manifest besides
             _check_whole(remote, place, files, there)
+            if identity_of(told) == identity_of(json.loads(upload.files[MANIFEST].read())):
+                return "same"
             return (
                 f"{remote.address} has {place} with the same content and other metadata "
                 f"({_differing(unnamed(published), metadata)}), which stay as they are"

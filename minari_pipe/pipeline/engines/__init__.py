@@ -13,6 +13,7 @@ from typing import Any
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.engines.base import Engine, usable_cores
+from minari_pipe.pipeline.oc_env import resolved
 
 ENGINES = {
     "local": "minari_pipe.pipeline.engines.local:LocalEngine",
@@ -63,7 +64,9 @@ def make_engine(settings: dict[str, Any]) -> Engine:
         ConfigError: there is no such engine, or it cannot be started.
         MissingDependencyError: it needs a package that is not installed.
     """
-    name = settings["name"]
+    given = {key: settings[key] for key in ("address", "storage") if settings.get(key)}
+    places = {key: resolved(text) for key, text in given.items()}
+    name, settings = settings["name"], {**settings, **places}
     if name == "local" and settings["block_timeout_s"] is not None:
         name, settings = "processes", {**settings, "n_workers": 1}
     module, _, attribute = find_engine(name).partition(":")

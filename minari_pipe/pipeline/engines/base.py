@@ -18,12 +18,14 @@ class Outcome:
         value: what it returned, if it ended well.
         error: what went wrong, in one line; None if it ended well.
         final: to try again would end as badly: a mistake in the config, or a full disk.
+        raised: the policy or the environment raised it; the same a second time, it always will.
         counts: of what was done: episodes, steps, and the sum of the returns.
     """
 
     value: dict[str, Any] | None = None
     error: str | None = None
     final: bool = False
+    raised: bool = False
     counts: tuple[int, int, float] = (0, 0, 0.0)
 
 

@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psutil
 
+from minari_pipe.messages import show_each_warning_once, tell
 from minari_pipe.pipeline.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.processes import end_tree, end_with, identity
 
@@ -89,7 +91,7 @@ class ProcessesEngine(Engine):
                 self._idle.append(worker)
             except BrokenProcessPool:
                 worker.end()
-                found.append((ticket, Outcome(error=DIED)))
+                found.append((ticket, Outcome(error=worker.died())))
         return found
 
     def cancel(self, ticket: int) -> None:
@@ -104,7 +106,11 @@ class ProcessesEngine(Engine):
 
 
 DIED = "its process died, killed or crashed (is there too little memory?)"
+CALLED_EXIT = "the policy, the environment or a library of theirs ended it"
 """What is said of a block whose worker is gone."""
+
+#: what multiprocessing gives where the process that forks the workers was killed as well
+_UNKNOWN = 255
 
 
 class _Worker:
@@ -124,6 +130,15 @@ class _Worker:
     def run(self, call: Call) -> None:
         with _for_children():
             self.future = self._pool.submit(call)
+
+    def died(self) -> str:
+        """How the process ended, which has not been asked to."""
+        code = self._process.exitcode
+        if code in (None, -signal.SIGKILL, _UNKNOWN):
+            return DIED
+        if code < 0:
+            return f"its process died by {signal.Signals(-code).name}: {CALLED_EXIT}"
+        return f"its process died with exit code {code}: {CALLED_EXIT}"
 
     def end(self) -> None:
         """Kill the process and all that it started."""
@@ -167,3 +182,4 @@ def _begin(driver: str, folder: str, environment: dict[str, str]) -> None:
     if _FORKS:  # also where C code never lets the thread run that looks after the driver
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     end_with(driver)
+    show_each_warning_once(partial(tell, "warning"))

@@ -12,12 +12,15 @@ import socket
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, MissingDependencyError, Stopped
 from minari_pipe.fetch import MIRROR_VARIABLE
 from minari_pipe.pipeline.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.engines.processes import DIED, ONE_THREAD
+from minari_pipe.pipeline.inputs import ROOT_VARIABLE
+from minari_pipe.pipeline.workspace import is_checkout
 from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE, check_address
 
 _STORE_BYTES = 100 * 2**20  # Ray's own share of the memory; calls and records need next to nothing
@@ -188,6 +191,7 @@ _PASSED = (
     "HYDRA_FULL_ERROR",
     MIRROR_VARIABLE,
     MODULES_VARIABLE,
+    ROOT_VARIABLE,
     SHA256_VARIABLE,
 )
 
@@ -214,6 +218,7 @@ def _start(ray: Any, n_workers: int, folder: str) -> None:
             object_store_memory=_STORE_BYTES,
             _temp_dir=folder,
             _node_ip_address="127.0.0.1",
+            job_config=_job_config(),
             **_QUIET,
         )
     finally:
@@ -237,6 +242,16 @@ _QUIET: dict[str, Any] = {
 }
 
 
+def _job_config() -> Any:
+    """What keeps the workspace, the current folder, off the import path of the workers.
+
+    Ray would put it before what is installed, and a workspace may come from a stranger.
+    """
+    from ray.job_config import JobConfig
+
+    return JobConfig(_client_job=not is_checkout(Path.cwd()))
+
+
 def _connect(ray: Any, address: str) -> None:
     try:
         if address.startswith("ray://"):
@@ -245,7 +260,7 @@ def _connect(ray: Any, address: str) -> None:
             # One attempt, of a minute.
             os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
             _knock(address)
-            ray.init(address, **_QUIET)
+            ray.init(address, job_config=_job_config(), **_QUIET)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as exc:
         raise ConfigError(
             f"no Ray cluster at engine.address={address!r}: {_one_line(exc).rstrip('.')}. Start "

@@ -110,7 +110,7 @@ def collect(
                     f"collect.n_episodes sets how many are tried at most"
                 )
             name = str(record["block"])
-            copy_file(scheduler.store.folder / name, out / name)
+            copy_file(scheduler.store.folder / name, out / name, below=scheduler.store.folder)
             if collection.stop.is_met(taken.count):
                 break
     if len(taken.processors) > 1:

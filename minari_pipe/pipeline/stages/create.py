@@ -16,10 +16,12 @@ from minari_pipe.episode import EpisodeBuffer, reward_statistics
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.uses import stored_as
 from minari_pipe.pipeline.workspace import dump_json, read_json
+from minari_pipe.progress_bar import ProgressBar
 from minari_pipe.spaces import deserialize_space
+from minari_pipe.storage.base import MinariStorage
 from minari_pipe.storage.block_file import read_block
-from minari_pipe.storage.hdf5 import HDF5Storage
 from minari_pipe.storage.writer import Lasting, buffer_of
 from minari_pipe.tree import map_leaves
 
@@ -47,20 +49,23 @@ def create(
     observation_space = deserialize_space(index["observation_space"])
     action_space = deserialize_space(index["action_space"])
     (out / "data").mkdir()
-    storage = HDF5Storage.new(
+    storage = MinariStorage.new(
         out / "data",
         observation_space=observation_space,
         action_space=action_space,
         env_spec=gym.envs.registration.EnvSpec.from_json(index["env_spec"]),
+        **stored_as({"dataset": dataset}),
     )
     rows: list[tuple[float, int]] = []
 
-    def counted() -> Iterator[EpisodeBuffer]:
+    def counted(bar: ProgressBar) -> Iterator[EpisodeBuffer]:
         for buffer in _read(episodes, index):
             rows.append((float(buffer.rewards.sum()), len(buffer)))
             yield buffer
+            bar.show(len(rows))
 
-    storage.update_episodes(Lasting(counted()))
+    with ProgressBar("create", index["total_episodes"], "episode") as bar:
+        storage.update_episodes(Lasting(counted(bar)))
     storage.update_metadata(_metadata(dataset, author))
     # Beside the data, so that validate and publish need not read the blocks again.
     provenance = {key: index[key] for key in ("files", "reports", "skipped", "n_collected")}

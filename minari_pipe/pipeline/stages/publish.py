@@ -9,12 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.errors import DatasetExistsError, MinariPipeError
+from minari_pipe.errors import MinariPipeError
 from minari_pipe.files import MANIFEST
 from minari_pipe.identity import manifest
-from minari_pipe.manifest import changed_files, read_manifest
-from minari_pipe.pipeline.assemble import assemble, assembled_sha256, metadata_text
-from minari_pipe.pipeline.manifest import next_version, released_manifest
+from minari_pipe.manifest import changed_files, entries_of, identity_of, readable_manifest
+from minari_pipe.pipeline.assemble import assemble, assembled_sha256, data_files, metadata_text
+from minari_pipe.pipeline.manifest import released, released_manifest
 from minari_pipe.pipeline.policy_files import copy_policy_files
 from minari_pipe.pipeline.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, inside, read_json, write_atomic
@@ -48,7 +48,10 @@ def publish(
     new = scratch / "dataset"
     shutil.rmtree(new, ignore_errors=True)
     (new / "data").mkdir(parents=True)
-    copy_file(folder / "dataset" / "data" / "main_data.hdf5", new / "data" / "main_data.hdf5")
+    data = folder / "dataset" / "data"
+    for file in data_files(data):
+        (new / "data" / file).parent.mkdir(parents=True, exist_ok=True)
+        copy_file(data / file, new / "data" / file, below=root)
     (new / "data" / "metadata.json").write_text(metadata_text(metadata), encoding="utf-8")
     copy_policy_files(StageRun("publish", name, root, params), metadata, new)
     content = manifest(new, validation["content_sha256"])
@@ -74,10 +77,10 @@ def publish(
 
 def _holds(target: Path, content: dict[str, Any]) -> bool:
     """Whether ``target`` is this dataset and nothing else; a file of it may have been touched."""
-    top = {name.partition("/")[0] for name in content["files"]}
+    top = {name.partition("/")[0] for name in entries_of(content, card=True)}
     if not target.is_dir() or {p.name for p in target.iterdir()} != {*top, MANIFEST}:
         return False
-    return read_manifest(target) == content and not changed_files(target, content)
+    return readable_manifest(target) == content and not changed_files(target, content)
 
 
 def check_released(root: Path, name: str, dataset_id: str, content: dict[str, Any]) -> None:
@@ -89,17 +92,12 @@ def check_released(root: Path, name: str, dataset_id: str, content: dict[str, An
         dataset_id: of the version.
         content: the manifest that it would have.
     """
-    released = released_manifest(dataset_id, root)
-    if released is None or released == content:
+    then = released_manifest(dataset_id, root)
+    if then is None or then == identity_of(content):
         return
-    then, now = released["content_sha256"], content["content_sha256"]
-    hashes = f"content changed (content_sha256 {then[:12]} then, {now[:12]} now)"
-    has_file = (root / "conf" / "dataset" / f"{name}.yaml").is_file()
-    raise DatasetExistsError(
-        f"{dataset_id} is released and its {'metadata changed' if then == now else hashes}; a "
-        f"released version is immutable: set dataset.id={next_version(root, dataset_id)}"
-        + (f", or run minari-pipe bump {name}" if has_file else "")
-    )
+    old, new = then["content_sha256"], content["content_sha256"]
+    change = f"content changed (content_sha256 {old[:12]} then, {new[:12]} now)"
+    raise released(root, name, dataset_id, "metadata changed" if old == new else change)
 
 
 def main(run: StageRun) -> None:

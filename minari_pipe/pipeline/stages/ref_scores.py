@@ -142,8 +142,13 @@ def _measured(
     """Measure one policy, and say what came of it."""
     policy = PolicyConfig.of(config, "ref_scores.expert", run.root, folder)
     progress = Progress(f"ref_scores ({name})", run.say)
-    key = run.key(without=[f"ref_scores.{key}" for key in HOW_MUCH])
-    scheduler = make_scheduler(run, engine, name, ".json", key, [policy], progress)
+    # What the random policy is worth depends on no expert: the jobs of a sweep share it.
+    is_random = name == POLICIES["ref_min"]
+    without = [*HOW_MUCH, "expert", "deterministic"] if is_random else HOW_MUCH
+    key = run.key(without=[f"ref_scores.{key}" for key in without], code_only=is_random)
+    scheduler = make_scheduler(
+        run, engine, name, ".json", key, [policy], progress, is_kept=is_random
+    )
     results = measure(
         run.params["ref_scores"]["eval_env"], policy, measurement, scheduler, progress
     )

@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.checks import Finding, Options, Subject, run
+from minari_pipe.checks.base import counted
+from minari_pipe.checks.demonstrations import gap_findings
 from minari_pipe.errors import ConfigError
 from minari_pipe.identity import content_sha256
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256, scores_folder
+from minari_pipe.pipeline.closure import make_importable
 from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.workspace import dump_json, make_importable, read_json, write_atomic
+from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.progress_bar import ProgressBar
 from minari_pipe.trust import trusted_modules
 
 
@@ -34,7 +38,9 @@ def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
             replay_tolerance=options["replay_tolerance"],
         ),
     )
-    found = run(subject, extra=_reported(folder, params)).to_json()
+    with ProgressBar("validate", subject.total_episodes, "episode") as bar:
+        extra = _reported(folder, params)
+        found = run(subject, extra=extra, on_episode=lambda n, _: bar.show(n)).to_json()
     found["demonstrations"] = _gaps(folder)
     if subject.storage is not None:
         found["content_sha256"] = content_sha256(subject.storage, metadata)
@@ -64,6 +70,7 @@ def _reported(folder: Path, params: dict[str, Any]) -> list[Finding]:
         for report in _reports(folder)
         for finding in report.get("findings", [])
     ]
+    found += gap_findings(_replayed(folder))
     warnings = read_json(scores_folder(folder, params) / "ref_scores.json")["warnings"]
     path = "metadata / eval_env_spec"
     found += [Finding("warning", "ref_scores", path, text) for text in warnings]
@@ -78,21 +85,28 @@ def _reported(folder: Path, params: dict[str, Any]) -> list[Finding]:
     ]
 
 
-def _gaps(folder: Path) -> dict[str, float] | None:
+def _replayed(folder: Path) -> list[dict[str, Any]]:
+    """What the demonstration policy reported of the episodes that it replayed."""
+    return [report for report in _reports(folder) if "recorded_return" in report]
+
+
+def _gaps(folder: Path) -> dict[str, float | None] | None:
     """How far the replayed demonstrations are from the recorded ones, over all episodes."""
-    reports = [r for r in _reports(folder) if "recorded_return" in r]
+    reports = _replayed(folder)
     if not reports:
         return None
     differences = [abs(r["replayed_return"] - r["recorded_return"]) for r in reports]
     n = len(reports)
+    largest = [g for r in reports if (g := r["observation_gap_max"]) is not None]
+    medians = [g for r in reports if (g := r["observation_gap_median"]) is not None]
     return {
         "n": n,
         "recorded_mean_return": sum(r["recorded_return"] for r in reports) / n,
         "replayed_mean_return": sum(r["replayed_return"] for r in reports) / n,
         "return_gap_mean": sum(differences) / n,
         "return_gap_max": max(differences),
-        "observation_gap_max": max(r["observation_gap_max"] for r in reports),
-        "observation_gap_median": sorted(r["observation_gap_median"] for r in reports)[n // 2],
+        "observation_gap_max": max(largest, default=None),
+        "observation_gap_median": sorted(medians)[len(medians) // 2] if medians else None,
     }
 
 
@@ -102,20 +116,32 @@ def main(run: StageRun) -> None:
     found = validate(run.folder, run.params)
     write_atomic(run.folder / "validation.json", dump_json(found))
     for finding in found["findings"]:
-        run.say(f"{finding['level']}: {finding['path']}: {finding['message']}")
+        run.say(f"{finding['level']}: {finding['path']}: {finding['message']}{_id(finding)}")
     if not found["ok"]:
         raise ConfigError(
-            f"{found['errors']} errors in {run.params['dataset']['id']}, nothing is published; "
+            f"{counted(found['errors'], 'error')} in {run.params['dataset']['id']}, nothing is "
+            f"published; "
             f"all findings are in pipelines/{run.name}/validation.json"
         )
     if gaps := found["demonstrations"]:
+        largest = gaps["observation_gap_max"]
+        observed = "" if largest is None else f", of an observation {largest:.3f}"
         run.say(
             f"demonstrations: recorded mean return {gaps['recorded_mean_return']:.2f}, replayed "
             f"{gaps['replayed_mean_return']:.2f}; largest gap of an episode's return "
-            f"{gaps['return_gap_max']:.2f}, of an observation {gaps['observation_gap_max']:.3f}"
+            f"{gaps['return_gap_max']:.2f}{observed}"
         )
     replay = found["replay"]
-    run.say(f"ok, {found['warnings']} warnings, {replay['replayed']} episodes replayed")
+    run.say(
+        f"ok, {counted(found['warnings'], 'warning')}, "
+        f"{counted(replay['replayed'], 'episode')} replayed"
+    )
+
+
+def _id(finding: dict[str, str]) -> str:
+    """What ``validate.acknowledge`` takes, where the message does not say so itself."""
+    name = finding.get("id", "")
+    return f" [{name}]" if name and name not in finding["message"] else ""
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import h5py
 
 from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.links import opener
 from minari_pipe.storage.hdf5_format import nodes, probe
 from minari_pipe.storage.hdf5_format.reader import FREE_BYTES, MOST_PACKED, File, walk
 from minari_pipe.storage.hdf5_format.source import NotUnderstoodError
@@ -39,11 +40,15 @@ def open_checked(path: str | Path) -> nodes.File:
 
     Raises:
         CorruptDatasetError: it is damaged.
+        LinkError: it is a link.
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
     try:
-        return UnderstoodFile(path)
+        with open(path, "rb", opener=opener(path.parent)) as file:
+            is_empty = not os.fstat(file.fileno()).st_size
+            mapped = None if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return UnderstoodFile(path, mapped)
     except NotUnderstoodError:
         return H5pyFile(path)
 
@@ -184,9 +189,10 @@ class H5pyFile(H5pyGroup, nodes.File):
         version = _version(path)
         prove(path)
         self.file = h5py.File(path, "r")
-        if _version(path) != version:
+        opened = os.fstat(self.file.id.get_vfd_handle())
+        if _version(path) != version or not os.path.samestat(opened, os.lstat(path)):
             self.file.close()
-            raise CorruptDatasetError("the file was changed while it was opened")
+            raise CorruptDatasetError("the file was changed while it was opened, or is a link")
         super().__init__(self.file)
 
     def close(self) -> None:

@@ -39,7 +39,8 @@ import numpy as np
 
 from minari_pipe.environments import recover
 from minari_pipe.episode import FINAL_OBSERVATION_MISSING
-from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError
+from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, LinkError
+from minari_pipe.links import refuse_links
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.agreement import check_agreement
 from minari_pipe.storage.attributes import unflatten_attributes
@@ -105,10 +106,12 @@ class AttributesStorage(LegacyStorage):
             if not path.is_file() or path.stat().st_size == 0:
                 return False
             try:
-                with open_checked(path) as file:
+                with open_checked(path.resolve()) as file:  # which the user may name by a link
                     return not _MARKS.isdisjoint(file.attrs)
             except OSError:
                 return data_path.is_dir()  # damaged; to read it says so
+        except LinkError:
+            return True  # to read it says so
         except Exception:  # a stranger's file, and this is asked of every directory of a listing
             return False
 
@@ -210,7 +213,11 @@ class AttributesStorage(LegacyStorage):
 
 
 def _main_file(data_path: Path) -> Path:
-    return data_path / MAIN_FILE_NAME if data_path.is_dir() else data_path
+    if not data_path.is_dir():
+        return data_path
+    path = data_path / MAIN_FILE_NAME
+    refuse_links(path, data_path)
+    return path
 
 
 def _summary_of(data_path: Path) -> _Summary:

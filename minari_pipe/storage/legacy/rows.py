@@ -70,7 +70,7 @@ class RowsStorage(LegacyStorage):
         try:
             if not data_path.is_file() or not h5py.is_hdf5(data_path):
                 return False
-            with open_checked(data_path) as file:
+            with open_checked(data_path.resolve()) as file:  # the user named it, also by a link
                 return cls._is_mine(file)
         except Exception:  # a stranger's file, and this is asked of whatever is there
             return False

@@ -1,0 +1,49 @@
+"""Replayed demonstrations against the recorded ones, which another simulator may have made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minari_pipe.checks.base import Finding
+
+WARNINGS = ("demonstration-observations", "demonstration-returns")
+
+OBSERVATIONS = 0.1
+RETURNS = 0.1
+"""The 25 human door demonstrations were recorded in a simulator of 2018. In today's the median gap
+of an observation is 0.0015, and the recorded returns add up to 0.99 of the replayed ones."""
+
+
+def gap_findings(reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Warn of recordings that the replay does not resemble.
+
+    Args:
+        reports: of the episodes, as ``DemonstrationPolicy.finish`` returns them.
+    """
+    gaps = [r["observation_gap_median"] for r in reports if r["observation_gap_median"] is not None]
+    gap = float(np.median(gaps)) if gaps else 0.0
+    if gap > OBSERVATIONS:
+        largest = max(r["observation_gap_max"] or 0.0 for r in reports)
+        yield Finding(
+            "warning",
+            "demonstrations",
+            "observations",
+            f"the replayed observations are {gap:.3g} from the recorded ones at the median, "
+            f"{largest:.3g} at most: are the demonstrations of this environment?",
+            id=WARNINGS[0],
+        )
+    pairs = [(r["recorded_return"], r["replayed_return"]) for r in reports]
+    known = np.array([p for p in pairs if None not in p], dtype=np.float64).reshape(-1, 2)
+    recorded, replayed = known.sum(axis=0)
+    if abs(recorded - replayed) > RETURNS * np.abs(known).max(axis=1, initial=0).sum():
+        yield Finding(
+            "warning",
+            "demonstrations",
+            "rewards",
+            f"the recorded returns are {recorded / len(known):.2f} at the mean, the replayed ones "
+            f"{replayed / len(known):.2f}: are the rewards those of this environment?",
+            id=WARNINGS[1],
+        )

@@ -1,0 +1,358 @@
+"""The one rule about links: a folder that the user names may be reached by one, nothing below it.
+
+Datasets and workspaces come from strangers, and a link in them would have a file of the user's
+read, published, moved or overwritten. So what lies below a folder is opened from one folder to the
+next, each by the descriptor of the one before, and a link ends the way: also one that takes the
+place of a folder meanwhile. Where a system has no such descriptors, each part is looked at first.
+
+DVC makes links into its cache where the user's own settings ask for them; :func:`allow_links_into`
+names that cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from minari_pipe.errors import LinkError
+
+PathLike = str | os.PathLike[str]
+
+_HAS_DESCRIPTORS = (
+    hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd and os.rename in os.supports_dir_fd
+)
+#: a pipe in the place of a file is not waited for
+_CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_FOLDER = (
+    getattr(os, "O_PATH", os.O_RDONLY)
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+)
+#: what systems answer to O_NOFOLLOW where there is a link, some with O_DIRECTORY
+_IS_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, getattr(errno, "EFTYPE", errno.ELOOP))
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+#: folders into which links may lead, resolved
+_allowed: list[str] = []
+
+
+def allow_links_into(folder: PathLike) -> bool:
+    """Let links below the user's folders lead to files in another one; whether that is new."""
+    place = os.path.realpath(folder)
+    is_new = place not in _allowed
+    if is_new:
+        _allowed.append(place)
+    return is_new
+
+
+def refuse_links(path: PathLike, below: PathLike) -> None:
+    """Refuse a path of which a part is a link; what is not there is none.
+
+    Args:
+        path: what is going to be read or written, in ``below``.
+        below: the folder that the user named, by links or not.
+
+    Raises:
+        LinkError: names the link.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        status_below(path, below)
+
+
+def status_below(path: PathLike, below: PathLike) -> os.stat_result:
+    """Return what the system says of what lies in a folder, as ``os.stat`` does.
+
+    Raises:
+        LinkError: a part of the way from ``below`` is a link.
+        OSError: nothing is there, or it cannot be looked at.
+    """
+    place = os.fspath(below)
+    status = None
+    for part in _parts(path, below):
+        place = os.path.join(place, part)
+        status = os.lstat(place)
+        if stat.S_ISLNK(status.st_mode):
+            if _led_to(place) is None:
+                _refuse(place)
+            status = os.stat(place)
+    return os.stat(place) if status is None else status
+
+
+def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a file in a folder, as ``os.open`` does.
+
+    Args:
+        path: the file, in ``below``.
+        below: the folder that the user named, by links or not.
+        flags: of ``os.open``.
+        mode: of a new file.
+
+    Raises:
+        LinkError: a part of the way from ``below`` is a link.
+        OSError: it cannot be opened, or is no file.
+    """
+    *folders, name = _parts(path, below)
+    try:
+        if not folders:
+            return _opened(path, flags, mode)
+        if not _HAS_DESCRIPTORS:
+            refuse_links(path, below)
+            return _opened(path, flags, mode)
+        folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+        try:
+            for part in folders:
+                inner = os.open(part, _FOLDER, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            return _opened(name, flags, mode, folder, path)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if error.errno in _IS_LINK:
+            refuse_links(path, below)
+            if flags & _WRITING == 0 and (cache := _led_to(path)) is not None:
+                return open_below(os.path.realpath(path), cache, flags)
+        if error.filename is not None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def open_files(folder: str, names: Iterable[str]) -> list[int]:
+    """Open files of one folder to read them, which costs less than to open each from above.
+
+    Args:
+        folder: that lies in one that the user named, and is no link itself.
+        names: of the files.
+
+    Raises:
+        OSError: one cannot be opened; the folder or a file may be a link, which is not named.
+    """
+    if not _HAS_DESCRIPTORS:
+        return [open_below(f"{folder}/{name}", os.path.dirname(folder)) for name in names]
+    found: list[int] = []
+    handle = os.open(folder, _FOLDER)
+    try:
+        for name in names:
+            found.append(os.open(name, _CAREFUL, dir_fd=handle))
+    except BaseException:
+        for opened in found:
+            os.close(opened)
+        raise
+    finally:
+        os.close(handle)
+    return found
+
+
+def opener(below: PathLike) -> Callable[[str, int], int]:
+    """Return what ``open`` takes as its ``opener``: :func:`open_below` this folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = f"{folder}/file"
+        ...     with open(path, "w", opener=opener(folder)) as file:
+        ...         file.write("text")
+        4
+    """
+    return lambda path, flags: open_below(path, below, flags)
+
+
+def read_below(path: PathLike, below: PathLike) -> bytes:
+    """Return the bytes of a file in a folder; see :func:`open_below`."""
+    with open(path, "rb", opener=opener(below)) as file:
+        return file.read()
+
+
+def files_below(folder: PathLike, *, hidden: bool = False) -> Iterator[str]:
+    """Yield the paths of all files in a folder, relative to it, with slashes.
+
+    Args:
+        folder: one that the user named, by links or not.
+        hidden: also what begins with a dot: the traces of a change, and of desktops.
+
+    Raises:
+        LinkError: one of them, or a folder of them, is a link.
+    """
+    for entry in entries_below(folder, lambda entry: not hidden and entry.name.startswith(".")):
+        if not entry.is_dir():
+            yield os.path.relpath(entry.path, folder).replace(os.sep, "/")
+
+
+def entries_below(
+    folder: PathLike, skips: Callable[[os.DirEntry[str]], bool] = lambda entry: False
+) -> Iterator[os.DirEntry[str]]:
+    """Yield the files and folders in a folder, and what these hold; see :func:`files_below`.
+
+    What another process removes meanwhile is left out.
+
+    Args:
+        folder: one that the user named, by links or not.
+        skips: whether an entry is not looked at, nor what is in it.
+    """
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if skips(entry):
+            continue
+        if entry.is_symlink() and _led_to(entry.path) is None:
+            _refuse(entry.path)
+        yield entry
+        if entry.is_dir():
+            yield from entries_below(entry.path, skips)
+
+
+def remove(path: PathLike) -> None:
+    """Remove what lies there, if anything: a folder with all in it, of a link the link alone.
+
+    ``shutil.rmtree`` waits for a pipe, and leaves a link.
+    """
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+
+
+@contextmanager
+def new_file(path: PathLike) -> Iterator[int]:
+    """Open a new file in place of what a killed process, or a stranger, left under its name.
+
+    Yields:
+        The descriptor, which is closed at the exit.
+
+    Raises:
+        OSError: it cannot be made, or another process makes it at the same time.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    handle = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        yield handle
+    finally:
+        with suppress(OSError):  # it is closed already
+            os.close(handle)
+
+
+def write_new(path: PathLike, data: bytes) -> None:
+    """Write a file in place of whatever stands there, a link also; see :func:`new_file`."""
+    with new_file(path) as handle, open(handle, "wb", closefd=False) as file:
+        file.write(data)
+
+
+def move_below(source: PathLike, target: PathLike) -> None:
+    """Move what is in a folder into another; folders that both have are joined, top files last.
+
+    Args:
+        source: a folder, and no link to one; it is left with empty folders.
+        target: one that the user named, by links or not.
+
+    Raises:
+        LinkError: ``source`` is a link, or ``target`` has one where ``source`` has a folder.
+    """
+    with _folder(os.fspath(source)) as old, _folder(os.fspath(target), named=True) as new:
+        _move(old, new)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder that is open, or only looked at where a system has no descriptors of folders."""
+
+    path: str
+    handle: int | None
+
+    def at(self, name: str) -> str:
+        """What names an entry, for a function that is given ``handle`` as well."""
+        return os.path.join(self.path, name) if self.handle is None else name
+
+
+def _move(source: _Folder, target: _Folder) -> None:
+    with os.scandir(source.path if source.handle is None else source.handle) as found:
+        entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
+    handles = {"src_dir_fd": source.handle, "dst_dir_fd": target.handle}
+    for name, is_folder in [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]:
+        old, new = source.at(name), target.at(name)
+        if not is_folder:
+            os.replace(old, new, **handles)
+            continue
+        try:  # a new folder moves at once, which is what a format of many small ones needs
+            os.rename(old, new, **handles)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+            inner = [_folder(os.path.join(f.path, name), f) for f in (source, target)]
+            with inner[0] as old_folder, inner[1] as new_folder:
+                _move(old_folder, new_folder)
+
+
+@contextmanager
+def _folder(path: str, within: _Folder | None = None, *, named: bool = False) -> Iterator[_Folder]:
+    if not _HAS_DESCRIPTORS:
+        if not named:
+            refuse_links(path, os.path.dirname(path))
+        yield _Folder(path, None)
+        return
+    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if named else os.O_NOFOLLOW)
+    try:
+        name, handle = (path, None) if within is None else (os.path.basename(path), within.handle)
+        opened = os.open(name, flags, dir_fd=handle)
+    except OSError as error:
+        if error.errno in _IS_LINK:
+            refuse_links(path, os.path.dirname(path))
+        error.filename = path
+        raise
+    try:
+        yield _Folder(path, opened)
+    finally:
+        os.close(opened)
+
+
+def _opened(
+    path: PathLike,
+    flags: int,
+    mode: int,
+    folder: int | None = None,
+    named: PathLike | None = None,
+) -> int:
+    """Open what is a file and no link, and nothing else; messages call it ``named``."""
+    handle = os.open(path, flags & ~os.O_TRUNC | _CAREFUL, mode, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{os.fspath(named or path)} is no file")
+        if flags & os.O_TRUNC:
+            os.ftruncate(handle, 0)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _parts(path: PathLike, below: PathLike) -> list[str]:
+    """The names on the way from a folder to what lies in it."""
+    place, top = os.fspath(path), os.fspath(below).rstrip(os.sep)
+    parts = [part for part in place[len(top) :].split(os.sep) if part not in ("", ".")]
+    if not place.startswith(top) or os.pardir in parts:
+        raise OSError(errno.EINVAL, f"does not lie in {top}", place)
+    return parts
+
+
+def _led_to(link: PathLike) -> str | None:
+    """The folder of :func:`allow_links_into` that a link leads into."""
+    place = os.path.realpath(link) if _allowed else ""
+    return next((folder for folder in _allowed if place.startswith(folder + os.sep)), None)
+
+
+def _refuse(link: str) -> NoReturn:
+    raise LinkError(
+        f"{link} is a link to {os.readlink(link)}; links in a dataset or a workspace are not "
+        f"followed: remove the link, or put in its place what it leads to"
+    )

@@ -1,0 +1,106 @@
+"""DVC's settings in a workspace, which may come from a stranger, are checked before DVC starts.
+
+DVC merges the settings of the system, of the user and of ``.dvc/config`` and ``.dvc/config.local``.
+The last two lie in the workspace, so none of them may have DVC write outside of it, or make links
+through which a change of a dataset would change its cache. Settings of the user may do both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
+from minari_pipe.links import allow_links_into, refuse_links
+from minari_pipe.pipeline.repository import is_repository, tracked_files
+from minari_pipe.pipeline.workspace import check_folder, check_links
+from minari_pipe.trust import is_trusted_address
+
+_LINKS = {"hardlink", "symlink"}
+_CACHE_KEYS = {"dir", "type", "protected", "shared", "slow_link_warning", "verify"}
+"""Others, such as ``local``, have DVC take a remote for its cache."""
+
+
+def check_dvc(root: Path) -> None:
+    """Refuse to start DVC in a workspace whose own settings lead it elsewhere.
+
+    Raises:
+        LinkError: DVC would write through a link, or read through one that it did not make.
+        TrustError: a setting of the workspace has DVC write outside of it.
+        ConfigError: a setting has DVC link files of the workspace to its cache.
+        MinariPipeError: DVC cannot read its settings.
+    """
+    from dvc.config import Config
+    from dvc.exceptions import DvcException
+
+    check_links(root)
+    try:
+        config = Config(str(root / ".dvc"))
+        for level in Config.REPO_LEVELS:
+            theirs = config.load_one(level)
+            _check_type(theirs["cache"], config.files[level])
+            for key, told in _leads_out(theirs, root):
+                if level == "repo" or not _is_own(root):
+                    raise TrustError(
+                        f"{config.files[level]}: {key} = {told} has DVC write outside of the "
+                        f"workspace because a file of it says so; if you want that, run: "
+                        f"dvc config --unset {key} && dvc config --global {key} {told}"
+                    )
+    except DvcException as exc:
+        raise MinariPipeError(f"DVC: {exc}") from exc
+
+
+def follow_own_cache(root: Path) -> bool:
+    """Follow links into DVC's cache if the user's own settings ask for them; whether that is new.
+
+    Args:
+        root: the workspace, in which the cache lies by default.
+    """
+    from dvc.config import Config
+    from dvc.exceptions import DvcException
+
+    try:
+        cache = Config()["cache"]  # of the system and the user, as no folder is named
+    except DvcException as exc:
+        raise MinariPipeError(f"DVC: {exc}") from exc
+    if "symlink" not in _types(cache):
+        return False
+    if "dir" not in cache:
+        refuse_links(root / ".dvc" / "cache", root)
+    return allow_links_into(cache.get("dir", root / ".dvc" / "cache"))
+
+
+def _check_type(cache: dict[str, Any], file: str) -> None:
+    if links := [kind for kind in _types(cache) if kind in _LINKS]:
+        raise ConfigError(
+            f"{file}: cache type {', '.join(links)} lets a write to a published file change "
+            f"DVC's cache; run: dvc config cache.type reflink,copy"
+        )
+
+
+def _types(cache: dict[str, Any]) -> list[str]:
+    """The kinds of links in a section ``cache``, which DVC takes as a text or as a list."""
+    told = cache.get("type") or []
+    return [kind.strip() for kind in (told.split(",") if isinstance(told, str) else told)]
+
+
+def _leads_out(settings: dict[str, Any], root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the keys, with their values, that have DVC write outside of the workspace."""
+    if place := settings["core"].get("site_cache_dir"):
+        yield "core.site_cache_dir", str(place)
+    cache = settings["cache"]
+    for key in sorted(cache.keys() - _CACHE_KEYS):
+        yield f"cache.{key}", str(cache[key])
+    place = cache.get("dir")
+    if place is None or is_trusted_address(str(place)):
+        return
+    if "://" in place or not Path(place).is_relative_to(root):
+        yield "cache.dir", str(place)
+    else:
+        check_folder(Path(place), root)
+
+
+def _is_own(root: Path) -> bool:
+    """Whether ``.dvc/config.local`` is the user's: no clone brings what git does not track."""
+    return is_repository(root) and ".dvc/config.local" not in tracked_files(root)

@@ -1,0 +1,71 @@
+"""``${oc.env:NAME}`` in a config: recorded as it is written, and replaced only where it is used.
+
+A value of the environment may be a secret, and ``params.yaml`` and the metadata are published. So
+only keys that name a place of the user's own may hold it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from minari_pipe.errors import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import Node
+
+KEYS = ("engine.address", "engine.storage", "publish.targets")
+_WRITTEN = re.compile(r"\$\{oc\.env:([^,{}]+)(?:,([^{}]*))?\}")
+_SHORTEST = 4
+"""Characters of a value that is taken out of messages; fewer occur in any text."""
+_used: dict[str, str] = {}
+_NO_DEFAULT = object()
+
+
+def as_written(key: str, default: Any = _NO_DEFAULT, *, _node_: Node | None = None) -> str:
+    """Stand in for OmegaConf's resolver ``oc.env``: return the text that it was given.
+
+    Raises:
+        ConfigError: it stands in another key than :data:`KEYS`.
+    """
+    where = "" if _node_ is None else str(_node_._get_full_key(None))
+    text = f"${{oc.env:{key}}}" if default is _NO_DEFAULT else f"${{oc.env:{key},{default}}}"
+    if where.partition("[")[0] not in KEYS:
+        raise ConfigError(
+            f"{where or 'the config'} holds {text}, and its value would be recorded and published; "
+            f"oc.env is for {', '.join(KEYS)} alone: write the value here, or give it on the "
+            f"command line"
+        )
+    return text
+
+
+def resolved(text: str) -> str:
+    """``text`` with the values of the environment variables that it names.
+
+    Raises:
+        ConfigError: one is not set and has no default.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name, default = found[1].strip(), found[2]
+        given = os.environ.get(name, default)
+        if given is None:
+            raise ConfigError(f"{text}: the environment variable {name} is not set")
+        if len(given) >= _SHORTEST and name in os.environ:
+            _used[given] = f"${{oc.env:{name}}}"
+        return given
+
+    return _WRITTEN.sub(value, text)
+
+
+def is_told(text: str) -> bool:
+    """Whether a text of the command line names nothing by a file's ``${...}``."""
+    return "${" not in _WRITTEN.sub("", text)
+
+
+def without_values(text: str) -> str:
+    """A message without the values that :func:`resolved` put into addresses."""
+    for value in sorted(_used, key=len, reverse=True):
+        text = text.replace(value, _used[value])
+    return text

@@ -1,0 +1,160 @@
+"""What a Parquet file declares, told without unpacking it: pyarrow unpacks first and tells later.
+
+::
+
+    PAR1
+    column chunk      pages, each a header (number of values, sizes) and its bytes
+    ...
+    footer            schema, row groups, and of each column chunk where its pages are
+    length of the footer, PAR1
+
+Header and footer are structures of Thrift's compact protocol
+(https://github.com/apache/parquet-format, ``parquet.thrift``). The numbers of values are read from
+the headers of the pages, by which pyarrow goes; the footer may say something else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from minari_pipe.errors import CorruptDatasetError
+
+_LENGTH = struct.Struct("<I")
+_END = 8
+#: physical types by their numbers, with the bytes of a value; None for bytes of any length
+_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
+_DICTIONARY_PAGE = 2
+#: where the header of a page of a kind has its own part, whose first field is the number of values
+_PARTS = {0: 5, 2: 7, 3: 8}
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
+#: structures within structures; none of the format's has as many
+_DEEPEST = 16
+
+
+class Chunk(NamedTuple):
+    """What the pages of a column chunk declare.
+
+    Attributes:
+        path: names of the fields that lead to its values.
+        width: bytes of a value, None if each has its own.
+        values: number of values, those that are null included.
+        unpacked: bytes of all pages.
+        dictionary: of its dictionary page the codec, bytes, and bytes unpacked; None without one.
+    """
+
+    path: tuple[str, ...]
+    width: int | None
+    values: int
+    unpacked: int
+    dictionary: tuple[int, memoryview, int] | None
+
+
+def column_chunks(data: bytes) -> Iterator[Chunk]:
+    """Yield what each column chunk of a file declares.
+
+    Raises:
+        CorruptDatasetError: the file is damaged.
+        IndexError, KeyError, struct.error, ValueError, TypeError: likewise.
+    """
+    view = memoryview(data)
+    begin = len(view) - _END - _LENGTH.unpack_from(view, len(view) - _END)[0]
+    if begin < 0:
+        raise CorruptDatasetError("its footer is longer than the file")
+    footer, _ = _structure(view, begin, 0)
+    for group in footer.get(4, ()):
+        for column in group.get(1, ()):
+            yield _chunk(view, column[3])
+
+
+def _chunk(view: memoryview, about: dict[int, Any]) -> Chunk:
+    at = about[9]
+    if 0 < about.get(11, 0) < at:
+        at = about[11]
+    end = at + about[7]
+    if not 0 <= at <= end <= len(view):
+        raise CorruptDatasetError("a column has its values outside of the file")
+    values = unpacked = 0
+    dictionary = None
+    while at < end and values < about[5]:  # pyarrow reads no further
+        header, at = _structure(view, at, 0)
+        kind, size, packed = header[1], header[2], header[3]
+        if size < 0 or packed < 0:
+            raise CorruptDatasetError(f"a page has {packed} bytes, and unpacked {size}")
+        unpacked += size
+        count = header.get(_PARTS.get(kind, 0), {}).get(1, 0)
+        if kind == _DICTIONARY_PAGE:
+            dictionary = (about[4], view[at : at + packed], size)
+        else:
+            values += max(count, 0)
+        at += packed
+    path = tuple(bytes(name).decode("utf-8") for name in about[3])
+    return Chunk(path, _WIDTHS.get(about[1]), values, unpacked, dictionary)
+
+
+def _structure(view: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Read a structure: its fields by their numbers, and where it ends."""
+    if depth > _DEEPEST:
+        raise CorruptDatasetError("its structures lie too deep in one another")
+    fields: dict[int, Any] = {}
+    number = 0
+    while kind_and_step := view[at]:
+        at += 1
+        kind, step = kind_and_step & 15, kind_and_step >> 4
+        if step:
+            number += step
+        else:
+            number, at = _integer(view, at)
+        if kind in (_TRUE, _FALSE):
+            fields[number] = kind == _TRUE
+        else:
+            fields[number], at = _value(view, at, kind, depth)
+    return fields, at + 1
+
+
+def _value(view: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    if _BYTE < kind < _DOUBLE:
+        return _integer(view, at)
+    if kind == _BINARY:
+        size, at = _unsigned(view, at)
+        if size > len(view) - at:
+            raise CorruptDatasetError("a text is longer than the file")
+        return view[at : at + size], at + size
+    if kind in (_LIST, _SET):
+        size, of = view[at] >> 4, view[at] & 15
+        at += 1
+        if size == 15:
+            size, at = _unsigned(view, at)
+        if size > len(view) - at:
+            raise CorruptDatasetError("a list is longer than the file")
+        values = []
+        for _ in range(size):
+            value, at = (view[at], at + 1) if of <= _BYTE else _value(view, at, of, depth + 1)
+            values.append(value)
+        return values, at
+    if kind == _STRUCT:
+        return _structure(view, at, depth + 1)
+    if kind == _BYTE:
+        return view[at], at + 1
+    if kind == _DOUBLE:
+        return None, at + 8
+    raise CorruptDatasetError(f"a field has the type {kind}, which Parquet files have not")
+
+
+def _unsigned(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = view[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise CorruptDatasetError("a number has more than 64 bits")
+
+
+def _integer(view: memoryview, at: int) -> tuple[int, int]:
+    value, at = _unsigned(view, at)
+    return (value >> 1) ^ -(value & 1), at

@@ -1,0 +1,339 @@
+"""Below a folder that the user names no link is followed, whatever is done with a dataset."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import minari_pipe
+from minari_pipe import MinariDataset, links
+from minari_pipe.errors import LinkError, MinariPipeError
+from minari_pipe.examples import step_index_dataset
+from minari_pipe.installation import new_dataset
+from minari_pipe.links import files_below, move_below, new_file, open_below, read_below
+from minari_pipe.locks import hidden_folder
+from minari_pipe.recovery import list_leftovers
+from minari_pipe.storage.base import MinariStorage
+
+ID = "tests/steps-v0"
+SECRET = b"-----BEGIN OPENSSH PRIVATE KEY-----"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A folder of the user's, outside of every dataset."""
+    folder = tmp_path / "mine"
+    (folder / "below").mkdir(parents=True)
+    (folder / "key").write_bytes(SECRET)
+    (folder / "below" / "metadata.json").write_bytes(SECRET)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    """What waits for a pipe is ended."""
+
+    def end(*_: object) -> None:
+        raise AssertionError("it waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def content(folder: Path) -> dict[str, bytes | str]:
+    """What is in a folder; a link by where it leads."""
+    return {
+        str(path.relative_to(folder)): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def to_file(place: Path, mine: Path) -> None:
+    place.symlink_to(mine / "key")
+
+
+def to_folder(place: Path, mine: Path) -> None:
+    place.symlink_to(mine)
+
+
+def to_nowhere(place: Path, mine: Path) -> None:
+    place.symlink_to(mine / "new")
+
+
+def by_a_folder(place: Path, mine: Path) -> None:
+    place.symlink_to(os.path.relpath(mine / "below", place.parent))
+
+
+def hard(place: Path, mine: Path) -> None:
+    place.hardlink_to(mine / "key")
+
+
+def pipe(place: Path, mine: Path) -> None:
+    os.mkfifo(place)
+
+
+PLANTS = (to_file, to_folder, pipe, to_nowhere, by_a_folder, hard)
+PLACES = (
+    *("data/metadata.json", "data/extra.txt", "data/sub/extra.txt", "manifest.json"),
+    *("data/.minari_pipe-commit", "data/.minari_pipe-stage", "data/.minari_pipe-commit/new"),
+    *("policies", "policies/policy.zip"),
+    *("../namespace_metadata.json", "../.namespace_metadata.json.tmp"),
+)
+FILES = {
+    "hdf5": ("data/main_data.hdf5", "data/.main_data.hdf5.tmp"),
+    "arrow": ("data/0", "data/0/metadata.json", "data/0/part-0.arrow", "data/0/x.txt", "data/7"),
+}
+CASES = [
+    (data_format, place, plant)
+    for data_format, files in FILES.items()
+    for place in ((*PLACES, *files) if data_format == "hdf5" else files)
+    for plant in (PLANTS if place in ("data/extra.txt", "manifest.json", "data/0") else PLANTS[:3])
+]
+
+
+def make(dataset_id: str, data_format: str = "hdf5") -> MinariDataset:
+    """Three episodes, as :func:`step_index_dataset` makes them."""
+    source = step_index_dataset("tests/source-v0").storage
+    with new_dataset(dataset_id) as path:
+        MinariStorage.create(
+            path,
+            source.get_buffers(range(3)),
+            metadata={"dataset_id": dataset_id, "minari_version": "0.5.4"},
+            observation_space=source.observation_space,
+            action_space=source.action_space,
+            data_format=data_format,
+        )
+    minari_pipe.delete_dataset("tests/source-v0")
+    return minari_pipe.load_dataset(dataset_id)
+
+
+def read(dataset_id: str, shared: Path) -> None:
+    list(minari_pipe.load_dataset(dataset_id).iterate_episodes())
+
+
+def verify(dataset_id: str, shared: Path) -> None:
+    minari_pipe.load_dataset(dataset_id, verify=True)
+
+
+def change(dataset_id: str, shared: Path) -> None:
+    minari_pipe.load_dataset(dataset_id).storage.update_metadata({"author": {"Ada"}})
+
+
+def append(dataset_id: str, shared: Path) -> None:
+    storage = minari_pipe.load_dataset(dataset_id).storage
+    storage.update_episodes(list(storage.get_buffers([0])))
+
+
+def copy(dataset_id: str, shared: Path) -> None:
+    sources = [minari_pipe.load_dataset(dataset_id), minari_pipe.load_dataset("tests/own-v0")]
+    minari_pipe.combine_datasets(sources, "tests/copy-v0")
+
+
+def upload(dataset_id: str, shared: Path) -> None:
+    minari_pipe.publish_dataset(dataset_id, shared)
+
+
+def namespace(dataset_id: str, shared: Path) -> None:
+    minari_pipe.get_namespace_metadata("tests")
+    minari_pipe.upload_namespace("tests")
+
+
+def describe(dataset_id: str, shared: Path) -> None:
+    minari_pipe.update_namespace_metadata("tests", "mine")
+
+
+def remove(dataset_id: str, shared: Path) -> None:
+    minari_pipe.delete_dataset(dataset_id)
+
+
+USES = (read, verify, upload, copy, change, append, upload, namespace, describe, upload, remove)
+
+
+@pytest.mark.parametrize(
+    ("data_format", "place", "plant"), CASES, ids=[f"{f}-{p}-{x.__name__}" for f, p, x in CASES]
+)
+def test_nothing_of_the_user_is_read_changed_moved_or_published(
+    data_format: str,
+    place: str,
+    plant: Callable[[Path, Path], None],
+    mine: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make(ID, data_format)
+    make("tests/own-v0", data_format)
+    monkeypatch.setenv("MINARI_REMOTE", str(tmp_path / "shared"))
+    dataset = minari_pipe.get_dataset_path(ID)
+    target = dataset / place
+    target.parent.mkdir(exist_ok=True)
+    if os.path.lexists(target):
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+    plant(target, mine)
+    before = content(mine)
+    copied = plant is hard or place.endswith(".tmp")  # of the user's own making, or swept
+    for use in USES:
+        with suppress(MinariPipeError, OSError), warnings.catch_warnings(action="ignore"):
+            use(ID, tmp_path / "shared")
+        assert content(mine) == before, use.__name__
+        published = content(tmp_path / "shared")
+        texts = [text for text in published.values() if isinstance(text, bytes)]
+        assert copied or not any(SECRET in text for text in texts), use.__name__
+        root = content(minari_pipe.get_dataset_path())
+        gone = [p for p, text in root.items() if text == SECRET and not copied]
+        assert gone == [], use.__name__
+
+
+def test_a_refusal_names_the_link_and_where_it_leads(mine: Path, tmp_path: Path) -> None:
+    dataset = make(ID)
+    link = dataset.storage.data_path / "extra.txt"
+    link.symlink_to(mine / "key")
+    told = rf"{link} is a link to {mine / 'key'}; .*remove the link"
+    for use in (upload, verify):
+        with pytest.raises(LinkError, match=told):
+            use(ID, tmp_path / "shared")
+
+
+def test_a_root_and_a_folder_of_data_may_be_reached_by_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make(ID, "arrow")
+    before = len(list(dataset.iterate_episodes()))
+    (tmp_path / "root").symlink_to(minari_pipe.get_dataset_path())
+    (tmp_path / "data").symlink_to(dataset.storage.data_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    append(ID, tmp_path)
+    verify(ID, tmp_path)
+    upload(ID, tmp_path / "shared")
+    storage = MinariStorage.read(tmp_path / "data")
+    storage.update_episodes(list(storage.get_buffers([0])))
+    assert storage.total_episodes == len(list(storage.get_episodes(range(before + 2))))
+
+
+def test_a_folder_that_a_link_takes_the_place_of_meanwhile_leads_nowhere(
+    mine: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data" / "0"
+    folder.mkdir(parents=True)
+    for place in (folder, mine):
+        (place / "file").write_bytes(SECRET if place is mine else b"own")
+    ends = threading.Event()
+
+    def swap() -> None:
+        while not ends.is_set():
+            folder.rename(tmp_path / "aside")
+            folder.symlink_to(mine)
+            folder.unlink()
+            (tmp_path / "aside").rename(folder)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    found = set()
+    try:
+        for _ in range(2000):
+            with suppress(LinkError, FileNotFoundError):
+                found.add(read_below(folder / "file", tmp_path / "data"))
+            with suppress(OSError):
+                handle = open_below(folder / "new", tmp_path / "data", os.O_CREAT | os.O_WRONLY)
+                os.close(handle)
+    finally:
+        ends.set()
+        thread.join()
+    assert found <= {b"own"}
+    assert not (mine / "new").exists()
+
+
+@pytest.mark.parametrize("descriptors", [True, False], ids=["descriptors", "paths"])
+def test_folders_are_joined_and_nothing_moves_through_a_link(
+    descriptors: bool, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_HAS_DESCRIPTORS", descriptors)
+    for name in ("0/new", "1/new", "top"):
+        (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "old" / name).write_text("new")
+    (tmp_path / "data" / "0").mkdir(parents=True)
+    (tmp_path / "data" / "0" / "there").write_text("old")
+    move_below(tmp_path / "old", tmp_path / "data")
+    assert list(files_below(tmp_path / "data")) == ["0/new", "0/there", "1/new", "top"]
+    (tmp_path / "old" / "1").mkdir(exist_ok=True)
+    (tmp_path / "old" / "1" / "more").write_text("new")
+    shutil.rmtree(tmp_path / "data" / "1")
+    (tmp_path / "data" / "1").symlink_to(mine)
+    with pytest.raises(LinkError, match="data/1 is a link"):
+        move_below(tmp_path / "old", tmp_path / "data")
+    with pytest.raises(LinkError, match="data/1 is a link"):
+        read_below(tmp_path / "data" / "1" / "key", tmp_path / "data")
+    assert not (mine / "more").exists()
+
+
+def test_a_new_file_takes_the_place_of_what_was_left_and_of_a_link(
+    mine: Path, tmp_path: Path
+) -> None:
+    for plant in (to_file, to_nowhere, hard):
+        path = tmp_path / plant.__name__
+        plant(path, mine)
+        with new_file(path) as handle:
+            os.write(handle, b"new")
+        assert path.read_bytes() == b"new" and not path.is_symlink()
+    assert (mine / "key").read_bytes() == SECRET
+    assert not (mine / "new").exists()
+
+
+def test_links_lead_into_a_folder_that_is_allowed_for_reading_alone(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "_allowed", [])
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "file").symlink_to(mine / "key")
+    with pytest.raises(LinkError):
+        read_below(folder / "file", folder)
+    links.allow_links_into(mine)
+    assert read_below(folder / "file", folder) == SECRET
+    assert list(files_below(folder)) == ["file"]
+    with pytest.raises(OSError, match="Too many levels|symbolic"):
+        os.close(open_below(folder / "file", folder, os.O_WRONLY))
+    (folder / "away").symlink_to(tmp_path)
+    with pytest.raises(LinkError):
+        list(files_below(folder))
+
+
+def test_a_killed_process_leaves_nothing_that_is_followed(mine: Path) -> None:
+    root = minari_pipe.get_dataset_path()
+    with hidden_folder(root) as folder:
+        name = folder.name
+    (root / name).symlink_to(mine)
+    with hidden_folder(root):
+        pass
+    assert (mine / "key").exists()
+
+
+def test_a_pipe_among_what_killed_processes_left_is_not_waited_for() -> None:
+    root = minari_pipe.get_dataset_path()
+    with hidden_folder(root) as folder:
+        name = folder.name
+    os.mkfifo(root / name)
+    os.mkfifo(root / ".download-0")
+    make(ID)
+    assert minari_pipe.load_dataset(ID).total_episodes == 3
+
+
+def test_an_episode_is_not_recovered_from_rows_that_a_link_leads_to(mine: Path) -> None:
+    folder = minari_pipe.get_dataset_path() / ".minari_pipe" / "collecting" / "1-x"
+    folder.mkdir(parents=True)
+    (folder / "journal").symlink_to(mine / "key")
+    assert list_leftovers() == []
+    (folder / "journal").unlink()
+    os.mkfifo(folder / "journal")
+    assert list_leftovers() == []
