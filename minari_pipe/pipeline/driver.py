@@ -20,6 +20,7 @@ from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import ROOT_VARIABLE
 from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
+from minari_pipe.messages import one_line
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
 from minari_pipe.pipeline.dry_run import DryRun
@@ -110,7 +111,9 @@ def run_pipeline(
         check_before(name, params, root, replace=replace)
         for parent in parents(config, root):
             if extra := told_overrides(parent.overrides):
-                print(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
+                print(
+                    one_line(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
+                )
             run_pipeline(
                 parent.name,
                 parent.config,
