@@ -20,8 +20,7 @@ import yaml
 import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
-from minari_pipe.pipeline.dvc_remote import push
-from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc, check_remote
 from minari_pipe.pipeline.workspace import check_links
 from tests.repositories import Workspace, dvc_workspace, hashes
 from tests.workspaces import make_workspace, tiny
@@ -206,7 +205,7 @@ def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace
     assert done.returncode == 1
     assert done.stdout.startswith(f"error: {told}")
     with pytest.raises(TrustError, match=re.escape(told)):
-        push("tiny", workspace.root)
+        check_remote(workspace.root, "far")
 
 
 def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
