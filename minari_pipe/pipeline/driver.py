@@ -52,6 +52,7 @@ from minari_pipe.pipeline.workspace import (
     check_pipeline_name,
     is_checkout,
     open_root,
+    read_catalog_entry,
     read_json,
 )
 from minari_pipe.trust import ADDRESSES_VARIABLE
@@ -279,7 +280,7 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
                     f"this one another with dataset.id=..."
                 )
     entry = root / "catalog" / f"{dataset_id}.json"
-    if entry.is_file() and (owner := read_json(entry)["pipeline"]) != name:
+    if entry.is_file() and (owner := read_catalog_entry(entry)["pipeline"]) != name:
         raise ConfigError(
             f"dataset id {dataset_id!r} belongs to what pipeline {owner!r} published earlier; give "
             f"this one another with dataset.id=..., or remove {entry} if that is not wanted"

@@ -7,6 +7,7 @@ through which a change of a dataset would change its cache. Settings of the user
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ def check_dvc(root: Path) -> None:
         raise MinariPipeError(f"DVC: {exc}") from exc
 
 
+@functools.cache
 def _refuse_paths_out() -> None:
     """Let DVC read no list of a folder's files that leads out of the folder.
 
@@ -73,9 +75,7 @@ def _refuse_paths_out() -> None:
     """
     from dvc_data.hashfile.tree import Tree
 
-    if hasattr(Tree, "_unchecked_add"):
-        return
-    Tree._unchecked_add = Tree.add
+    unchecked = Tree.add
 
     def add(self: Tree, key: tuple[str, ...], meta: Any, oid: Any) -> None:
         names = [name for part in key for name in part.replace("\\", "/").split("/")]
@@ -86,9 +86,9 @@ def _refuse_paths_out() -> None:
                 f"Remove the entry of the stage from dvc.lock, and the cache or remote that is not "
                 f"yours"
             )
-        self._unchecked_add(key, meta, oid)
+        unchecked(self, key, meta, oid)
 
-    Tree.add = add
+    Tree.add = add  # type: ignore[method-assign]
 
 
 def check_remote(root: Path, name: str) -> None:
