@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
 import os
+import py_compile
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
-from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc, check_remote
 from minari_pipe.pipeline.workspace import check_links
 from tests.repositories import Workspace, dvc_workspace, hashes
 from tests.workspaces import make_workspace, tiny
@@ -109,6 +115,137 @@ def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, wor
     assert not told.exists(), told.read_text()
     assert done.returncode == 1
     assert f"{link} is a link to" in done.stdout
+
+
+@pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["python -m", "minari-pipe"])
+def test_python_s_own_library_comes_from_python(command, workspace):
+    hostile = f"open({str(workspace.home / 'executed')!r}, 'a').write(__name__)\n"
+    for name in ("typing", "json", "hashlib", "platform", "dataclasses"):
+        (workspace.root / f"{name}.py").write_text(hostile)
+    workspace.run(*command, "list")
+    assert not (workspace.home / "executed").exists()
+
+
+def compile_hostile(source: Path, told: Path) -> None:
+    """Bytecode beside a source, which Python runs without a look at that."""
+    code = source.with_name("hostile.txt")
+    code.write_text(f"open({str(told)!r}, 'a').write(__name__)\n{source.read_text()}")
+    py_compile.compile(
+        str(code),
+        cfile=importlib.util.cache_from_source(str(source)),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+
+
+def test_bytecode_of_the_folder_is_not_run_in_place_of_a_trusted_source(workspace):
+    told = workspace.home / "executed"
+    (workspace.root / "my_tools.py").write_text("LEFT = 0\n")
+    source = "import my_tools\ndef go(observation): return my_tools.LEFT\n"
+    (workspace.root / "my_policies.py").write_text(source)
+    for name in ("my_tools", "my_policies"):
+        compile_hostile(workspace.root / f"{name}.py", told)
+    choice = ("policy=scripted", "+policy.controller._target_=my_policies.go")
+    workspace.run(*SCRIPT, "+dataset=tiny", *choice, "--trust-module=my_policies")
+    assert not told.exists(), told.read_text()
+
+
+def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
+    told = workspace.home / "executed"
+    (workspace.root / "evil.py").write_text(f"open({str(told)!r}, 'w')\n")
+    handlers = "{h: {(): runpy.run_path, path_name: evil.py}}"
+    text = f"# @package _global_\nhydra: {{hydra_logging: {{version: 1, handlers: {handlers}}}}}\n"
+    (workspace.root / "conf" / "dataset" / "evil.yaml").write_text(text)
+    done = workspace.call(*SCRIPT, "+dataset=evil", "--hydra-help")
+    assert not told.exists()
+    assert "--multirun" in done.stdout
+
+
+def bare_repository(folder: Path, told: Path) -> None:
+    """Files that git takes for a repository, of which any clone can have a folder full."""
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags"):
+        (folder / name).mkdir(parents=True)
+    (folder / "HEAD").write_text("ref: refs/heads/main\n")
+    command = f"sh -c 'touch {told}; false'"
+    settings = f'\tbare = false\n\tworktree = .\n\tfsmonitor = "{command}"\n'
+    (folder / "config").write_text(f"[core]\n\trepositoryformatversion = 0\n{settings}")
+
+
+@pytest.mark.parametrize(
+    "command", [("+dataset=tiny", "--dry-run"), ("release", "tests/tiny-v0", "--no-push")], ids=str
+)
+def test_a_folder_that_git_takes_for_a_repository_runs_no_command(command, workspace):
+    told = workspace.home / "executed"
+    shutil.rmtree(workspace.root / ".git", ignore_errors=True)
+    bare_repository(workspace.root, told)
+    (workspace.root / ".dvc" / "config.local").write_text("[core]\n    site_cache_dir = /x\n")
+    done = workspace.call(*SCRIPT, *command)
+    assert not told.exists()
+    assert done.returncode == 1
+    assert re.search("site_cache_dir|not a git repository", done.stdout)
+
+
+REMOTES = {
+    "command": "configpath = ../aws",
+    "credentials": "endpointurl = http://127.0.0.1:9",
+    "files": "keyfile = ../key",
+    "readers": "acl = public-read",
+}
+
+
+@pytest.mark.parametrize("setting", REMOTES.values(), ids=REMOTES)
+def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace):
+    kind = "ssh" if "keyfile" in setting else "s3"
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(
+        f"[core]\n    remote = far\n    no_scm = true\n"
+        f"['remote \"far\"']\n    url = {kind}://x/y\n    {setting}\n"
+    )
+    done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
+    told = f"{settings}: the remote 'far' sets {setting.partition(' ')[0]}, by which a file could"
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"error: {told}")
+    with pytest.raises(TrustError, match=re.escape(told)):
+        check_remote(workspace.root, "far")
+
+
+def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("precious")
+    lock_file = workspace.root / "pipelines" / "tiny" / "dvc.lock"
+    lock = yaml.safe_load(lock_file.read_text())
+    (out,) = lock["stages"]["collect"]["outs"]
+    cache = workspace.root / ".dvc" / "cache" / "files" / "md5"
+    entries = json.loads((cache / out["md5"][:2] / out["md5"][2:]).read_text())
+    relpath = os.path.relpath(victim, workspace.root / out["path"])
+    raw = json.dumps([*entries, {"md5": entries[0]["md5"], "relpath": relpath}]).encode()
+    digest = hashlib.md5(raw).hexdigest() + ".dir"
+    (cache / digest[:2]).mkdir(exist_ok=True)
+    (cache / digest[:2] / digest[2:]).write_bytes(raw)
+    lock_file.write_text(lock_file.read_text().replace(out["md5"], digest))
+    for run in (workspace.root / ".dvc" / "cache" / "runs").glob("*/*/*"):
+        run.chmod(0o644)
+        run.write_text(run.read_text().replace(out["md5"], digest))
+    shutil.rmtree(workspace.root / out["path"])
+    shutil.rmtree(workspace.root / ".dvc" / "tmp")
+    done = workspace.call(*SCRIPT, "+dataset=tiny")
+    assert victim.read_text() == "precious"
+    assert done.returncode == 1
+    assert f"names {relpath!r}, which may lie outside of it" in done.stdout
+
+
+@pytest.mark.parametrize("key", ["/policy", "/family", "/../../mine/hosts@env.kwargs"])
+def test_no_config_is_read_from_outside_of_conf(key, workspace, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "hosts.yaml").write_text("token: open-sesame\n")
+    config = workspace.root / "conf" / "dataset" / "tiny.yaml"
+    entry = key if "@" in key else f"{key}: ../../../mine/hosts"
+    config.write_text(config.read_text().replace("_self_", f"{{{entry}}}, _self_", 1))
+    if "@" in key:
+        config.write_text(config.read_text().replace(f"{{{entry}}}", entry))
+    done = workspace.call(*SCRIPT, "+dataset=tiny")
+    assert done.returncode == 1
+    assert "open-sesame" not in done.stdout
+    assert "'../../../mine/hosts'" in done.stdout or "'..'" in done.stdout
 
 
 def test_init_runs_no_code_of_the_folder(workspace):

@@ -7,11 +7,13 @@ through which a change of a dataset would change its cache. Settings of the user
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
+from minari_pipe.files import NO_NAMES
 from minari_pipe.links import allow_links_into, refuse_links
 from minari_pipe.pipeline.repository import is_repository, tracked_files
 from minari_pipe.pipeline.workspace import check_folder, check_links
@@ -20,6 +22,19 @@ from minari_pipe.trust import is_trusted_address
 _LINKS = {"hardlink", "symlink"}
 _CACHE_KEYS = {"dir", "type", "protected", "shared", "slow_link_warning", "verify"}
 """Others, such as ``local``, have DVC take a remote for its cache."""
+_REMOTE_KEYS = {
+    "connect_timeout",
+    "jobs",
+    "no_traverse",
+    "read_timeout",
+    "region",
+    "timeout",
+    "url",
+    "verify",
+    "version_aware",
+    "worktree",
+}
+"""Others name hosts that get the user's credentials, files that name commands, or who may read."""
 
 
 def check_dvc(root: Path) -> None:
@@ -35,6 +50,7 @@ def check_dvc(root: Path) -> None:
     from dvc.exceptions import DvcException
 
     check_links(root)
+    _refuse_paths_out()
     try:
         config = Config(str(root / ".dvc"))
         for level in Config.REPO_LEVELS:
@@ -49,6 +65,58 @@ def check_dvc(root: Path) -> None:
                     )
     except DvcException as exc:
         raise MinariPipeError(f"DVC: {exc}") from exc
+
+
+@functools.cache
+def _refuse_paths_out() -> None:
+    """Let DVC read no list of a folder's files that leads out of the folder.
+
+    It joins the names that stand in its cache, in a remote or in ``dvc.lock``, ``..`` among them.
+    """
+    from dvc_data.hashfile.tree import Tree
+
+    unchecked = Tree.add
+
+    def add(self: Tree, key: tuple[str, ...], meta: Any, oid: Any) -> None:
+        names = [name for part in key for name in part.replace("\\", "/").split("/")]
+        if not set(NO_NAMES).isdisjoint(names) or "\0" in "".join(key):
+            raise TrustError(
+                f"a list of the files of a folder, in DVC's cache or remote or in dvc.lock, names "
+                f"{'/'.join(key)!r}, which may lie outside of it; nothing of that folder is made. "
+                f"Remove the entry of the stage from dvc.lock, and the cache or remote that is not "
+                f"yours"
+            )
+        unchecked(self, key, meta, oid)
+
+    Tree.add = add  # type: ignore[method-assign]
+
+
+def check_remote(root: Path, name: str) -> None:
+    """Refuse a DVC remote of which a file of the workspace says more than where it is.
+
+    Raises:
+        TrustError: names the setting.
+    """
+    from dvc.config import Config
+
+    config = Config(str(root / ".dvc"))
+    for level in Config.REPO_LEVELS:
+        theirs = config.load_one(level)["remote"].get(name, {})
+        for key in sorted(theirs.keys() - _REMOTE_KEYS):
+            value = str(theirs[key])
+            if key == "endpointurl" and is_trusted_address(value):
+                continue
+            if level == "local" and _is_own(root):
+                continue
+            raise TrustError(
+                f"{config.files[level]}: the remote {name!r} sets {key}, by which a file could "
+                f"have your credentials sent or a command run; if you want that, run: "
+                f"dvc remote modify --unset {name} {key} && "
+                f"dvc remote modify --local {name} {key} {value}"
+            )
+    url = str(config["remote"].get(name, {}).get("url", ""))
+    if url.startswith("remote://"):
+        check_remote(root, url.removeprefix("remote://").partition("/")[0])
 
 
 def follow_own_cache(root: Path) -> bool:

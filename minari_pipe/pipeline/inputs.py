@@ -56,6 +56,16 @@ def record_imports(root: str) -> None:
     sys.meta_path.insert(0, _RecordingFinder(own))
 
 
+def ignore_bytecode() -> None:
+    """Compile modules that are neither installed nor this package's from their sources.
+
+    A ``__pycache__`` of a stranger may hold other code than the source beside it.
+    """
+    finder = _RecordingFinder(str(_PACKAGE))
+    if not any(isinstance(known, _RecordingFinder) for known in sys.meta_path):
+        sys.meta_path.insert(0, finder)
+
+
 @dataclass(frozen=True)
 class _RecordingFinder:
     """Asks the other finders, and reads the sources that they find itself."""

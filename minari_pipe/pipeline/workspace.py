@@ -171,3 +171,15 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
         raise ConfigError(f"{path} is damaged: {exc}; restore it from git, or remove it") from exc
+
+
+def read_catalog_entry(path: Path) -> dict[str, Any]:
+    """Return what ``catalog/ID.json`` says of a published dataset, with the name of its pipeline.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("pipeline"), str):
+        raise ConfigError(f"{path} is damaged: it names no pipeline; restore it from git")
+    return found
