@@ -272,6 +272,13 @@ def test_inferred_spaces_contain_the_rows(tmp_path):
     assert (np.array(2), np.ones(2, np.int8), {"text": "bü"}) in space
 
 
+def test_an_empty_group_is_no_space(tmp_path):
+    with h5py.File(tmp_path / "file.hdf5", "w") as file:
+        file.create_group("episode/actions")
+        with pytest.raises(CorruptDatasetError, match="is an empty group, not one row a step"):
+            infer_space(file["episode"])
+
+
 # --- 0.3 to 0.4.3: attributes ---
 
 
