@@ -5,8 +5,8 @@ read, published, moved or overwritten. So what lies below a folder is opened fro
 next, each by the descriptor of the one before, and a link ends the way: also one that takes the
 place of a folder meanwhile. Where a system has no such descriptors, each part is looked at first.
 
-DVC makes links into its cache where the user's own settings ask for them; :func:`allow_links_into`
-names that cache.
+DVC makes links to files of its cache where the user's own settings ask for them;
+:func:`allow_links_into` names that cache. They are followed to read, never to write.
 """
 
 from __future__ import annotations
@@ -66,6 +66,18 @@ def refuse_links(path: PathLike, below: PathLike) -> None:
         status_below(path, below)
 
 
+def refuse_link(link: str) -> NoReturn:
+    """Refuse what is known to be a link.
+
+    Raises:
+        LinkError: names the link.
+    """
+    raise LinkError(
+        f"{link} is a link to {os.readlink(link)}; links in a dataset, a workspace or a remote are "
+        f"not followed: remove the link, or put in its place what it leads to"
+    )
+
+
 def status_below(path: PathLike, below: PathLike) -> os.stat_result:
     """Return what the system says of what lies in a folder, as ``os.stat`` does.
 
@@ -80,7 +92,7 @@ def status_below(path: PathLike, below: PathLike) -> os.stat_result:
         status = os.lstat(place)
         if stat.S_ISLNK(status.st_mode):
             if _led_to(place) is None:
-                _refuse(place)
+                refuse_link(place)
             status = os.stat(place)
     return os.stat(place) if status is None else status
 
@@ -205,7 +217,7 @@ def entries_below(
         if skips(entry):
             continue
         if entry.is_symlink() and _led_to(entry.path) is None:
-            _refuse(entry.path)
+            refuse_link(entry.path)
         yield entry
         if entry.is_dir():
             yield from entries_below(entry.path, skips)
@@ -346,13 +358,7 @@ def _parts(path: PathLike, below: PathLike) -> list[str]:
 
 
 def _led_to(link: PathLike) -> str | None:
-    """The folder of :func:`allow_links_into` that a link leads into."""
+    """The folder of :func:`allow_links_into` that holds the file a link leads to."""
     place = os.path.realpath(link) if _allowed else ""
-    return next((folder for folder in _allowed if place.startswith(folder + os.sep)), None)
-
-
-def _refuse(link: str) -> NoReturn:
-    raise LinkError(
-        f"{link} is a link to {os.readlink(link)}; links in a dataset or a workspace are not "
-        f"followed: remove the link, or put in its place what it leads to"
-    )
+    found = next((folder for folder in _allowed if place.startswith(folder + os.sep)), None)
+    return found if found is not None and os.path.isfile(place) else None

@@ -307,6 +307,15 @@ def test_links_lead_into_a_folder_that_is_allowed_for_reading_alone(
     (folder / "away").symlink_to(tmp_path)
     with pytest.raises(LinkError):
         list(files_below(folder))
+    (folder / "away").unlink()
+    (folder / "below").symlink_to(mine / "below")  # DVC makes links to files alone
+    for use in (
+        lambda: list(files_below(folder)),
+        lambda: read_below(folder / "below" / "metadata.json", folder),
+        lambda: links.status_below(folder / "below" / "metadata.json", folder),
+    ):
+        with pytest.raises(LinkError, match="below is a link to"):
+            use()
 
 
 def test_a_killed_process_leaves_nothing_that_is_followed(mine: Path) -> None:

@@ -214,7 +214,9 @@ def test_a_signal_ends_it_and_nothing_goes_on(signum, workspace):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not any(temporary.glob("*/clone/.minari_pipe/work/*/collect.blocks/blocks/*")):  # it collects
+    while not any(
+        temporary.glob("*/clone/.minari_pipe/work/*/collect.blocks/blocks/*")
+    ):  # it collects
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
     started = psutil.Process(process.pid).children(recursive=True)
