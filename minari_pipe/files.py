@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minari_pipe.datasets_root import writing_below_root
-from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
 from minari_pipe.links import move_below, new_file, opener, refuse_links, remove
 from minari_pipe.locks import exclusive
 
@@ -288,10 +288,18 @@ def _is_left(directory: Path) -> bool:
 
 
 def _roll_forward(directory: Path) -> None:
-    """Move the files of a commit to their places, those at the top last."""
+    """Move the files of a commit to their places, those at the top last.
+
+    Raises:
+        CorruptDatasetError: something else stands where a commit would.
+        LinkError: a link does, or is in the commit.
+    """
+    commit = directory / _COMMIT
     if _is_left(directory):
-        commit = directory / _COMMIT
+        refuse_links(staged_manifest(commit), directory)
         if staged_manifest(commit).is_file():
             os.replace(staged_manifest(commit), directory.parent / MANIFEST)
         move_below(commit, directory)
         shutil.rmtree(commit)
+    elif os.path.lexists(commit):
+        raise CorruptDatasetError(f"{commit} is no folder; remove it")

@@ -291,6 +291,9 @@ def _move(source: _Folder, target: _Folder) -> None:
     with os.scandir(source.path if source.handle is None else source.handle) as found:
         entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
     handles = {"src_dir_fd": source.handle, "dst_dir_fd": target.handle}
+    for entry in entries:
+        if entry.is_symlink():
+            refuse_link(os.path.join(source.path, entry.name))
     for name, is_folder in [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]:
         old, new = source.at(name), target.at(name)
         if not is_folder:

@@ -15,7 +15,7 @@ import pytest
 
 import minari_pipe
 from minari_pipe import MinariDataset, links
-from minari_pipe.errors import LinkError, MinariPipeError
+from minari_pipe.errors import CorruptDatasetError, LinkError, MinariPipeError
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.installation import new_dataset
 from minari_pipe.links import files_below, move_below, new_file, open_below, read_below
@@ -316,6 +316,36 @@ def test_links_lead_into_a_folder_that_is_allowed_for_reading_alone(
     ):
         with pytest.raises(LinkError, match="below is a link to"):
             use()
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_a_folder_of_data_that_leads_to_itself_is_named(data_format: str) -> None:
+    dataset = make(ID, data_format)
+    data = dataset.storage.data_path
+    data.rename(data.with_name("aside"))
+    data.symlink_to("data")
+    for use in (read, verify, remove):
+        with pytest.raises(LinkError, match=f"{data} is a link to data; "):
+            use(ID, data)
+
+
+def an_unfinished_change(data: Path, mine: Path) -> None:
+    (data / ".minari_pipe-commit").mkdir()
+    (data / ".minari_pipe-commit" / "0").symlink_to(mine)
+
+
+def no_change(data: Path, mine: Path) -> None:
+    os.mkfifo(data / ".minari_pipe-commit")
+
+
+@pytest.mark.parametrize("plant", [an_unfinished_change, no_change])
+def test_what_ends_no_change_is_named(plant: Callable[[Path, Path], None], mine: Path) -> None:
+    dataset = make(ID, "arrow")
+    before = content(mine)
+    plant(dataset.storage.data_path, mine)
+    with pytest.raises(CorruptDatasetError, match=r"\.minari_pipe-commit(/0)? is .*remove"):
+        append(ID, mine)
+    assert content(mine) == before
 
 
 def test_a_killed_process_leaves_nothing_that_is_followed(mine: Path) -> None:

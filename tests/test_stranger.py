@@ -15,6 +15,7 @@ import pytest
 import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
+from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace import check_links
 from tests.repositories import Workspace, dvc_workspace, hashes
@@ -267,6 +268,22 @@ def test_a_cache_elsewhere_is_the_users_to_choose(tmp_path, elsewhere, own_cache
         check_links(root)
 
 
+def test_links_that_dvc_is_going_to_make_are_read(tmp_path, elsewhere, own_cache):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    check_dvc(root)
+    (root / "link").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    assert links.read_below(root / "link", root) == b"precious"
+
+
+def test_the_stage_config_names_a_link_in_one_line(tmp_path, elsewhere, monkeypatch, capfd):
+    root = make_workspace(tmp_path / "work")
+    (root / "conf").symlink_to(elsewhere)
+    monkeypatch.chdir(root)
+    assert sync.main() == 1
+    assert capfd.readouterr().err.startswith(f"error: {root / 'conf'} is a link to")
+
+
 def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsewhere, monkeypatch):
     monkeypatch.setattr(links, "_allowed", [])
     root = make_workspace(tmp_path / "work")
@@ -311,8 +328,8 @@ def test_a_cache_in_a_workspace_may_be_named_by_the_users_link_to_it(tmp_path):
     (tmp_path / "link").symlink_to(root)
     (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {tmp_path}/link/cache\n")
     check_dvc(root)
+    (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {root}/../mine\n")
     with pytest.raises(TrustError, match="outside of the workspace"):
-        (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {root}/../mine\n")
         check_dvc(root)
 
 

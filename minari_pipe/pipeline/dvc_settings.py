@@ -56,6 +56,7 @@ def check_dvc(root: Path) -> None:
     except DvcException as exc:
         raise MinariPipeError(f"DVC: {exc}") from exc
     part_hard_links(root)
+    follow_own_cache(root)  # before DVC makes the first link
 
 
 def follow_own_cache(root: Path) -> bool:

@@ -25,7 +25,7 @@ from minari_pipe.errors import (
     RemoteError,
 )
 from minari_pipe.files import MANIFEST, remove_all_but, sha256_file
-from minari_pipe.links import new_file
+from minari_pipe.links import new_file, refuse_links
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
     METADATA,
@@ -92,17 +92,18 @@ class DirectoryRemote(Remote):
 
     def send(self, upload: Upload, told: Told) -> None:
         with self.telling(OSError), self._stage(upload) as stage:
+            self._own_place(upload.dataset_id)
             remove_all_but(stage, {stage / name: file.size for name, file in upload.files.items()})
             for name, source in upload.files.items():
                 self._put(stage / name, source, told)
 
     def reveal(self, upload: Upload) -> bool:
         with self.telling(OSError), self._stage(upload) as stage:
-            target = self._place(upload.dataset_id)
+            target = self._own_place(upload.dataset_id)
             _write(stage / METADATA, Source.of(upload.metadata))
             target.parent.mkdir(parents=True, exist_ok=True)
             for namespace, metadata in upload.namespaces.items():
-                place = self._place(namespace) / NAMESPACE_METADATA
+                place = self._own_place(namespace) / NAMESPACE_METADATA
                 if not place.exists():
                     _write(place, Source.of(metadata))
             try:
@@ -123,7 +124,7 @@ class DirectoryRemote(Remote):
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
         with self.telling(OSError):
-            place = self._place(namespace) / NAMESPACE_METADATA
+            place = self._own_place(namespace) / NAMESPACE_METADATA
             place.parent.mkdir(parents=True, exist_ok=True)
             _write(place, Source.of(metadata))
 
@@ -178,6 +179,12 @@ class DirectoryRemote(Remote):
             raise CorruptDatasetError(
                 f"{place} is a link that leads out of {self.address}; it is not used"
             )
+        return place
+
+    def _own_place(self, path: str) -> Path:
+        """Return where to write: not through a link, which would change what lies elsewhere."""
+        place = self._place(path)
+        refuse_links(place, self._root)
         return place
 
     @contextmanager
