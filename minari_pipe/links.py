@@ -18,6 +18,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from minari_pipe.errors import LinkError
@@ -117,12 +118,8 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
         if not _HAS_DESCRIPTORS:
             refuse_links(path, below)
             return _opened(path, flags, mode)
-        folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+        folder = _descend(folders, below)
         try:
-            for part in folders:
-                inner = os.open(part, _FOLDER, dir_fd=folder)
-                os.close(folder)
-                folder = inner
             return _opened(name, flags, mode, folder, path)
         finally:
             os.close(folder)
@@ -134,6 +131,57 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
         if error.filename is not None:
             error.filename = os.fspath(path)
         raise
+
+
+def _descend(folders: Iterable[str], below: PathLike) -> int:
+    """Open a folder from one to the next, and none of them by a link but the first."""
+    folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+    try:
+        for part in folders:
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+@contextmanager
+def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
+    """Yield a path that leads to this very folder, also if a link takes its place meanwhile.
+
+    Only Linux has such paths; elsewhere links are refused first.
+
+    Args:
+        folder: in ``below``, or that itself.
+        below: the folder that the user named, by links or not.
+
+    Raises:
+        LinkError: a part of the way from ``below`` is a link.
+        OSError: it is no folder, or one from the body, which names the folder as it was named.
+    """
+    if not (_HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
+        refuse_links(folder, below)
+        yield Path(folder)
+        return
+    try:
+        handle = _descend(_parts(folder, below), below)
+    except OSError as error:
+        if error.errno in _IS_LINK:
+            refuse_links(folder, below)
+        error.filename = os.fspath(folder)
+        raise
+    held = f"/proc/self/fd/{handle}"
+    try:
+        yield Path(held)
+    except OSError as error:
+        for key in ("filename", "filename2"):
+            if str(name := getattr(error, key)).startswith(f"{held}/"):
+                setattr(error, key, os.fspath(folder) + name[len(held) :])
+        raise
+    finally:
+        os.close(handle)
 
 
 def open_files(folder: str, names: Iterable[str]) -> list[int]:

@@ -8,19 +8,21 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 import minari_pipe
-from minari_pipe import MinariDataset, links
+from minari_pipe import MinariDataset, installation, library, links
+from minari_pipe import namespace as namespaces
 from minari_pipe.errors import CorruptDatasetError, LinkError, MinariPipeError
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.installation import new_dataset
 from minari_pipe.links import files_below, move_below, new_file, open_below, read_below
 from minari_pipe.locks import hidden_folder
 from minari_pipe.recovery import list_leftovers
+from minari_pipe.remotes import directory
 from minari_pipe.storage.base import MinariStorage
 
 ID = "tests/steps-v0"
@@ -252,6 +254,41 @@ def test_a_folder_that_a_link_takes_the_place_of_meanwhile_leads_nowhere(
         thread.join()
     assert found <= {b"own"}
     assert not (mine / "new").exists()
+
+
+def create(dataset_id: str, shared: Path) -> None:
+    make("tests/another-v0")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="paths of open folders")
+@pytest.mark.parametrize("use", [remove, describe, create, upload])
+def test_nothing_changes_where_a_link_leads_that_takes_the_place_of_a_namespace(
+    use: Callable[[str, Path], None], mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(ID)
+    shutil.copytree(minari_pipe.get_dataset_path("tests"), mine, dirs_exist_ok=True)
+    before, n_exchanged = content(mine), 0
+    held_folder = links.held_folder
+
+    @contextmanager
+    def exchanged(folder: Path, below: Path) -> Iterator[Path]:
+        nonlocal n_exchanged
+        with held_folder(folder, below) as held:
+            if folder.name != "tests":
+                yield held
+                return
+            n_exchanged += 1
+            folder.rename(tmp_path / "aside")
+            folder.symlink_to(mine)
+            yield held
+            folder.unlink()
+            (tmp_path / "aside").rename(folder)
+
+    for module in (library, installation, namespaces, directory):
+        monkeypatch.setattr(module, "held_folder", exchanged)
+    use(ID, tmp_path / "shared")
+    assert n_exchanged > 0
+    assert content(mine) == before
 
 
 @pytest.mark.parametrize("descriptors", [True, False], ids=["descriptors", "paths"])
