@@ -23,6 +23,7 @@ from minari_pipe.links import files_below, move_below, new_file, open_below, rea
 from minari_pipe.locks import hidden_folder
 from minari_pipe.recovery import list_leftovers
 from minari_pipe.remotes import directory
+from minari_pipe.storage.arrow_disk import write_file
 from minari_pipe.storage.base import MinariStorage
 
 ID = "tests/steps-v0"
@@ -325,6 +326,18 @@ def test_a_new_file_takes_the_place_of_what_was_left_and_of_a_link(
         assert path.read_bytes() == b"new" and not path.is_symlink()
     assert (mine / "key").read_bytes() == SECRET
     assert not (mine / "new").exists()
+
+
+@pytest.mark.parametrize("plant", [to_file, to_nowhere, hard])
+def test_a_file_of_an_episode_is_a_new_one(
+    plant: Callable[[Path, Path], None], mine: Path, tmp_path: Path
+) -> None:
+    path, before = tmp_path / "part-0.arrow", content(mine)
+    plant(path, mine)
+    with pytest.raises(FileExistsError):
+        write_file(str(path), [b"new"])
+    write_file(str(path), [b"new"], replaces=True)
+    assert (path.read_bytes(), content(mine)) == (b"new", before)
 
 
 def test_links_lead_into_a_folder_that_is_allowed_for_reading_alone(
