@@ -159,7 +159,8 @@ def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
 
     Raises:
         LinkError: a part of the way from ``below`` is a link.
-        OSError: it is no folder, or one from the body, which names the folder as it was named.
+        OSError: it is no folder.
+        Exception: what the body raises, with the folder's own path in the text.
     """
     if not (_HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
         refuse_links(folder, below)
@@ -175,10 +176,14 @@ def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
     held = f"/proc/self/fd/{handle}"
     try:
         yield Path(held)
-    except OSError as error:
+    except Exception as error:
+        own = f"{os.fspath(folder)}/"
+        error.args = tuple(
+            arg.replace(f"{held}/", own) if isinstance(arg, str) else arg for arg in error.args
+        )
         for key in ("filename", "filename2"):
-            if str(name := getattr(error, key)).startswith(f"{held}/"):
-                setattr(error, key, os.fspath(folder) + name[len(held) :])
+            if isinstance(name := getattr(error, key, None), str):
+                setattr(error, key, name.replace(f"{held}/", own))
         raise
     finally:
         os.close(handle)

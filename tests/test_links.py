@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import minari_pipe
-from minari_pipe import MinariDataset, installation, library, links
+from minari_pipe import MinariDataset, files, installation, library, links
 from minari_pipe import namespace as namespaces
-from minari_pipe.errors import CorruptDatasetError, LinkError, MinariPipeError
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError, MinariPipeError
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.installation import new_dataset
 from minari_pipe.links import files_below, move_below, new_file, open_below, read_below
@@ -262,34 +262,38 @@ def create(dataset_id: str, shared: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="paths of open folders")
-@pytest.mark.parametrize("use", [remove, describe, create, upload])
+@pytest.mark.parametrize("use", [remove, describe, create, upload, change, append])
 def test_nothing_changes_where_a_link_leads_that_takes_the_place_of_a_namespace(
     use: Callable[[str, Path], None], mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(ID)
     shutil.copytree(minari_pipe.get_dataset_path("tests"), mine, dirs_exist_ok=True)
-    before, n_exchanged = content(mine), 0
+    before, n_exchanged = (content(mine), sorted(mine.rglob("*"))), 0
     held_folder = links.held_folder
 
     @contextmanager
     def exchanged(folder: Path, below: Path) -> Iterator[Path]:
         nonlocal n_exchanged
         with held_folder(folder, below) as held:
-            if folder.name != "tests":
+            place = folder if folder.name == "tests" else folder.parent.parent
+            if place.name != "tests" or place.is_symlink():
                 yield held
                 return
             n_exchanged += 1
-            folder.rename(tmp_path / "aside")
-            folder.symlink_to(mine)
-            yield held
-            folder.unlink()
-            (tmp_path / "aside").rename(folder)
+            place.rename(tmp_path / "aside")
+            place.symlink_to(mine)
+            try:
+                yield held
+            finally:
+                place.unlink()
+                (tmp_path / "aside").rename(place)
 
-    for module in (library, installation, namespaces, directory):
+    for module in (library, installation, namespaces, directory, files):
         monkeypatch.setattr(module, "held_folder", exchanged)
-    use(ID, tmp_path / "shared")
+    with suppress(DatasetNotFoundError):  # it is not the dataset that was opened
+        use(ID, tmp_path / "shared")
     assert n_exchanged > 0
-    assert content(mine) == before
+    assert (content(mine), sorted(mine.rglob("*"))) == before
 
 
 @pytest.mark.parametrize("descriptors", [True, False], ids=["descriptors", "paths"])
