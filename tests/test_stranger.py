@@ -311,8 +311,10 @@ def test_no_folder_of_the_users_own_cache_stands_for_one_of_a_workspace(
         check_dvc(root)
 
 
-@pytest.mark.parametrize("place", ["dvc.lock", "pipelines/tiny/dvc.lock", ".dvc/tmp/rwlock"])
-def test_no_file_of_the_users_own_cache_stands_for_one_that_dvc_writes(
+@pytest.mark.parametrize(
+    "place", ["dvc.lock", "pipelines/tiny/dvc.lock", ".dvc/tmp/rwlock", "conf/dataset/x.yaml"]
+)
+def test_no_file_of_the_users_own_cache_stands_for_one_that_is_no_output(
     place, tmp_path, elsewhere, own_cache
 ):
     root = make_workspace(tmp_path / "work")
@@ -389,7 +391,11 @@ def test_what_dvc_writes_in_place_has_no_other_name(tmp_path, elsewhere):
         other.write_bytes(texts[place])
         path.unlink(missing_ok=True)
         path.hardlink_to(other)
+    claim = root / ".dvc" / "tmp" / "claim.lock"  # of another DVC, with core.hardlink_lock
+    claim.touch()
+    (root / ".dvc" / "tmp" / "held").hardlink_to(claim)
     check_dvc(root)
+    assert claim.stat().st_nlink == 2
     for place, text in texts.items():
         assert ((root / place).stat().st_nlink, (root / place).read_bytes()) == (1, text), place
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ _OWN = (
     *("dvc.yaml", "dvc.lock", ".gitignore", ".dvcignore"),
 )
 
-_MAY_HOLD_DVC_LINKS = ("conf", "pipelines", "datasets")
+_MAY_HOLD_DVC_LINKS = ("pipelines", "datasets")
 """Where DVC may have put links to files of its cache, if the user's own settings ask for them."""
 
 _IN_PLACE = (
@@ -167,18 +168,24 @@ def _is_others(entry: os.DirEntry[str], root: Path) -> bool:
 def part_hard_links(root: Path) -> None:
     """Give files that DVC writes in place no other name, which may lie outside of the workspace.
 
-    An archive can bring such names; neither git nor DVC ever makes them.
+    An archive can bring such names. git makes none, and DVC only those of its locks, if
+    ``core.hardlink_lock`` asks for them, beside one another.
     """
     found = [path for pattern in _IN_PLACE for path in root.glob(pattern)]
     for folder, folders, _ in os.walk(root / "datasets"):
         if "data" in folders:
             folders.clear()  # a dataset
         found.append(Path(folder, ".gitignore"))
+    linked: dict[Path, os.stat_result] = {}
     for path in found:
         with suppress(FileNotFoundError):
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-                write_atomic(path, path.read_bytes())
+                linked[path] = status
+    names = Counter((status.st_dev, status.st_ino) for status in linked.values())
+    for path, status in linked.items():
+        if status.st_nlink > names[status.st_dev, status.st_ino]:
+            write_atomic(path, path.read_bytes())
 
 
 def is_checkout(root: Path) -> bool:
