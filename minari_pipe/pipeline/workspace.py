@@ -159,10 +159,12 @@ def _is_others(entry: os.DirEntry[str], root: Path) -> bool:
     """Whether the content is that of environments, or of DVC's experiments, and never used."""
     if entry.name not in ("tmp", "exps") or not entry.is_dir(follow_symlinks=False):
         return False
-    *folders, last = Path(entry.path).relative_to(root).parts[:-1]
-    if entry.name == "exps":
-        return (*folders, last) == (".dvc", "tmp")
-    return folders[:2] == [STATE, "work"] and len(folders) == 3 and last.endswith(".new")
+    match Path(entry.path).relative_to(root).parts:
+        case (".dvc", "tmp", "exps"):
+            return True
+        case (top, "work", _, stage, "tmp"):
+            return top == STATE and stage.endswith(".new")
+    return False
 
 
 def part_hard_links(root: Path) -> None:
