@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import yaml
 import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
+from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc, check_remote
 from minari_pipe.pipeline.workspace import check_links
 from tests.repositories import Workspace, dvc_workspace, hashes
@@ -292,6 +294,8 @@ PLACES = (
     *("pipelines/tiny/episodes", "pipelines/tiny/dataset/data/main_data.hdf5", "catalog"),
     *("catalog/tests/tiny-v0.json", "datasets/tests/tiny-v0/policies/policy.zip", "datasets"),
     *("datasets/tests/tiny-v0", "datasets/tests/.tiny-v0.old", "releases/tests/tiny-v0.json"),
+    *("conf/a.new/tmp/x.yaml", "pipelines/.dvc/tmp/exps/x", ".minari_pipe/work/a/b/c.new/tmp/x"),
+    ".git",
 )
 """Where this program, or DVC for it, reads, writes or removes."""
 
@@ -377,18 +381,44 @@ def test_settings_of_a_workspace_do_not_lead_dvc_out_of_it(text, file, tmp_path,
         check_dvc(root)
 
 
-def test_a_cache_elsewhere_is_the_users_to_choose(tmp_path, elsewhere, monkeypatch):
+@pytest.fixture
+def own_cache(monkeypatch) -> Callable[[Path], None]:
+    """Has the user's own settings ask for links into a cache."""
+
+    def choose(folder: Path) -> None:
+        own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
+        own.mkdir()
+        (own / "config").write_text(f"[cache]\n    dir = {folder}\n    type = symlink\n")
+
     monkeypatch.setattr(links, "_allowed", [])
+    return choose
+
+
+def test_a_cache_elsewhere_is_the_users_to_choose(tmp_path, elsewhere, own_cache):
     root = make_workspace(tmp_path / "work")
-    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
-    own.mkdir()
-    (own / "config").write_text(f"[cache]\n    dir = {elsewhere}\n    type = symlink\n")
+    own_cache(elsewhere)
     (root / "datasets" / "tests").mkdir(parents=True)
     (root / "datasets" / "tests" / "data").symlink_to(elsewhere / "tiny" / "thesis.txt")
     check_dvc(root)
     (root / "conf").symlink_to(tmp_path)
     with pytest.raises(LinkError):
         check_links(root)
+
+
+def test_links_that_dvc_is_going_to_make_are_read(tmp_path, elsewhere, own_cache):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    check_dvc(root)
+    (root / "link").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    assert links.read_below(root / "link", root) == b"precious"
+
+
+def test_the_stage_config_names_a_link_in_one_line(tmp_path, elsewhere, monkeypatch, capfd):
+    root = make_workspace(tmp_path / "work")
+    (root / "conf").symlink_to(elsewhere)
+    monkeypatch.chdir(root)
+    assert sync.main() == 1
+    assert capfd.readouterr().err.startswith(f"error: {root / 'conf'} is a link to")
 
 
 def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsewhere, monkeypatch):
@@ -399,9 +429,47 @@ def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsew
     (own / "config").write_text("[cache]\n    type = symlink\n")
     (root / ".dvc" / "cache").symlink_to(elsewhere)
     (root / "datasets").symlink_to(elsewhere / "tiny")
-    with pytest.raises(LinkError):
+    with pytest.raises(LinkError, match=r"cache is a link to .*dvc config --global cache\.dir"):
         check_links(root)
     assert links._allowed == []
+
+
+@pytest.mark.parametrize("place", ["conf", "pipelines/tiny", "datasets", ".dvc/tmp"])
+def test_no_folder_of_the_users_own_cache_stands_for_one_of_a_workspace(
+    place, tmp_path, elsewhere, own_cache
+):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    if (root / place).exists():
+        (root / place).rmdir()
+    (root / place).symlink_to(elsewhere / "tiny")
+    with pytest.raises(LinkError, match=f"{place} is a link to"):
+        check_dvc(root)
+
+
+@pytest.mark.parametrize(
+    "place", ["dvc.lock", "pipelines/tiny/dvc.lock", ".dvc/tmp/rwlock", "conf/dataset/x.yaml"]
+)
+def test_no_file_of_the_users_own_cache_stands_for_one_that_is_no_output(
+    place, tmp_path, elsewhere, own_cache
+):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    (root / place).symlink_to(elsewhere / "tiny" / "thesis.txt")
+    with pytest.raises(LinkError, match=f"{place} is a link to"):
+        check_dvc(root)
+
+
+def test_a_cache_in_a_workspace_may_be_named_by_the_users_link_to_it(tmp_path):
+    root = make_workspace(tmp_path / "work")
+    (tmp_path / "link").symlink_to(root)
+    (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {tmp_path}/link/cache\n")
+    check_dvc(root)
+    (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {root}/../mine\n")
+    with pytest.raises(TrustError, match="outside of the workspace"):
+        check_dvc(root)
 
 
 def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
@@ -413,6 +481,80 @@ def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
     subprocess.run(["git", "add", "--force", ".dvc/config.local"], cwd=root, check=True)
     with pytest.raises(TrustError, match=r"dvc config --global cache\.dir"):
         check_dvc(root)
+
+
+def a_repository_of_its_own(root: Path) -> None:
+    """As a submodule is: the workspace's repository knows none of its files."""
+    own = root / ".dvc"
+    for command in (("init", "--quiet"), ("add", "--force", "config.local", "config")):
+        subprocess.run(["git", *command], cwd=own, check=True)
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", *who, "commit", "--quiet", "--message=x"], cwd=own, check=True)
+    subprocess.run(["git", "-c", "advice.addEmbeddedRepo=false", "add", "."], cwd=root, check=True)
+
+
+def an_archive(root: Path) -> None:
+    """Unpacked in a repository of the user's, which has none of its files yet."""
+
+
+@pytest.mark.parametrize("kind", [a_repository_of_its_own, an_archive])
+def test_settings_that_the_repository_of_the_workspace_does_not_know_are_a_strangers(
+    kind, tmp_path, elsewhere
+):
+    root = make_workspace(tmp_path / "work")
+    (root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {elsewhere}\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    kind(root)
+    with pytest.raises(TrustError, match=r"dvc config --global cache\.dir"):
+        check_dvc(root)
+
+
+IN_PLACE = (
+    *("dvc.lock", ".gitignore", "pipelines/tiny/dvc.lock", "pipelines/tiny/.gitignore"),
+    *(".dvc/config", ".dvc/config.local", ".dvc/.gitignore", ".dvc/tmp/rwlock", ".dvc/tmp/lock"),
+    *(".dvc/tmp/rwlock.lock", "datasets/.gitignore", "datasets/tests/.gitignore"),
+)
+"""What DVC writes without a new file."""
+
+
+def test_what_dvc_writes_in_place_has_no_other_name(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    texts = {}
+    for place in IN_PLACE:
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts[place] = b"[core]\n" if "config" in place else place.encode()
+        other = elsewhere / place.replace("/", "-")
+        other.write_bytes(texts[place])
+        path.unlink(missing_ok=True)
+        path.hardlink_to(other)
+    claim = root / ".dvc" / "tmp" / "claim.lock"  # of another DVC, with core.hardlink_lock
+    claim.touch()
+    (root / ".dvc" / "tmp" / "held").hardlink_to(claim)
+    check_dvc(root)
+    assert claim.stat().st_nlink == 2
+    for place, text in texts.items():
+        assert ((root / place).stat().st_nlink, (root / place).read_bytes()) == (1, text), place
+
+
+def test_the_list_of_stages_that_ran_is_a_new_file(workspace, elsewhere):
+    before = hashes(elsewhere)
+    ran = workspace.root / ".minari_pipe" / "locks" / "tiny.ran"
+    ran.unlink()
+    ran.hardlink_to(elsewhere / "tiny" / "thesis.txt")
+    workspace.pipe("+dataset=tiny")
+    assert hashes(elsewhere) == before
+
+
+def test_init_writes_into_no_repository_that_a_link_leads_to(tmp_path, workspace):
+    mine, folder = tmp_path / "repository", workspace.root / "new"
+    folder.mkdir()
+    subprocess.run(["git", "init", "--quiet", str(mine)], check=True)
+    (folder / ".git").symlink_to(mine / ".git")
+    before = hashes(mine)
+    done = workspace.call(*SCRIPT, "init", folder="new")
+    assert (done.returncode, hashes(mine)) == (1, before), done.stdout
+    assert f"{folder / '.git'} is a link to" in done.stdout
 
 
 def test_a_link_below_the_scratch_of_a_pipeline_called_tmp_is_refused_as_well(workspace, elsewhere):

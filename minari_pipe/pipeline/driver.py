@@ -20,6 +20,7 @@ from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import ROOT_VARIABLE
 from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
+from minari_pipe.links import write_new
 from minari_pipe.messages import one_line
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
@@ -378,7 +379,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
     reports = reports_folder(name, root)
     shutil.rmtree(reports, ignore_errors=True)  # of stages that DVC alone ran
     ran = root / STATE / "locks" / f"{name}.ran"
-    ran.write_text("", encoding="utf-8")
+    write_new(ran, b"")
     os.environ[RAN_VARIABLE] = str(ran)
     try:
         run_stoppable(work, repair=repair)

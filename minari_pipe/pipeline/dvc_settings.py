@@ -8,15 +8,21 @@ through which a change of a dataset would change its cache. Settings of the user
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.files import NO_NAMES
-from minari_pipe.links import allow_links_into, refuse_links
-from minari_pipe.pipeline.repository import is_repository, tracked_files
-from minari_pipe.pipeline.workspace import check_folder, check_links
+from minari_pipe.links import allow_links_into
+from minari_pipe.pipeline.repository import tracked_files
+from minari_pipe.pipeline.workspace import (
+    check_cache,
+    check_folder,
+    check_links,
+    part_hard_links,
+)
 from minari_pipe.trust import is_trusted_address
 
 _LINKS = {"hardlink", "symlink"}
@@ -65,6 +71,8 @@ def check_dvc(root: Path) -> None:
                     )
     except DvcException as exc:
         raise MinariPipeError(f"DVC: {exc}") from exc
+    part_hard_links(root)
+    follow_own_cache(root)  # before DVC makes the first link
 
 
 @functools.cache
@@ -135,7 +143,7 @@ def follow_own_cache(root: Path) -> bool:
     if "symlink" not in _types(cache):
         return False
     if "dir" not in cache:
-        refuse_links(root / ".dvc" / "cache", root)
+        check_cache(root)
     return allow_links_into(cache.get("dir", root / ".dvc" / "cache"))
 
 
@@ -163,12 +171,30 @@ def _leads_out(settings: dict[str, Any], root: Path) -> Iterator[tuple[str, str]
     place = cache.get("dir")
     if place is None or is_trusted_address(str(place)):
         return
-    if "://" in place or not Path(place).is_relative_to(root):
+    below = None if "://" in place else _below(Path(place), root)
+    if below is None:
         yield "cache.dir", str(place)
     else:
-        check_folder(Path(place), root)
+        check_folder(below, root)
+
+
+def _below(path: Path, root: Path) -> Path | None:
+    """A path below the workspace, which the user may have reached by a link; else ``None``."""
+    real = os.path.realpath(root)
+    for folder in [*reversed(path.parents), path]:
+        if os.path.realpath(folder) == real:
+            rest = path.relative_to(folder)
+            return None if os.pardir in rest.parts else root / rest
+    return None
 
 
 def _is_own(root: Path) -> bool:
-    """Whether ``.dvc/config.local`` is the user's: no clone brings what git does not track."""
-    return is_repository(root) and ".dvc/config.local" not in tracked_files(root)
+    """Whether ``.dvc/config.local`` is the user's: no clone brings what git does not track.
+
+    If git does not track ``.dvc/config`` either, an archive or a submodule may have brought both.
+    """
+    try:
+        tracked = tracked_files(root)
+    except ConfigError:  # no repository, or none that git trusts
+        return False
+    return ".dvc/config" in tracked and ".dvc/config.local" not in tracked

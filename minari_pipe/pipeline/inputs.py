@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from types import ModuleType
 from typing import Any
 
@@ -196,10 +196,13 @@ def _hashes(path: str | Path) -> tuple[str, str]:
 
 def _stamp(path: str | Path) -> Stamp:
     try:
-        found = os.stat(path)
+        found = named = os.lstat(path)
+        if S_ISLNK(named.st_mode):
+            # Into DVC's cache: DVC changes the mode of an object whenever an output has its bytes.
+            found = os.stat(path)
     except FileNotFoundError:
         return []
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns] if S_ISREG(found.st_mode) else []
+    return [found.st_size, found.st_mtime_ns, named.st_ctime_ns] if S_ISREG(found.st_mode) else []
 
 
 def _stamps(path: Path) -> dict[str, Stamp]:

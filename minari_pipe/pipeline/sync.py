@@ -27,7 +27,11 @@ from minari_pipe.pipeline.workspace import NOT_PARAMS, open_root
 
 def main() -> int:
     """Recompose every dataset's pipeline; 1 if DVC has to read the stages anew."""
-    root = open_root()
+    try:
+        root = open_root()
+    except MinariPipeError as exc:
+        tell("error", str(exc))
+        return 1
     read = Inputs("config", root, ["conf"])  # DVC hashes it once this has ended
     failed = False
     new = []
