@@ -61,9 +61,8 @@ def ignore_bytecode() -> None:
 
     A ``__pycache__`` of a stranger may hold other code than the source beside it.
     """
-    finder = _RecordingFinder(str(_PACKAGE))
     if not any(isinstance(known, _RecordingFinder) for known in sys.meta_path):
-        sys.meta_path.insert(0, finder)
+        sys.meta_path.insert(0, _RecordingFinder(str(_PACKAGE), records=False))
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,8 @@ class _RecordingFinder:
 
     without: str | None
     """A folder whose modules are not recorded."""
+    records: bool = True
+    """Or compile the sources, and record nothing."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -83,11 +84,11 @@ class _RecordingFinder:
                 break
         else:
             return None
-        if getattr(finder, "is_loose", False):
+        if self.records and getattr(finder, "is_loose", False):
             _loose.add(name)
         loader = spec.loader
         if type(loader) is SourceFileLoader and self._is_recorded(loader.path):
-            spec.loader = _RecordingLoader(loader.name, loader.path)
+            spec.loader = _SourceLoader(loader.name, loader.path, self.records)
             spec.cached = None
         return spec
 
@@ -97,11 +98,16 @@ class _RecordingFinder:
         return not is_installed(os.path.dirname(path))
 
 
-class _RecordingLoader(SourceFileLoader):
+class _SourceLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, records: bool) -> None:
+        super().__init__(fullname, path)
+        self._records = records
+
     def get_code(self, fullname: str) -> Any:
         source = self.get_data(self.path)
-        found = _imported.setdefault(fullname, (self.path, set()))
-        found[1].add(hashlib.sha256(source).hexdigest())
+        if self._records:
+            found = _imported.setdefault(fullname, (self.path, set()))
+            found[1].add(hashlib.sha256(source).hexdigest())
         return self.source_to_code(source, self.path)
 
 
