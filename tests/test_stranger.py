@@ -22,7 +22,7 @@ import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline import sync
-from minari_pipe.pipeline.dvc_settings import check_dvc, check_remote
+from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace import check_links
 from tests.repositories import Workspace, dvc_workspace, hashes
 from tests.workspaces import make_workspace, tiny
@@ -187,6 +187,7 @@ def test_a_folder_that_git_takes_for_a_repository_runs_no_command(command, works
 
 
 REMOTES = {
+    "another remote": "url = REMOTE://y\n['remote \"other\"']\n    url = s3://y\n    profile = x",
     "command": "configpath = ../aws",
     "credentials": "endpointurl = http://127.0.0.1:9",
     "files": "keyfile = ../key",
@@ -196,18 +197,19 @@ REMOTES = {
 
 @pytest.mark.parametrize("setting", REMOTES.values(), ids=REMOTES)
 def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace):
-    kind = "ssh" if "keyfile" in setting else "s3"
+    if "url" not in setting.partition(" ")[0][:4]:
+        setting = f"{setting}\n    url = {'ssh' if 'keyfile' in setting else 's3'}://x/y"
     settings = workspace.root / ".dvc" / "config"
     settings.write_text(
-        f"[core]\n    remote = far\n    no_scm = true\n"
-        f"['remote \"far\"']\n    url = {kind}://x/y\n    {setting}\n"
+        f"[core]\n    remote = far\n    no_scm = true\n['remote \"far\"']\n    {setting}\n"
     )
     done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
-    told = f"{settings}: the remote 'far' sets {setting.partition(' ')[0]}, by which a file could"
+    name, key = ("other", "profile") if "other" in setting else ("far", setting.partition(" ")[0])
+    told = f"{settings}: the remote {name!r} sets {key}, by which a file could"
     assert done.returncode == 1
     assert done.stdout.startswith(f"error: {told}")
     with pytest.raises(TrustError, match=re.escape(told)):
-        check_remote(workspace.root, "far")
+        check_dvc(workspace.root)
 
 
 def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
@@ -233,6 +235,26 @@ def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
     assert victim.read_text() == "precious"
     assert done.returncode == 1
     assert f"names {relpath!r}, which may lie outside of it" in done.stdout
+
+
+def test_the_run_cache_adds_no_output_to_a_stage(workspace, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (workspace.root / "lnk").symlink_to(tmp_path / "mine")
+    cache = workspace.root / ".dvc" / "cache"
+    text = b"evil\n"
+    digest = hashlib.md5(text).hexdigest()
+    (cache / "files" / "md5" / digest[:2]).mkdir(exist_ok=True)
+    (cache / "files" / "md5" / digest[:2] / digest[2:]).write_bytes(text)
+    for run in (cache / "runs").glob("*/*/*"):
+        entry = yaml.safe_load(run.read_text())
+        entry["outs"].append(
+            {"path": "lnk/trusted_modules", "hash": "md5", "md5": digest, "size": len(text)}
+        )
+        run.chmod(0o644)
+        run.write_text(yaml.safe_dump(entry))
+    shutil.rmtree(workspace.root / "pipelines")
+    workspace.run(*SCRIPT, "+dataset=tiny")
+    assert not list((tmp_path / "mine").iterdir())
 
 
 @pytest.mark.parametrize("key", ["/policy", "/family", "/../../mine/hosts@env.kwargs"])

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -102,7 +102,9 @@ class WorkspaceFinder:
         if path is not None or name in sys.stdlib_module_names:
             return None
         trusted = trusted_modules()
-        spec = PathFinder.find_spec(name, [str(self.root)]) if trusted else None
+        # Sources alone: compiled files of that name would be taken first.
+        finder = FileFinder(str(self.root), (SourceFileLoader, [".py"]))
+        spec = finder.find_spec(name) if trusted else None
         return spec if spec is not None and name in _own_modules(trusted, self.root) else None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.driver import quiet_dvc
-from minari_pipe.pipeline.dvc_settings import check_dvc, check_remote
+from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
 
@@ -59,7 +59,6 @@ def push(name: str, root: Path) -> Pushed:
                     "--default NAME URL` and commit .dvc/config, or release with --no-push, which "
                     "leaves them on this machine"
                 )
-            check_remote(root, remote)
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)

@@ -57,13 +57,17 @@ def check_dvc(root: Path) -> None:
 
     check_links(root)
     _refuse_paths_out()
+    _refuse_other_outputs()
     try:
         config = Config(str(root / ".dvc"))
         for level in Config.REPO_LEVELS:
             theirs = config.load_one(level)
             _check_type(theirs["cache"], config.files[level])
+            is_users = level != "repo" and _is_own(root)
+            if not is_users:
+                _check_remotes(theirs["remote"], config.files[level], root)
             for key, told in _leads_out(theirs, root):
-                if level == "repo" or not _is_own(root):
+                if not is_users:
                     raise TrustError(
                         f"{config.files[level]}: {key} = {told} has DVC write outside of the "
                         f"workspace because a file of it says so; if you want that, run: "
@@ -99,32 +103,43 @@ def _refuse_paths_out() -> None:
     Tree.add = add  # type: ignore[method-assign]
 
 
-def check_remote(root: Path, name: str) -> None:
-    """Refuse a DVC remote of which a file of the workspace says more than where it is.
+@functools.cache
+def _refuse_other_outputs() -> None:
+    """Let DVC take from its run cache what the stage itself says that it makes, and no more.
 
-    Raises:
-        TrustError: names the setting.
+    It checks out what an entry names, which may be a folder that a link of the workspace leads to.
     """
-    from dvc.config import Config
+    from dvc.stage.cache import StageCache
 
-    config = Config(str(root / ".dvc"))
-    for level in Config.REPO_LEVELS:
-        theirs = config.load_one(level)["remote"].get(name, {})
-        for key in sorted(theirs.keys() - _REMOTE_KEYS):
-            value = str(theirs[key])
+    unchecked = StageCache._load
+
+    def load(self: StageCache, stage: Any) -> Any:
+        entry = unchecked(self, stage)
+        if entry is None:
+            return None
+        outs = entry.get("outs", [])
+        is_own = {out["path"] for out in outs} == {out.def_path for out in stage.outs}
+        return entry if is_own and not any(out.get("isexec") for out in outs) else None
+
+    StageCache._load = load
+
+
+def _check_remotes(remotes: dict[str, dict[str, Any]], file: str, root: Path) -> None:
+    """Refuse DVC remotes of which a file of the workspace says more than where they are."""
+    for name, settings in remotes.items():
+        for key in sorted(settings.keys() - _REMOTE_KEYS):
+            value = str(settings[key])
             if key == "endpointurl" and is_trusted_address(value):
                 continue
-            if level == "local" and _is_own(root):
-                continue
             raise TrustError(
-                f"{config.files[level]}: the remote {name!r} sets {key}, by which a file could "
-                f"have your credentials sent or a command run; if you want that, run: "
+                f"{file}: the remote {name!r} sets {key}, by which a file could have your "
+                f"credentials sent or a command run; if you want that, run: "
                 f"dvc remote modify --unset {name} {key} && "
                 f"dvc remote modify --local {name} {key} {value}"
             )
-    url = str(config["remote"].get(name, {}).get("url", ""))
-    if url.startswith("remote://"):
-        check_remote(root, url.removeprefix("remote://").partition("/")[0])
+        url = str(settings.get("url", ""))
+        if "://" not in url and (place := _below(Path(url), root)) is not None:
+            check_folder(place, root)
 
 
 def follow_own_cache(root: Path) -> bool:

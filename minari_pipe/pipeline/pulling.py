@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
-from minari_pipe.pipeline.dvc_settings import check_remote
 from minari_pipe.pipeline.stopping import run_stoppable
 
 if TYPE_CHECKING:
@@ -118,7 +117,6 @@ def _checked_remote(root: Path) -> str:
                 "--pull: this workspace has no default DVC remote; add one with `dvc remote add "
                 "--default NAME URL`, or leave out --pull: the run makes everything itself"
             )
-        check_remote(root, name)
         try:
             remote = repo.cloud.get_remote(name)
             is_there = remote.fs.exists(remote.path)

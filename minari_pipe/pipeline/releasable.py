@@ -7,6 +7,7 @@ from pathlib import Path
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.params import recorded
 from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
@@ -78,6 +79,7 @@ def _dvc_status(root: Path, name: str) -> list[str]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    check_dvc(root)
     try:
         with Repo(str(root)) as repo:
             found = repo.status(targets=[str(root / "pipelines" / name / "dvc.yaml")])

@@ -9,7 +9,12 @@ from pathlib import Path
 from minari_pipe.errors import ConfigError
 
 #: A folder of a clone may hold the files of a bare repository, with settings that name commands.
-_SETTINGS = ("safe.bareRepository=explicit", "core.fsmonitor=false", "core.quotePath=off")
+_SETTINGS = (
+    "safe.bareRepository=explicit",
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.quotePath=off",
+)
 _NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 
 

@@ -49,6 +49,11 @@ def check_targets(targets: list[str]) -> None:
         try:
             check_remote_address(resolved(target))
         except ConfigError as exc:
+            if "${" in target:  # the message may hold a part of a secret
+                raise ConfigError(
+                    f"publish.targets: {target} is no address of a remote; see the value of the "
+                    f"environment variable"
+                ) from None
             raise ConfigError(f"publish.targets: {exc}") from exc
 
 

@@ -22,6 +22,7 @@ STATE = ".minari_pipe"
 _OWN = (
     *("conf", "pipelines", "datasets", "catalog", "releases", STATE, ".dvc"),
     *("dvc.yaml", "dvc.lock", ".gitignore", ".dvcignore"),
+    "MUJOCO_LOG.TXT",  # to which MuJoCo appends in the current folder
 )
 
 _MAY_HOLD_DVC_LINKS = ("pipelines", "datasets")
