@@ -24,6 +24,7 @@ from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace import check_links
+from tests.conftest import FULL
 from tests.repositories import Workspace, dvc_workspace, hashes
 from tests.workspaces import make_workspace, tiny
 
@@ -119,12 +120,11 @@ def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, wor
     assert f"{link} is a link to" in done.stdout
 
 
-@pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["python -m", "minari-pipe"])
-def test_python_s_own_library_comes_from_python(command, workspace):
+def test_python_s_own_library_comes_from_python(workspace):
     hostile = f"open({str(workspace.home / 'executed')!r}, 'a').write(__name__)\n"
     for name in ("typing", "json", "hashlib", "platform", "dataclasses"):
         (workspace.root / f"{name}.py").write_text(hostile)
-    workspace.run(*command, "list")
+    workspace.run(*MODULE, "list")
     assert not (workspace.home / "executed").exists()
 
 
@@ -203,13 +203,14 @@ def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace
     settings.write_text(
         f"[core]\n    remote = far\n    no_scm = true\n['remote \"far\"']\n    {setting}\n"
     )
-    done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
     name, key = ("other", "profile") if "other" in setting else ("far", setting.partition(" ")[0])
     told = f"{settings}: the remote {name!r} sets {key}, by which a file could"
-    assert done.returncode == 1
-    assert done.stdout.startswith(f"error: {told}")
     with pytest.raises(TrustError, match=re.escape(told)):
         check_dvc(workspace.root)
+    if FULL or "configpath" in setting:
+        done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"error: {told}")
 
 
 def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
