@@ -17,7 +17,8 @@ Example:
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as type checkers know it: `python -m` would import a typing.py beside it
 
 __version__ = "0.1.0"
 """Version of this package; the version of the standard that it writes is another one."""
@@ -186,7 +187,7 @@ if TYPE_CHECKING:
     from minari_pipe.vector_collector import VectorDataCollector
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

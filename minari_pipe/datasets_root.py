@@ -18,6 +18,7 @@ from pathlib import Path
 
 from minari_pipe.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
+from minari_pipe.links import refuse_link
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
 #: what the oldest releases called it
@@ -148,9 +149,13 @@ def _inside(path: Path, root: Path) -> Path:
             return path
     else:
         return path  # most have no link, and to resolve a path costs a look at all of its parts
-    if not path.resolve().is_relative_to(root.resolve()):
+    try:
+        end = path.resolve()
+    except RuntimeError:  # of Python before 3.13: it leads to itself
+        refuse_link(place)
+    if not end.is_relative_to(root.resolve()):
         raise CorruptDatasetError(
-            f"{path} is a link that leads out of the datasets root to {path.resolve()}; move the "
+            f"{path} is a link that leads out of the datasets root to {end}; move the "
             f"data below the root, or set {ROOT_VARIABLE}"
         )
     return path

@@ -322,6 +322,18 @@ def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str)
             f"{what} would import {entry_point!r} because a file says so; "
             f"{how_to_trust(module.split('.')[0])}, or pass trusted_modules=[{module!r}]"
         )
+    try:
+        found = load_env_creator(entry_point)
+    except Exception:  # to make the environment says so
+        return
+    # A trusted module may have imported anything, and the arguments come from the file.
+    home = str(getattr(found, "__module__", ""))
+    is_environment = not isinstance(found, type) or issubclass(found, gym.Env)
+    if not (is_environment and is_trusted_module(home, trusted=trusted)):
+        raise TrustError(
+            f"{what} would call {entry_point!r}, which is of {home or type(found).__name__}; "
+            f"expected an environment, a wrapper or a function that {module} itself defines"
+        )
 
 
 def _check_installed(entry_point: Any, env_id: str) -> None:

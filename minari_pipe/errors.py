@@ -55,7 +55,7 @@ class CorruptDatasetError(MinariPipeError, OSError, ValueError):
 
 
 class LinkError(CorruptDatasetError):
-    """A link stands where only files and folders of a dataset or a workspace may be."""
+    """A link stands where only files and folders of a dataset, a workspace or a remote may be."""
 
 
 class InvalidDatasetIdError(MinariPipeError, ValueError):

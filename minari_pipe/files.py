@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minari_pipe.datasets_root import writing_below_root
-from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.links import move_below, new_file, opener, refuse_links, remove
+from minari_pipe.datasets_root import get_dataset_path, writing_below_root
+from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetNotFoundError
+from minari_pipe.links import held_folder, move_below, new_file, opener, refuse_links, remove
 from minari_pipe.locks import exclusive
 
 try:
@@ -164,22 +164,27 @@ def transaction(directory: Path) -> Iterator[Path]:
         LinkError: what an earlier change left there is a link.
         ConfigError: it is read-only.
     """
+    root = _root_of(directory)
     try:
-        with exclusive(directory):
-            _roll_forward(directory)
-            stage = directory / _STAGE
-            refuse_links(stage, directory)
+        with (
+            held_folder(directory.parent, root or directory.parent) as parent,
+            held_folder(directory, root or directory) as held,
+            exclusive(held),
+        ):
+            _roll_forward(held, parent)
+            stage = held / _STAGE
+            refuse_links(directory / _STAGE, directory)
             remove(stage)
             with writing_below_root():
                 stage.mkdir()
             try:
                 yield stage
-                os.rename(stage, directory / _COMMIT)
+                os.rename(stage, held / _COMMIT)
             except BaseException:
                 shutil.rmtree(stage, ignore_errors=True)
                 raise
             try:
-                _roll_forward(directory)
+                _roll_forward(held, parent)
             except OSError as error:  # an exception would say that nothing was changed
                 warnings.warn(
                     f"{directory} is changed, but the new files could not be moved to their "
@@ -193,6 +198,15 @@ def transaction(directory: Path) -> Iterator[Path]:
         raise DatasetNotFoundError(
             f"The data path {directory} doesn't exist any more; was the dataset deleted?"
         ) from error
+
+
+def _root_of(directory: Path) -> Path | None:
+    """The datasets root, if the directory lies in it; else the user named the directory."""
+    with suppress(ConfigError):
+        root = get_dataset_path()
+        if root in directory.parents:
+            return root
+    return None
 
 
 class OpenedFolder:
@@ -287,11 +301,19 @@ def _is_left(directory: Path) -> bool:
     return stat.S_ISDIR(mode)
 
 
-def _roll_forward(directory: Path) -> None:
-    """Move the files of a commit to their places, those at the top last."""
+def _roll_forward(directory: Path, parent: Path) -> None:
+    """Move the files of a commit to their places, those at the top last.
+
+    Raises:
+        CorruptDatasetError: something else stands where a commit would.
+        LinkError: a link does, or is in the commit.
+    """
+    commit = directory / _COMMIT
     if _is_left(directory):
-        commit = directory / _COMMIT
+        refuse_links(staged_manifest(commit), directory)
         if staged_manifest(commit).is_file():
-            os.replace(staged_manifest(commit), directory.parent / MANIFEST)
+            os.replace(staged_manifest(commit), parent / MANIFEST)
         move_below(commit, directory)
         shutil.rmtree(commit)
+    elif os.path.lexists(commit):
+        raise CorruptDatasetError(f"{commit} is no folder; remove it")

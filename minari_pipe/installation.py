@@ -11,6 +11,7 @@ from pathlib import Path
 from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import DatasetExistsError
+from minari_pipe.links import held_folder
 from minari_pipe.locks import hidden_folder
 from minari_pipe.manifest import ensure_manifest
 from minari_pipe.namespace import making_namespaces, refuse_datasets
@@ -64,8 +65,13 @@ def install(stage: Path, dataset_id: str) -> None:
         ConfigError: the root is read-only.
     """
     try:
-        with making_namespaces(parse_dataset_id(dataset_id)[0]), writing_below_root():
-            stage.rename(get_dataset_path(dataset_id))
+        target, root = get_dataset_path(dataset_id), get_dataset_path()
+        with (
+            making_namespaces(parse_dataset_id(dataset_id)[0]),
+            writing_below_root(),
+            held_folder(target.parent, root) as folder,
+        ):
+            stage.rename(folder / target.name)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise _taken(dataset_id) from error

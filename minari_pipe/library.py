@@ -6,7 +6,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.hosting import download_dataset
 from minari_pipe.installation import new_dataset as new_dataset  # lower, for copies of datasets
+from minari_pipe.links import held_folder
 from minari_pipe.listing import check_summary, selected
 from minari_pipe.locks import hidden_folder
 from minari_pipe.manifest import verify as verify_files
@@ -258,10 +259,13 @@ def delete_dataset(dataset_id: str) -> None:
         raise _not_found(dataset_id)
     path = data.parent if data.name == "data" else data
     with writing_below_root():
-        if path.is_symlink() or path is data:
-            path.unlink()
-            return
-        # out of sight in one step, so that a broken-off removal leaves no half of a dataset
-        with hidden_folder(get_dataset_path()) as grave:
-            path.rename(grave / "data")
+        root = get_dataset_path()
+        with held_folder(path.parent, root) as folder, ExitStack() as stack:
+            own = folder / path.name
+            if own.is_symlink() or path is data:
+                own.unlink()
+                return
+            # out of sight in one step, so that a broken-off removal leaves no half of a dataset
+            grave = stack.enter_context(hidden_folder(root))
+            own.rename(grave / "data")
             shutil.rmtree(grave / "data")

@@ -5,8 +5,8 @@ read, published, moved or overwritten. So what lies below a folder is opened fro
 next, each by the descriptor of the one before, and a link ends the way: also one that takes the
 place of a folder meanwhile. Where a system has no such descriptors, each part is looked at first.
 
-DVC makes links into its cache where the user's own settings ask for them; :func:`allow_links_into`
-names that cache.
+DVC makes links to files of its cache where the user's own settings ask for them;
+:func:`allow_links_into` names that cache. They are followed to read, never to write.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from minari_pipe.errors import LinkError
@@ -66,6 +67,18 @@ def refuse_links(path: PathLike, below: PathLike) -> None:
         status_below(path, below)
 
 
+def refuse_link(link: str) -> NoReturn:
+    """Refuse what is known to be a link.
+
+    Raises:
+        LinkError: names the link.
+    """
+    raise LinkError(
+        f"{link} is a link to {os.readlink(link)}; links in a dataset, a workspace or a remote are "
+        f"not followed: remove the link, or put in its place what it leads to"
+    )
+
+
 def status_below(path: PathLike, below: PathLike) -> os.stat_result:
     """Return what the system says of what lies in a folder, as ``os.stat`` does.
 
@@ -80,7 +93,7 @@ def status_below(path: PathLike, below: PathLike) -> os.stat_result:
         status = os.lstat(place)
         if stat.S_ISLNK(status.st_mode):
             if _led_to(place) is None:
-                _refuse(place)
+                refuse_link(place)
             status = os.stat(place)
     return os.stat(place) if status is None else status
 
@@ -105,12 +118,8 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
         if not _HAS_DESCRIPTORS:
             refuse_links(path, below)
             return _opened(path, flags, mode)
-        folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+        folder = _descend(folders, below)
         try:
-            for part in folders:
-                inner = os.open(part, _FOLDER, dir_fd=folder)
-                os.close(folder)
-                folder = inner
             return _opened(name, flags, mode, folder, path)
         finally:
             os.close(folder)
@@ -122,6 +131,62 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
         if error.filename is not None:
             error.filename = os.fspath(path)
         raise
+
+
+def _descend(folders: Iterable[str], below: PathLike) -> int:
+    """Open a folder from one to the next, and none of them by a link but the first."""
+    folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+    try:
+        for part in folders:
+            inner = os.open(part, _FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+@contextmanager
+def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
+    """Yield a path that leads to this very folder, also if a link takes its place meanwhile.
+
+    Only Linux has such paths; elsewhere links are refused first.
+
+    Args:
+        folder: in ``below``, or that itself.
+        below: the folder that the user named, by links or not.
+
+    Raises:
+        LinkError: a part of the way from ``below`` is a link.
+        OSError: it is no folder.
+        Exception: what the body raises, with the folder's own path in the text.
+    """
+    if not (_HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
+        refuse_links(folder, below)
+        yield Path(folder)
+        return
+    try:
+        handle = _descend(_parts(folder, below), below)
+    except OSError as error:
+        if error.errno in _IS_LINK:
+            refuse_links(folder, below)
+        error.filename = os.fspath(folder)
+        raise
+    held = f"/proc/self/fd/{handle}"
+    try:
+        yield Path(held)
+    except Exception as error:
+        own = f"{os.fspath(folder)}/"
+        error.args = tuple(
+            arg.replace(f"{held}/", own) if isinstance(arg, str) else arg for arg in error.args
+        )
+        for key in ("filename", "filename2"):
+            if isinstance(name := getattr(error, key, None), str):
+                setattr(error, key, name.replace(f"{held}/", own))
+        raise
+    finally:
+        os.close(handle)
 
 
 def open_files(folder: str, names: Iterable[str]) -> list[int]:
@@ -205,7 +270,7 @@ def entries_below(
         if skips(entry):
             continue
         if entry.is_symlink() and _led_to(entry.path) is None:
-            _refuse(entry.path)
+            refuse_link(entry.path)
         yield entry
         if entry.is_dir():
             yield from entries_below(entry.path, skips)
@@ -279,6 +344,9 @@ def _move(source: _Folder, target: _Folder) -> None:
     with os.scandir(source.path if source.handle is None else source.handle) as found:
         entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
     handles = {"src_dir_fd": source.handle, "dst_dir_fd": target.handle}
+    for entry in entries:
+        if entry.is_symlink():
+            refuse_link(os.path.join(source.path, entry.name))
     for name, is_folder in [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]:
         old, new = source.at(name), target.at(name)
         if not is_folder:
@@ -346,13 +414,7 @@ def _parts(path: PathLike, below: PathLike) -> list[str]:
 
 
 def _led_to(link: PathLike) -> str | None:
-    """The folder of :func:`allow_links_into` that a link leads into."""
+    """The folder of :func:`allow_links_into` that holds the file a link leads to."""
     place = os.path.realpath(link) if _allowed else ""
-    return next((folder for folder in _allowed if place.startswith(folder + os.sep)), None)
-
-
-def _refuse(link: str) -> NoReturn:
-    raise LinkError(
-        f"{link} is a link to {os.readlink(link)}; links in a dataset or a workspace are not "
-        f"followed: remove the link, or put in its place what it leads to"
-    )
+    found = next((folder for folder in _allowed if place.startswith(folder + os.sep)), None)
+    return found if found is not None and os.path.isfile(place) else None

@@ -31,7 +31,7 @@ from minari_pipe.errors import (
     LinkError,
     did_you_mean,
 )
-from minari_pipe.links import read_below, write_new
+from minari_pipe.links import held_folder, read_below, write_new
 from minari_pipe.locks import exclusive
 
 __all__ = [
@@ -106,8 +106,8 @@ def update_namespace_metadata(
     """
     path = _existing(namespace)
     text = _dump({**kwargs, "description": description})
-    with writing_below_root(), _beside(path, text) as beside:
-        os.replace(beside, path)
+    with writing_below_root():
+        _replace(path, text)
 
 
 def get_namespace_metadata(namespace: str) -> dict[str, Any]:
@@ -166,9 +166,7 @@ def write_namespace(namespace: str, metadata: dict[str, Any], *, overwrite: bool
     text = _dump(metadata)
     with making_namespaces(namespace, text) as is_new:
         if overwrite and not is_new:
-            path = _existing(namespace)
-            with _beside(path, text) as beside:
-                os.replace(beside, path)
+            _replace(_existing(namespace), text)
 
 
 def delete_namespace(namespace: str) -> None:
@@ -252,15 +250,17 @@ def making_namespaces(namespace: str | None, text: str = "{}") -> Iterator[bool]
             for parent in namespace_hierarchy(namespace):
                 directory = get_dataset_path(parent)
                 try:
-                    directory.mkdir()
+                    with held_folder(directory.parent, get_dataset_path()) as above:
+                        (above / directory.name).mkdir()
                     made.append(directory)
                 except FileExistsError:
                     if not directory.is_dir():
                         raise DatasetExistsError(
                             f"{directory} already exists and is no folder"
                         ) from None
-                path = directory / NAMESPACE_METADATA_FILENAME
-                is_new = _add_file(path, text if parent == namespace else "{}")
+                with held_folder(directory, get_dataset_path()) as folder:
+                    path = folder / NAMESPACE_METADATA_FILENAME
+                    is_new = _add_file(path, text if parent == namespace else "{}")
         yield is_new
     except BaseException:
         for directory in reversed(made):
@@ -312,6 +312,15 @@ def _dump(metadata: dict[str, Any]) -> str:
         ) from error
 
 
+def _replace(path: Path, text: str) -> None:
+    """Replace a namespace's metadata, in no other folder that takes its place meanwhile."""
+    with (
+        held_folder(path.parent, get_dataset_path()) as folder,
+        _beside(folder / path.name, text) as beside,
+    ):
+        os.replace(beside, folder / path.name)
+
+
 @contextmanager
 def _beside(path: Path, text: str) -> Iterator[Path]:
     """Yield a file with this text in the same folder, and remove it unless it was renamed.
@@ -344,16 +353,17 @@ def _add_file(path: Path, text: str) -> bool:
 
 def _remove(directory: Path) -> bool:
     """Remove a folder that holds nothing but its metadata; whether it could be."""
-    path = directory / NAMESPACE_METADATA_FILENAME
-    if set(os.listdir(directory)) - {path.name, _BESIDE}:
-        return False
-    text = path.read_bytes() if path.is_file() and not path.is_symlink() else None
-    path.unlink(missing_ok=True)
-    path.with_name(_BESIDE).unlink(missing_ok=True)
-    try:
-        directory.rmdir()
-    except OSError:  # meanwhile something was put into it
-        if text is not None:
-            write_new(path, text)
-        return False
+    with held_folder(directory, get_dataset_path()) as folder:
+        path = folder / NAMESPACE_METADATA_FILENAME
+        if set(os.listdir(folder)) - {path.name, _BESIDE}:
+            return False
+        text = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        path.unlink(missing_ok=True)
+        path.with_name(_BESIDE).unlink(missing_ok=True)
+        try:
+            directory.rmdir()
+        except OSError:  # meanwhile something was put into it
+            if text is not None:
+                write_new(path, text)
+            return False
     return True

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from minari_pipe.links import entries_below, new_file, opener
+from minari_pipe.links import entries_below, new_file, opener, refuse_links
 
 try:
     import fcntl
@@ -85,8 +85,13 @@ def swap_in(new: Path, target: Path) -> None:
 
 
 def recover(target: Path) -> None:
-    """Finish what a swap into ``target`` was killed in: the old folder comes back, or goes."""
+    """Finish what a swap into ``target`` was killed in: the old folder comes back, or goes.
+
+    Raises:
+        LinkError: a link stands where the old folder would.
+    """
     aside = _aside(target)
+    refuse_links(aside, aside.parent)
     if not aside.exists():
         return
     if target.exists():

@@ -68,11 +68,12 @@ def is_trusted_sha256(sha256: str) -> bool:
     return sha256.lower() in {s.lower() for s in _names(SHA256_VARIABLE, "trusted_sha256")}
 
 
-def is_trusted_address(address: str) -> bool:
+def is_trusted_address(address: str, *, exactly: bool = False) -> bool:
     """Whether the user trusts an address, or one that it lies below.
 
     Args:
         address: as the user would write it; a path counts from the root of the file system.
+        exactly: trust in one above does not count.
 
     Example:
         >>> os.environ["MINARI_PIPE_TRUSTED_ADDRESSES"] = "s3://bucket"
@@ -81,7 +82,8 @@ def is_trusted_address(address: str) -> bool:
         >>> del os.environ["MINARI_PIPE_TRUSTED_ADDRESSES"]
     """
     known = _names(ADDRESSES_VARIABLE, ADDRESSES_FILE)
-    return address in known or any(_lies_below(address, place) for place in known)
+    below = not exactly and any(_lies_below(address, place) for place in known)
+    return below or address in known
 
 
 def _lies_below(address: str, place: str) -> bool:
@@ -105,17 +107,18 @@ def _divided(address: str) -> tuple[str, str]:
     return (scheme.lower(), rest) if separator else ("file", address)
 
 
-def check_address(where: str, address: str) -> None:
+def check_address(where: str, address: str, *, exactly: bool = False) -> None:
     """Refuse to send anything to a place that only a file names.
 
     Args:
         where: the key of the config that names it.
         address: the place.
+        exactly: as :func:`is_trusted_address` has it.
 
     Raises:
         TrustError: the user does not trust it.
     """
-    if not is_trusted_address(address):
+    if not is_trusted_address(address, exactly=exactly):
         raise TrustError(
             f"{where} is {address!r} because a file says so, and the stage would send its work "
             f"there; give it on the command line ({where}={address}), or set "

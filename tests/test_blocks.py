@@ -130,6 +130,17 @@ def test_what_killed_processes_left_of_a_block_is_overwritten_or_removed(tmp_pat
     ]
 
 
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_a_shared_block_is_not_written_to_what_a_link_leads_to(link, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    finish(tmp_path / "kept", 1)
+    other = BlockStore(tmp_path / "shared", ".bin")
+    other.folder.mkdir()
+    link(other.folder / f".block_00000.bin.{os.getpid()}.tmp", tmp_path / "mine")
+    assert BlockStore(tmp_path / "kept", ".bin").share(0, "key", other) == other.find(0, "key")
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
 def test_a_block_that_cannot_be_made_leaves_nothing(tmp_path):
     def fail(path: Path) -> dict:
         path.write_bytes(b"half")

@@ -125,7 +125,7 @@ def test_a_dry_run_shows_the_files_of_all_episodes_in_one_line() -> None:
     assert len(lines) < 12
 
 
-def test_what_a_dataset_was_combined_from_is_uploaded_too() -> None:
+def test_what_the_metadata_name_is_uploaded_if_the_user_names_it_too() -> None:
     make("tests/a-v0")
     make("tests/b-v0")
     minari_pipe.combine_datasets(
@@ -133,11 +133,12 @@ def test_what_a_dataset_was_combined_from_is_uploaded_too() -> None:
     )
     minari_pipe.delete_dataset("tests/b-v0")
     result = run("upload", "tests/ab-v0")
-    assert [line.split(":")[0] for line in result.stdout.splitlines()] == [
-        "tests/ab-v0",
-        "tests/a-v0",
-    ]
-    assert result.stderr.startswith("warning: tests/ab-v0 was combined from tests/b-v0, which is")
+    assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["tests/ab-v0"]
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("warning: tests/ab-v0 was combined from tests/b-v0, which is")
+    assert lines[1].startswith("warning: tests/a-v0: datasets were combined from these")
+    result = run("upload", "tests/ab-v0", "tests/a-v0")
+    assert "tests/a-v0: uploaded to" in result.stdout
 
 
 def test_a_token_is_taken_from_a_file_and_shown_nowhere(tmp_path) -> None:

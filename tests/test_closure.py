@@ -148,7 +148,8 @@ def test_the_finder_serves_trusted_modules_and_what_they_import(tmp_path, monkey
     root = write(
         tmp_path,
         mine="import msvcrt, tools\ndef go():\n    import late",
-        tools="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import unused",
+        tools="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import unused\nX='word'",
+        word="",
         late="",
         unused="",
         shimmy="",
@@ -156,7 +157,7 @@ def test_the_finder_serves_trusted_modules_and_what_they_import(tmp_path, monkey
         **{"pack.__init__": "", "pack.envs": "from . import base", "pack.base": "import deep"},
         **{"pack.broken": "print 2", "deep": "", "other.__init__": "", "other.x": "import shimmy"},
     )
-    names = ("mine", "tools", "late", "unused", "shimmy", "msvcrt", "pack", "deep", "other")
+    names = ("mine", "tools", "late", "unused", "shimmy", "msvcrt", "pack", "deep", "other", "word")
 
     def served(trusted: str) -> set[str]:
         monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", trusted)
@@ -167,3 +168,12 @@ def test_the_finder_serves_trusted_modules_and_what_they_import(tmp_path, monkey
     assert served("pack") == served("pack.envs,pack") == {"pack", "deep"}
     assert served("other.x") == {"other", "shimmy"}
     assert WorkspaceFinder(root).find_spec("pack.envs", [str(root / "pack")]) is None
+
+
+@pytest.mark.parametrize(
+    "source", ["import_module('named')", "X = 'named:Class'", "__import__('named')"]
+)
+def test_a_text_that_can_only_be_a_module_is_one_that_code_imports(source, tmp_path, monkeypatch):
+    root = write(tmp_path, mine=f"from importlib import import_module\n{source}", named="")
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "mine")
+    assert WorkspaceFinder(root).find_spec("named")

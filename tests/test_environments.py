@@ -226,6 +226,21 @@ def test_a_module_trusted_for_one_call_is_imported(tmp_path, monkeypatch):
     assert type(recover(text, trusted_modules=["own_entry"]).unwrapped).__name__ == "Env"
 
 
+@pytest.mark.parametrize("entry_point", ["own_calls:run", "own_calls:Popen", "own_calls:Path"])
+def test_what_a_trusted_module_imports_is_not_called_because_a_file_says_so(
+    entry_point, tmp_path, monkeypatch
+):
+    (tmp_path / "own_calls.py").write_text(
+        "from pathlib import Path\nfrom subprocess import Popen, run\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kwargs = {"args": f"touch {tmp_path / 'ran'}", "shell": True}
+    text = spec_json(id="Elsewhere-v0", entry_point=entry_point, kwargs=kwargs)
+    with pytest.raises(TrustError, match="expected an environment, a wrapper or a function that"):
+        recover(text, trusted_modules=["own_calls"])
+    assert not (tmp_path / "ran").exists()
+
+
 def test_the_packages_of_an_environment_name_its_simulator():
     assert set(packages_of("AdroitHandDoor-v1")) == {"gymnasium", "gymnasium-robotics", "mujoco"}
     assert set(packages_of("HalfCheetah-v5")) == {"gymnasium", "mujoco"}

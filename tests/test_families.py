@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 import minari_pipe
 from minari_pipe.cli import app
-from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.pipeline.chosen import nearest, read_scores
 from minari_pipe.pipeline.compose import recompose
 from minari_pipe.pipeline.families import check_family, family_params
 from minari_pipe.pipeline.params import prepare
-from minari_pipe.pipeline.uses import as_measured, divided
+from minari_pipe.pipeline.uses import as_measured, divided, family_of
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.storage.base import MinariStorage
 from tests.conftest import FULL
@@ -394,6 +394,12 @@ def test_a_family_that_is_killed_ends_like_an_undisturbed_one(made, tmp_path):
         end_all()
     for folder in ("pipelines/pole", "pipelines/replay", "datasets/pole/medium_replay-v0"):
         assert hashes(workspace.root / folder) == hashes(made.root / folder), folder
+
+
+@pytest.mark.parametrize("name", ["../../mine/pole", "a/b", "-x"])
+def test_the_name_of_a_family_is_that_of_a_pipeline(name):
+    with pytest.raises(ConfigError, match=f"pipeline name '{name}' is not valid.*conf/family"):
+        family_of({"dataset": {}, "family": {"name": name}})
 
 
 def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(workspace):

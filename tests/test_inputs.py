@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.inputs import Inputs
 from tests.interruption import BARRIER
 from tests.repositories import Workspace, dvc_workspace
 
@@ -185,6 +187,21 @@ def test_an_edit_after_a_stage_and_before_dvc_hashes_is_not_recorded(workspace, 
     assert "error: my_policy.py changed while collect ran; run again\n" in output
     assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
     assert workspace.pipe("+dataset=mine", **TRUSTED) == []
+
+
+def test_what_dvc_does_to_an_object_of_its_cache_is_no_edit(tmp_path):
+    told, folder = tmp_path / "object", tmp_path / "episodes"
+    told.write_text("0")
+    folder.mkdir()
+    (folder / "block").symlink_to(told)
+    inputs = Inputs("create", tmp_path, ["episodes"])
+    told.chmod(0o444)
+    (tmp_path / "another name").hardlink_to(told)
+    inputs.check_files()
+    told.chmod(0o644)
+    append(told)
+    with pytest.raises(ConfigError, match="episodes/block changed while create ran"):
+        inputs.check_files()
 
 
 def test_bytecode_beside_a_source_is_not_run(workspace):

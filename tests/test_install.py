@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minari_pipe import manifest
-from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError
+from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError, LinkError
 from minari_pipe.pipeline.driver import _told_to_replace, check_owner
 from minari_pipe.pipeline.install import MARKER, install, settle
 from tests.repositories import hashes
@@ -242,6 +242,13 @@ def a_linked_namespace(target: Path) -> None:
     target.parent.symlink_to(elsewhere)
 
 
+def a_link_that_a_swap_left(target: Path) -> None:
+    elsewhere = target.parents[3] / "elsewhere" / "data"
+    elsewhere.mkdir(parents=True)
+    target.parent.mkdir(parents=True)
+    target.with_name(f".{target.name}.old").symlink_to(elsewhere.parent)
+
+
 def a_namespace(target: Path) -> None:
     (target / "more-v0" / "data").mkdir(parents=True)
 
@@ -254,6 +261,7 @@ PLACES = {
     a_link: "is a link to",
     a_link_to_nowhere: "is a link to",
     a_linked_namespace: "is a link to",
+    a_link_that_a_swap_left: "is a link to",
     a_namespace: "holds other folders \\(more-v0\\)",
     inside_a_dataset: "would lie inside the dataset 'tests/group'",
 }
@@ -263,7 +271,7 @@ PLACES = {
 def test_a_place_that_is_not_a_datasets_own_is_never_replaced(place, message, root, target):
     place(target)
     before = sorted(target.parents[2].rglob("*"))
-    with pytest.raises(DatasetExistsError, match=message):
+    with pytest.raises((DatasetExistsError, LinkError), match=message):
         install("small", ID, root, replace=True)
     assert sorted(target.parents[2].rglob("*")) == before
 

@@ -18,6 +18,7 @@ from minari_pipe.pipeline.leftovers import (
     remove_broken_lock_file,
     remove_broken_run_caches,
     remove_stale_rwlocks,
+    remove_temporaries,
 )
 from tests.workspaces import make_workspace
 
@@ -27,10 +28,20 @@ def workspace(tmp_path) -> Path:
     return make_workspace(tmp_path / "work")
 
 
+WAIT = "import time; print(flush=True); time.sleep(60)"
+
+
+@pytest.fixture(params=["dvc", "-"])
+def python(request, workspace):
+    """A Python process that could be a DVC, by its name or by where it works."""
+    folder = workspace if request.param == "-" else "/"
+    yield from running(sys.executable, "-c", WAIT, request.param, folder=folder)
+
+
 @pytest.fixture
-def python():
-    """A Python process that could be a DVC."""
-    yield from running(sys.executable, "-c", "import time; print(flush=True); time.sleep(60)")
+def idle():
+    """A Python process that is no DVC."""
+    yield from running(sys.executable, "-c", WAIT, folder="/")
 
 
 @pytest.fixture
@@ -39,8 +50,8 @@ def stranger():
     yield from running("/bin/sh", "-c", "echo; exec sleep 60")
 
 
-def running(*argv: str):
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+def running(*argv: str, folder: Path | str = "."):
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=folder)
     assert process.stdout is not None
     process.stdout.readline()  # it has become what it is
     yield process
@@ -100,6 +111,24 @@ def test_locks_of_the_dead_the_unreaped_and_namesakes_go(workspace, python, zomb
 def test_a_process_younger_than_the_lock_is_a_namesake(workspace, python):
     write_rwlock(workspace, python.pid)
     os.utime(rwlock(workspace), (time.time() - 3600, time.time() - 3600))
+    remove_stale_rwlocks(workspace)
+    assert holders(workspace) == set()
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**31, 10**24])
+def test_what_can_be_no_pid_holds_nothing(pid, workspace):
+    write_rwlock(workspace, pid)
+    remove_stale_rwlocks(workspace)
+    assert holders(workspace) == set()
+    temporary = workspace / "catalog" / f".x.{pid}.tmp"
+    temporary.parent.mkdir()
+    temporary.touch()
+    remove_temporaries("x", workspace)
+    assert not temporary.exists()
+
+
+def test_a_program_in_python_that_works_elsewhere_is_no_dvc(workspace, idle):
+    write_rwlock(workspace, idle.pid)
     remove_stale_rwlocks(workspace)
     assert holders(workspace) == set()
 

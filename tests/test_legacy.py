@@ -28,6 +28,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.library import list_local_datasets, load_dataset
 from minari_pipe.metadata import is_supported_version
+from minari_pipe.migrate import migrate_dataset
 from minari_pipe.storage.base import MinariStorage
 from minari_pipe.storage.legacy.inference import infer_space
 from minari_pipe.storage.legacy.rows import episode_bounds
@@ -272,6 +273,13 @@ def test_inferred_spaces_contain_the_rows(tmp_path):
     assert (np.array(2), np.ones(2, np.int8), {"text": "bü"}) in space
 
 
+def test_an_empty_group_is_no_space(tmp_path):
+    with h5py.File(tmp_path / "file.hdf5", "w") as file:
+        file.create_group("episode/actions")
+        with pytest.raises(CorruptDatasetError, match="is an empty group, not one row a step"):
+            infer_space(file["episode"])
+
+
 # --- 0.3 to 0.4.3: attributes ---
 
 
@@ -439,6 +447,15 @@ def test_a_link_that_leaves_the_root_is_refused(kind, root, tmp_path):
         file["episode_0"] = h5py.ExternalLink(name, "/episode_0")
     with pytest.raises(CorruptDatasetError, match="outside of the datasets root"):
         load_dataset("leak-v0")
+
+
+def test_a_source_outside_of_the_root_has_no_link_into_it(root, tmp_path):
+    mine = write_attributes(root, "mine-v0", [10]) / "main_data.hdf5"
+    for name in ("/gone/root/mine-v0/data/main_data.hdf5", str(mine)):
+        source = write_links(tmp_path / "downloads", "a-v0", [(name, "/episode_0")])
+        with pytest.raises(CorruptDatasetError, match="is outside of the dataset, and"):
+            migrate_dataset(source, "copy-v0")
+        shutil.rmtree(source)
 
 
 def test_a_dangling_link_names_the_missing_file(root):

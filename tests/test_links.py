@@ -8,19 +8,22 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 import minari_pipe
-from minari_pipe import MinariDataset, links
-from minari_pipe.errors import LinkError, MinariPipeError
+from minari_pipe import MinariDataset, files, installation, library, links
+from minari_pipe import namespace as namespaces
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError, MinariPipeError
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.installation import new_dataset
 from minari_pipe.links import files_below, move_below, new_file, open_below, read_below
 from minari_pipe.locks import hidden_folder
 from minari_pipe.recovery import list_leftovers
+from minari_pipe.remotes import directory
+from minari_pipe.storage.arrow_disk import write_file
 from minari_pipe.storage.base import MinariStorage
 
 ID = "tests/steps-v0"
@@ -254,6 +257,45 @@ def test_a_folder_that_a_link_takes_the_place_of_meanwhile_leads_nowhere(
     assert not (mine / "new").exists()
 
 
+def create(dataset_id: str, shared: Path) -> None:
+    make("tests/another-v0")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="paths of open folders")
+@pytest.mark.parametrize("use", [remove, describe, create, upload, change, append])
+def test_nothing_changes_where_a_link_leads_that_takes_the_place_of_a_namespace(
+    use: Callable[[str, Path], None], mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(ID)
+    shutil.copytree(minari_pipe.get_dataset_path("tests"), mine, dirs_exist_ok=True)
+    before, n_exchanged = (content(mine), sorted(mine.rglob("*"))), 0
+    held_folder = links.held_folder
+
+    @contextmanager
+    def exchanged(folder: Path, below: Path) -> Iterator[Path]:
+        nonlocal n_exchanged
+        with held_folder(folder, below) as held:
+            place = folder if folder.name == "tests" else folder.parent.parent
+            if place.name != "tests" or place.is_symlink():
+                yield held
+                return
+            n_exchanged += 1
+            place.rename(tmp_path / "aside")
+            place.symlink_to(mine)
+            try:
+                yield held
+            finally:
+                place.unlink()
+                (tmp_path / "aside").rename(place)
+
+    for module in (library, installation, namespaces, directory, files):
+        monkeypatch.setattr(module, "held_folder", exchanged)
+    with suppress(DatasetNotFoundError):  # it is not the dataset that was opened
+        use(ID, tmp_path / "shared")
+    assert n_exchanged > 0
+    assert (content(mine), sorted(mine.rglob("*"))) == before
+
+
 @pytest.mark.parametrize("descriptors", [True, False], ids=["descriptors", "paths"])
 def test_folders_are_joined_and_nothing_moves_through_a_link(
     descriptors: bool, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -290,6 +332,18 @@ def test_a_new_file_takes_the_place_of_what_was_left_and_of_a_link(
     assert not (mine / "new").exists()
 
 
+@pytest.mark.parametrize("plant", [to_file, to_nowhere, hard])
+def test_a_file_of_an_episode_is_a_new_one(
+    plant: Callable[[Path, Path], None], mine: Path, tmp_path: Path
+) -> None:
+    path, before = tmp_path / "part-0.arrow", content(mine)
+    plant(path, mine)
+    with pytest.raises(FileExistsError):
+        write_file(str(path), [b"new"])
+    write_file(str(path), [b"new"], replaces=True)
+    assert (path.read_bytes(), content(mine)) == (b"new", before)
+
+
 def test_links_lead_into_a_folder_that_is_allowed_for_reading_alone(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +361,45 @@ def test_links_lead_into_a_folder_that_is_allowed_for_reading_alone(
     (folder / "away").symlink_to(tmp_path)
     with pytest.raises(LinkError):
         list(files_below(folder))
+    (folder / "away").unlink()
+    (folder / "below").symlink_to(mine / "below")  # DVC makes links to files alone
+    for use in (
+        lambda: list(files_below(folder)),
+        lambda: read_below(folder / "below" / "metadata.json", folder),
+        lambda: links.status_below(folder / "below" / "metadata.json", folder),
+    ):
+        with pytest.raises(LinkError, match="below is a link to"):
+            use()
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_a_folder_of_data_that_leads_to_itself_is_named(data_format: str) -> None:
+    dataset = make(ID, data_format)
+    data = dataset.storage.data_path
+    data.rename(data.with_name("aside"))
+    data.symlink_to("data")
+    for use in (read, verify, remove):
+        with pytest.raises(LinkError, match=f"{data} is a link to data; "):
+            use(ID, data)
+
+
+def an_unfinished_change(data: Path, mine: Path) -> None:
+    (data / ".minari_pipe-commit").mkdir()
+    (data / ".minari_pipe-commit" / "0").symlink_to(mine)
+
+
+def no_change(data: Path, mine: Path) -> None:
+    os.mkfifo(data / ".minari_pipe-commit")
+
+
+@pytest.mark.parametrize("plant", [an_unfinished_change, no_change])
+def test_what_ends_no_change_is_named(plant: Callable[[Path, Path], None], mine: Path) -> None:
+    dataset = make(ID, "arrow")
+    before = content(mine)
+    plant(dataset.storage.data_path, mine)
+    with pytest.raises(CorruptDatasetError, match=r"\.minari_pipe-commit(/0)? is .*remove"):
+        append(ID, mine)
+    assert content(mine) == before
 
 
 def test_a_killed_process_leaves_nothing_that_is_followed(mine: Path) -> None:

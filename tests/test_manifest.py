@@ -487,7 +487,7 @@ def test_a_manifest_changes_in_the_same_rename_as_the_data(monkeypatch) -> None:
     """A process that is killed right after it leaves both new, one before it both old."""
     dataset = create()
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_roll_forward", lambda directory: None)
+        patch.setattr(files, "_roll_forward", lambda *folders: None)
         dataset.storage.update_episodes(make(1))
     assert load_dataset(ID).total_episodes == 6
     assert_verified()

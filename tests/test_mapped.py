@@ -56,8 +56,8 @@ def test_what_is_written_and_summed_from_a_map_is_not_in_memory_either(
     assert total == sum(range(6 * PIECE // 8))
     assert highest < 3 * PIECE
     chunks = [b"head", array.view(np.uint8).data, b""]
-    for _ in range(2):
-        write_file(str(tmp_path / "copy"), chunks)
+    for copy in (tmp_path / "first", tmp_path / "copy"):
+        write_file(str(copy), chunks)
         entry = entry_of_bytes(chunks, in_pieces)
         assert resident() - before < 2 * PIECE
     assert (tmp_path / "copy").read_bytes() == b"head" + file.read_bytes()

@@ -526,6 +526,21 @@ def test_an_upload_to_a_directory_goes_through_no_link_to_elsewhere(
     assert tree(other) == {"file": b"precious"}
 
 
+@pytest.mark.parametrize("target", ["other", "nowhere"])
+def test_an_upload_to_a_directory_goes_through_no_link_within_it(
+    target: str, root: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    (shared / "other").mkdir(parents=True)
+    namespace = shared / ID.partition("/")[0]
+    namespace.symlink_to(target)
+    assert (
+        f"{namespace} is a link to {target}; "
+        in upload(Place("directory", str(shared), {}, None)).line
+    )
+    assert tree(shared / "other") == {}
+
+
 # what is there already
 
 

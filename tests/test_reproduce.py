@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.errors import ConfigError, DatasetNotFoundError, LinkError, MinariPipeError
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.release import release
 from minari_pipe.pipeline.reproduce import reproduce
@@ -214,7 +214,9 @@ def test_a_signal_ends_it_and_nothing_goes_on(signum, workspace):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not any(temporary.glob("*/clone/.minari_pipe/work/*/collect.blocks/blocks/*")):  # it collects
+    while not any(
+        temporary.glob("*/clone/.minari_pipe/work/*/collect.blocks/blocks/*")
+    ):  # it collects
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
     started = psutil.Process(process.pid).children(recursive=True)
@@ -268,6 +270,21 @@ def test_a_stranger_s_repository_brings_no_setting_no_output_and_no_way_out(
     assert not found.root.exists()
     assert [path.name for path in kept.iterdir()] == ["file"]
     assert not (tmp_path / "ran").exists()
+
+
+def test_nothing_is_copied_through_a_link_of_the_workspace(workspace, tmp_path, monkeypatch):
+    here(workspace, monkeypatch)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "key").write_text("secret")
+    workspace.replace("pipelines/push/dvc.yaml", "deps:\n", "deps:\n    - inputs\n")
+    workspace.commit("of a stranger")
+    link = workspace.root / "inputs"
+    link.symlink_to(tmp_path / "mine")
+    with (
+        pytest.raises(LinkError, match=f"{link} is a link to"),
+        reproduction(workspace.root, "push", workspace.git("rev-parse", "HEAD").strip()),
+    ):
+        pass
 
 
 def no_record(w: Workspace) -> None:

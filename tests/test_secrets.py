@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -65,6 +66,37 @@ def test_places_of_the_users_own_are_recorded_as_they_are_written(workspace):
     assert oc_env.without_values(f"no {SECRET}") == "no ${oc.env:TOKEN}"
     with pytest.raises(ConfigError, match="the environment variable NONE is not set"):
         oc_env.resolved("${oc.env:NONE}")
+
+
+@pytest.mark.parametrize("value", ["a//b  c/", "CORP\\ada:Passw0rd", "ü/öä", "./x/../secret/y"])
+def test_a_value_is_taken_out_however_a_message_writes_it(value, monkeypatch):
+    monkeypatch.setenv("ODD", value)
+    oc_env.resolved("s3://x/${oc.env:ODD}")
+    address = f"/x/{value}"
+    plain = " ".join(address.split())
+    for text in (address, repr(address), str(Path(address)), os.path.normpath(plain), quote(value)):
+        told = oc_env.without_values(text)
+        assert "${oc.env:ODD}" in told, text
+        assert oc_env.holds_value(text)
+
+
+def test_a_value_that_no_address_can_hold_is_refused_and_not_told(monkeypatch):
+    monkeypatch.setenv("KEY", "-----BEGIN-----\nsecret\n")
+    with pytest.raises(ConfigError) as raised:
+        oc_env.resolved("${oc.env:KEY}")
+    assert "KEY holds a line break" in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_trust_in_a_place_lets_no_file_name_a_folder_in_it_after_a_secret(workspace, own_home):
+    shared = own_home / "shared"
+    text = tiny("tests/tiny-v0") + f'publish: {{targets: ["{shared}/${{oc.env:TOKEN}}"]}}\n'
+    write_config(workspace, "tiny", text)
+    settings = {"MINARI_PIPE_TRUSTED_ADDRESSES": str(shared)}
+    done = minari_pipe(workspace, "+dataset=tiny", "--draft", **settings)
+    assert done.returncode == 1
+    assert "a file names it, not you" in done.stderr
+    assert not shared.exists()
 
 
 def test_a_run_uses_the_value_and_writes_it_nowhere(workspace, own_home):

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
 import os
+import py_compile
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
+from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace import check_links
 from tests.repositories import Workspace, dvc_workspace, hashes
@@ -111,6 +119,159 @@ def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, wor
     assert f"{link} is a link to" in done.stdout
 
 
+@pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["python -m", "minari-pipe"])
+def test_python_s_own_library_comes_from_python(command, workspace):
+    hostile = f"open({str(workspace.home / 'executed')!r}, 'a').write(__name__)\n"
+    for name in ("typing", "json", "hashlib", "platform", "dataclasses"):
+        (workspace.root / f"{name}.py").write_text(hostile)
+    workspace.run(*command, "list")
+    assert not (workspace.home / "executed").exists()
+
+
+def compile_hostile(source: Path, told: Path) -> None:
+    """Bytecode beside a source, which Python runs without a look at that."""
+    code = source.with_name("hostile.txt")
+    code.write_text(f"open({str(told)!r}, 'a').write(__name__)\n{source.read_text()}")
+    py_compile.compile(
+        str(code),
+        cfile=importlib.util.cache_from_source(str(source)),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+
+
+def test_bytecode_of_the_folder_is_not_run_in_place_of_a_trusted_source(workspace):
+    told = workspace.home / "executed"
+    (workspace.root / "my_tools.py").write_text("LEFT = 0\n")
+    source = "import my_tools\ndef go(observation): return my_tools.LEFT\n"
+    (workspace.root / "my_policies.py").write_text(source)
+    for name in ("my_tools", "my_policies"):
+        compile_hostile(workspace.root / f"{name}.py", told)
+    choice = ("policy=scripted", "+policy.controller._target_=my_policies.go")
+    workspace.run(*SCRIPT, "+dataset=tiny", *choice, "--trust-module=my_policies")
+    assert not told.exists(), told.read_text()
+
+
+def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
+    told = workspace.home / "executed"
+    (workspace.root / "evil.py").write_text(f"open({str(told)!r}, 'w')\n")
+    handlers = "{h: {(): runpy.run_path, path_name: evil.py}}"
+    text = f"# @package _global_\nhydra: {{hydra_logging: {{version: 1, handlers: {handlers}}}}}\n"
+    (workspace.root / "conf" / "dataset" / "evil.yaml").write_text(text)
+    done = workspace.call(*SCRIPT, "+dataset=evil", "--hydra-help")
+    assert not told.exists()
+    assert "--multirun" in done.stdout
+
+
+def bare_repository(folder: Path, told: Path) -> None:
+    """Files that git takes for a repository, of which any clone can have a folder full."""
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags"):
+        (folder / name).mkdir(parents=True)
+    (folder / "HEAD").write_text("ref: refs/heads/main\n")
+    command = f"sh -c 'touch {told}; false'"
+    settings = f'\tbare = false\n\tworktree = .\n\tfsmonitor = "{command}"\n'
+    (folder / "config").write_text(f"[core]\n\trepositoryformatversion = 0\n{settings}")
+
+
+@pytest.mark.parametrize(
+    "command", [("+dataset=tiny", "--dry-run"), ("release", "tests/tiny-v0", "--no-push")], ids=str
+)
+def test_a_folder_that_git_takes_for_a_repository_runs_no_command(command, workspace):
+    told = workspace.home / "executed"
+    shutil.rmtree(workspace.root / ".git", ignore_errors=True)
+    bare_repository(workspace.root, told)
+    (workspace.root / ".dvc" / "config.local").write_text("[core]\n    site_cache_dir = /x\n")
+    done = workspace.call(*SCRIPT, *command)
+    assert not told.exists()
+    assert done.returncode == 1
+    assert re.search("site_cache_dir|not a git repository", done.stdout)
+
+
+REMOTES = {
+    "another remote": "url = REMOTE://y\n['remote \"other\"']\n    url = s3://y\n    profile = x",
+    "command": "configpath = ../aws",
+    "credentials": "endpointurl = http://127.0.0.1:9",
+    "files": "keyfile = ../key",
+    "readers": "acl = public-read",
+}
+
+
+@pytest.mark.parametrize("setting", REMOTES.values(), ids=REMOTES)
+def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace):
+    if "url" not in setting.partition(" ")[0][:4]:
+        setting = f"{setting}\n    url = {'ssh' if 'keyfile' in setting else 's3'}://x/y"
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(
+        f"[core]\n    remote = far\n    no_scm = true\n['remote \"far\"']\n    {setting}\n"
+    )
+    done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
+    name, key = ("other", "profile") if "other" in setting else ("far", setting.partition(" ")[0])
+    told = f"{settings}: the remote {name!r} sets {key}, by which a file could"
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"error: {told}")
+    with pytest.raises(TrustError, match=re.escape(told)):
+        check_dvc(workspace.root)
+
+
+def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("precious")
+    lock_file = workspace.root / "pipelines" / "tiny" / "dvc.lock"
+    lock = yaml.safe_load(lock_file.read_text())
+    (out,) = lock["stages"]["collect"]["outs"]
+    cache = workspace.root / ".dvc" / "cache" / "files" / "md5"
+    entries = json.loads((cache / out["md5"][:2] / out["md5"][2:]).read_text())
+    relpath = os.path.relpath(victim, workspace.root / out["path"])
+    raw = json.dumps([*entries, {"md5": entries[0]["md5"], "relpath": relpath}]).encode()
+    digest = hashlib.md5(raw).hexdigest() + ".dir"
+    (cache / digest[:2]).mkdir(exist_ok=True)
+    (cache / digest[:2] / digest[2:]).write_bytes(raw)
+    lock_file.write_text(lock_file.read_text().replace(out["md5"], digest))
+    for run in (workspace.root / ".dvc" / "cache" / "runs").glob("*/*/*"):
+        run.chmod(0o644)
+        run.write_text(run.read_text().replace(out["md5"], digest))
+    shutil.rmtree(workspace.root / out["path"])
+    shutil.rmtree(workspace.root / ".dvc" / "tmp")
+    done = workspace.call(*SCRIPT, "+dataset=tiny")
+    assert victim.read_text() == "precious"
+    assert done.returncode == 1
+    assert f"names {relpath!r}, which may lie outside of it" in done.stdout
+
+
+def test_the_run_cache_adds_no_output_to_a_stage(workspace, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (workspace.root / "lnk").symlink_to(tmp_path / "mine")
+    cache = workspace.root / ".dvc" / "cache"
+    text = b"evil\n"
+    digest = hashlib.md5(text).hexdigest()
+    (cache / "files" / "md5" / digest[:2]).mkdir(exist_ok=True)
+    (cache / "files" / "md5" / digest[:2] / digest[2:]).write_bytes(text)
+    for run in (cache / "runs").glob("*/*/*"):
+        entry = yaml.safe_load(run.read_text())
+        entry["outs"].append(
+            {"path": "lnk/trusted_modules", "hash": "md5", "md5": digest, "size": len(text)}
+        )
+        run.chmod(0o644)
+        run.write_text(yaml.safe_dump(entry))
+    shutil.rmtree(workspace.root / "pipelines")
+    workspace.run(*SCRIPT, "+dataset=tiny")
+    assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("key", ["/policy", "/family", "/../../mine/hosts@env.kwargs"])
+def test_no_config_is_read_from_outside_of_conf(key, workspace, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "hosts.yaml").write_text("token: open-sesame\n")
+    config = workspace.root / "conf" / "dataset" / "tiny.yaml"
+    entry = key if "@" in key else f"{key}: ../../../mine/hosts"
+    config.write_text(config.read_text().replace("_self_", f"{{{entry}}}, _self_", 1))
+    if "@" in key:
+        config.write_text(config.read_text().replace(f"{{{entry}}}", entry))
+    done = workspace.call(*SCRIPT, "+dataset=tiny")
+    assert done.returncode == 1
+    assert "open-sesame" not in done.stdout
+    assert "'../../../mine/hosts'" in done.stdout or "'..'" in done.stdout
+
+
 def test_init_runs_no_code_of_the_folder(workspace):
     told = plant(workspace)
     (workspace.root / "dvc.py").write_text((workspace.root / "evil.py").read_text())
@@ -155,6 +316,8 @@ PLACES = (
     *("pipelines/tiny/episodes", "pipelines/tiny/dataset/data/main_data.hdf5", "catalog"),
     *("catalog/tests/tiny-v0.json", "datasets/tests/tiny-v0/policies/policy.zip", "datasets"),
     *("datasets/tests/tiny-v0", "datasets/tests/.tiny-v0.old", "releases/tests/tiny-v0.json"),
+    *("conf/a.new/tmp/x.yaml", "pipelines/.dvc/tmp/exps/x", ".minari_pipe/work/a/b/c.new/tmp/x"),
+    ".git",
 )
 """Where this program, or DVC for it, reads, writes or removes."""
 
@@ -240,18 +403,44 @@ def test_settings_of_a_workspace_do_not_lead_dvc_out_of_it(text, file, tmp_path,
         check_dvc(root)
 
 
-def test_a_cache_elsewhere_is_the_users_to_choose(tmp_path, elsewhere, monkeypatch):
+@pytest.fixture
+def own_cache(monkeypatch) -> Callable[[Path], None]:
+    """Has the user's own settings ask for links into a cache."""
+
+    def choose(folder: Path) -> None:
+        own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
+        own.mkdir()
+        (own / "config").write_text(f"[cache]\n    dir = {folder}\n    type = symlink\n")
+
     monkeypatch.setattr(links, "_allowed", [])
+    return choose
+
+
+def test_a_cache_elsewhere_is_the_users_to_choose(tmp_path, elsewhere, own_cache):
     root = make_workspace(tmp_path / "work")
-    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
-    own.mkdir()
-    (own / "config").write_text(f"[cache]\n    dir = {elsewhere}\n    type = symlink\n")
+    own_cache(elsewhere)
     (root / "datasets" / "tests").mkdir(parents=True)
     (root / "datasets" / "tests" / "data").symlink_to(elsewhere / "tiny" / "thesis.txt")
     check_dvc(root)
     (root / "conf").symlink_to(tmp_path)
     with pytest.raises(LinkError):
         check_links(root)
+
+
+def test_links_that_dvc_is_going_to_make_are_read(tmp_path, elsewhere, own_cache):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    check_dvc(root)
+    (root / "link").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    assert links.read_below(root / "link", root) == b"precious"
+
+
+def test_the_stage_config_names_a_link_in_one_line(tmp_path, elsewhere, monkeypatch, capfd):
+    root = make_workspace(tmp_path / "work")
+    (root / "conf").symlink_to(elsewhere)
+    monkeypatch.chdir(root)
+    assert sync.main() == 1
+    assert capfd.readouterr().err.startswith(f"error: {root / 'conf'} is a link to")
 
 
 def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsewhere, monkeypatch):
@@ -262,9 +451,47 @@ def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsew
     (own / "config").write_text("[cache]\n    type = symlink\n")
     (root / ".dvc" / "cache").symlink_to(elsewhere)
     (root / "datasets").symlink_to(elsewhere / "tiny")
-    with pytest.raises(LinkError):
+    with pytest.raises(LinkError, match=r"cache is a link to .*dvc config --global cache\.dir"):
         check_links(root)
     assert links._allowed == []
+
+
+@pytest.mark.parametrize("place", ["conf", "pipelines/tiny", "datasets", ".dvc/tmp"])
+def test_no_folder_of_the_users_own_cache_stands_for_one_of_a_workspace(
+    place, tmp_path, elsewhere, own_cache
+):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    if (root / place).exists():
+        (root / place).rmdir()
+    (root / place).symlink_to(elsewhere / "tiny")
+    with pytest.raises(LinkError, match=f"{place} is a link to"):
+        check_dvc(root)
+
+
+@pytest.mark.parametrize(
+    "place", ["dvc.lock", "pipelines/tiny/dvc.lock", ".dvc/tmp/rwlock", "conf/dataset/x.yaml"]
+)
+def test_no_file_of_the_users_own_cache_stands_for_one_that_is_no_output(
+    place, tmp_path, elsewhere, own_cache
+):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    (root / place).symlink_to(elsewhere / "tiny" / "thesis.txt")
+    with pytest.raises(LinkError, match=f"{place} is a link to"):
+        check_dvc(root)
+
+
+def test_a_cache_in_a_workspace_may_be_named_by_the_users_link_to_it(tmp_path):
+    root = make_workspace(tmp_path / "work")
+    (tmp_path / "link").symlink_to(root)
+    (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {tmp_path}/link/cache\n")
+    check_dvc(root)
+    (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {root}/../mine\n")
+    with pytest.raises(TrustError, match="outside of the workspace"):
+        check_dvc(root)
 
 
 def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
@@ -276,6 +503,80 @@ def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
     subprocess.run(["git", "add", "--force", ".dvc/config.local"], cwd=root, check=True)
     with pytest.raises(TrustError, match=r"dvc config --global cache\.dir"):
         check_dvc(root)
+
+
+def a_repository_of_its_own(root: Path) -> None:
+    """As a submodule is: the workspace's repository knows none of its files."""
+    own = root / ".dvc"
+    for command in (("init", "--quiet"), ("add", "--force", "config.local", "config")):
+        subprocess.run(["git", *command], cwd=own, check=True)
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", *who, "commit", "--quiet", "--message=x"], cwd=own, check=True)
+    subprocess.run(["git", "-c", "advice.addEmbeddedRepo=false", "add", "."], cwd=root, check=True)
+
+
+def an_archive(root: Path) -> None:
+    """Unpacked in a repository of the user's, which has none of its files yet."""
+
+
+@pytest.mark.parametrize("kind", [a_repository_of_its_own, an_archive])
+def test_settings_that_the_repository_of_the_workspace_does_not_know_are_a_strangers(
+    kind, tmp_path, elsewhere
+):
+    root = make_workspace(tmp_path / "work")
+    (root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {elsewhere}\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    kind(root)
+    with pytest.raises(TrustError, match=r"dvc config --global cache\.dir"):
+        check_dvc(root)
+
+
+IN_PLACE = (
+    *("dvc.lock", ".gitignore", "pipelines/tiny/dvc.lock", "pipelines/tiny/.gitignore"),
+    *(".dvc/config", ".dvc/config.local", ".dvc/.gitignore", ".dvc/tmp/rwlock", ".dvc/tmp/lock"),
+    *(".dvc/tmp/rwlock.lock", "datasets/.gitignore", "datasets/tests/.gitignore"),
+)
+"""What DVC writes without a new file."""
+
+
+def test_what_dvc_writes_in_place_has_no_other_name(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    texts = {}
+    for place in IN_PLACE:
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts[place] = b"[core]\n" if "config" in place else place.encode()
+        other = elsewhere / place.replace("/", "-")
+        other.write_bytes(texts[place])
+        path.unlink(missing_ok=True)
+        path.hardlink_to(other)
+    claim = root / ".dvc" / "tmp" / "claim.lock"  # of another DVC, with core.hardlink_lock
+    claim.touch()
+    (root / ".dvc" / "tmp" / "held").hardlink_to(claim)
+    check_dvc(root)
+    assert claim.stat().st_nlink == 2
+    for place, text in texts.items():
+        assert ((root / place).stat().st_nlink, (root / place).read_bytes()) == (1, text), place
+
+
+def test_the_list_of_stages_that_ran_is_a_new_file(workspace, elsewhere):
+    before = hashes(elsewhere)
+    ran = workspace.root / ".minari_pipe" / "locks" / "tiny.ran"
+    ran.unlink()
+    ran.hardlink_to(elsewhere / "tiny" / "thesis.txt")
+    workspace.pipe("+dataset=tiny")
+    assert hashes(elsewhere) == before
+
+
+def test_init_writes_into_no_repository_that_a_link_leads_to(tmp_path, workspace):
+    mine, folder = tmp_path / "repository", workspace.root / "new"
+    folder.mkdir()
+    subprocess.run(["git", "init", "--quiet", str(mine)], check=True)
+    (folder / ".git").symlink_to(mine / ".git")
+    before = hashes(mine)
+    done = workspace.call(*SCRIPT, "init", folder="new")
+    assert (done.returncode, hashes(mine)) == (1, before), done.stdout
+    assert f"{folder / '.git'} is a link to" in done.stdout
 
 
 def test_a_link_below_the_scratch_of_a_pipeline_called_tmp_is_refused_as_well(workspace, elsewhere):

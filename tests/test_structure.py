@@ -23,6 +23,7 @@ DEFERRED = {
     "aiohttp": "optional, with gcsfs",
     "aiobotocore": "optional, with s3fs",
     "botocore": "optional, with s3fs",
+    "dvc_data": "comes with dvc",
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
     "dvc_objects": "comes with DVC",
     "gcsfs": "optional, and 0.7 s",

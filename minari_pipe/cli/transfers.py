@@ -56,7 +56,7 @@ def upload(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Publish datasets, with those that they were combined from; a published one never changes.
+    """Publish datasets; a published one never changes.
 
     Credentials come from where the provider's own tools take them.
     """
@@ -68,9 +68,16 @@ def upload(
     address = default_address() if to is None else to
     remote = opened(address, _token(address, token_file, key_path))
     _check_all_are_there(datasets)
-    names, notes = with_combined(datasets)
+    named = list(dict.fromkeys(datasets))
+    found, notes = with_combined(named)
+    if parents := [name for name in found if name not in named]:
+        # The metadata name them, and may be a stranger's.
+        notes.append(
+            f"{', '.join(parents)}: datasets were combined from these, and Minari downloads them, "
+            f"too; to publish them, name them"
+        )
     told: list[dict[str, Any]] = []
-    for name in names:
+    for name in named:
         try:
             done = publish(name, remote, dry_run=dry_run)
         except (MinariPipeError, OSError) as error:

@@ -14,8 +14,6 @@ the workspace of a ``reproduction``) and ``difference``.
 import os
 import sys
 
-from minari_pipe.pipeline.inputs import ROOT_VARIABLE, record_imports
-
 
 def leave_folder() -> None:
     """Take the current folder off the import path, where ``python -m`` puts it first.
@@ -27,8 +25,15 @@ def leave_folder() -> None:
         del sys.path[0]
 
 
+def _record_imports() -> None:
+    # Not before the folder is left: it may have a json.py.
+    from minari_pipe.pipeline.inputs import ROOT_VARIABLE, record_imports
+
+    record_imports(os.environ.get(ROOT_VARIABLE) or os.getcwd())
+
+
 if sys.argv[:1] == ["-m"]:  # `python -m minari_pipe.pipeline...` imports this before its module
     leave_folder()
-    record_imports(os.getcwd())
-elif ROOT_VARIABLE in os.environ:  # a worker of a stage
-    record_imports(os.environ[ROOT_VARIABLE])
+    _record_imports()
+elif "MINARI_PIPE_STAGE_ROOT" in os.environ:  # a worker of a stage
+    _record_imports()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from minari_pipe.files import sha256_file
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.swap import copy_file
 
 
 class NotFinishedError(Exception):
@@ -112,7 +112,7 @@ class BlockStore:
         if record is not None:
             other.folder.mkdir(parents=True, exist_ok=True)
             copied = other._temporary(index, f"{os.getpid()}")
-            shutil.copyfile(self.path(index), copied)
+            copy_file(self.path(index), copied, below=self.folder)
             other.adopt(index, copied, record)
         return record
 

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.inputs import is_installed
+from minari_pipe.pipeline.inputs import ignore_bytecode, is_installed
 from minari_pipe.pipeline.workspace import PACKAGE, STATE, write_atomic
 from minari_pipe.trust import trusted_modules
 
@@ -80,6 +80,7 @@ def make_importable(root: Path) -> None:
     finder = WorkspaceFinder(root)
     if finder not in sys.meta_path:
         sys.meta_path.append(finder)
+        ignore_bytecode()
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ class WorkspaceFinder:
         if path is not None or name in sys.stdlib_module_names:
             return None
         trusted = trusted_modules()
-        spec = PathFinder.find_spec(name, [str(self.root)]) if trusted else None
+        # Sources alone: compiled files of that name would be taken first.
+        finder = FileFinder(str(self.root), (SourceFileLoader, [".py"]))
+        spec = finder.find_spec(name) if trusted else None
         return spec if spec is not None and name in _own_modules(trusted, self.root) else None
 
 
@@ -120,7 +123,7 @@ def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
         below = root.joinpath(*module.split(".")).rglob("*.py")  # its name stands for them too
         for file in (*module_files(module, root), *below):
             with suppress(ConfigError):  # no Python: to import it says so
-                graph = _import_graph([file], root, _imports)
+                graph = _import_graph([file], root, _certain_imports)
                 names.update(name for imported in graph.values() for name in imported)
     return {name.partition(".")[0] for name in names}
 
@@ -225,7 +228,12 @@ def _remembered(root: Path) -> _Remembered:
     return _Remembered(root)
 
 
-def _imports(file: Path, package: str) -> list[str]:
+def _certain_imports(file: Path, package: str) -> list[str]:
+    """Leave out texts that may be anything: other packages ask for a module of that name, too."""
+    return _imports(file, package, all_texts=False)
+
+
+def _imports(file: Path, package: str, *, all_texts: bool = True) -> list[str]:
     try:
         queue: list[ast.AST] = [ast.parse(file.read_bytes(), str(file))]
     except (SyntaxError, ValueError) as exc:
@@ -249,10 +257,22 @@ def _imports(file: Path, package: str) -> list[str]:
                 base = ".".join([*above, base]).strip(".")
             names.append(base)
             names += [f"{base}.{alias.name}".strip(".") for alias in node.names]
-        elif isinstance(node, ast.Constant) and package.partition(".")[0] != PACKAGE.name:
-            names += _named_by_text(node.value, package)
+        elif package.partition(".")[0] != PACKAGE.name:
+            names += [n for text in _texts(node, all_texts) for n in _named_by_text(text, package)]
         queue.extend(ast.iter_child_nodes(node))
     return list(dict.fromkeys(names))
+
+
+def _texts(node: ast.AST, all_texts: bool) -> Iterator[object]:
+    """Yield the values in which a module may be named, those of a node itself."""
+    if isinstance(node, ast.Constant):
+        text = node.value
+        if all_texts or (isinstance(text, str) and (":" in text or text.startswith("."))):
+            yield text
+    elif isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        if name in ("import_module", "__import__"):
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
 
 
 def _named_by_text(value: object, package: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import unicodedata
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple, NoReturn
 import hydra
 import yaml
 from hydra import compose, initialize, initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
@@ -92,6 +95,20 @@ _HYDRA_SETTINGS: dict[str, Any] = {
 the command line says nothing of it."""
 
 
+class _FilesBelow(FileConfigSource):
+    """Finds configs in its own folder only: a defaults list may say ``/../../home/secret``."""
+
+    def is_config(self, config_path: str) -> bool:
+        return _lies_below(config_path) and super().is_config(config_path)
+
+    def is_group(self, config_path: str) -> bool:
+        return _lies_below(config_path) and super().is_group(config_path)
+
+
+def _lies_below(config_path: str) -> bool:
+    return not os.path.isabs(config_path) and os.pardir not in config_path.split("/")
+
+
 def _prepare() -> Path:
     """Register schema and search path; the workspace's configs win over the packaged ones."""
     schema.register()
@@ -108,6 +125,7 @@ def _prepare() -> Path:
                 search_path.append("minari_pipe", packaged.as_uri())
 
     Plugins.instance().register(PackagedConfigs)
+    SourcesRegistry.instance().types["file"] = _FilesBelow
     _check_primary(primary)
     return primary
 
@@ -140,7 +158,12 @@ def run(
     """
     primary = _prepare()
     flags = _parse(normalize_argv(argv))
-    if not (flags.hydra_help or flags.shell_completion):
+    if flags.hydra_help:
+        # It needs no dataset, and Hydra sets up the logging that the files of one ask for.
+        flags.overrides, flags.others = [], ["--hydra-help"]
+        with _translated():
+            _hydras([], primary)
+    elif not flags.shell_completion:
         if not flags.cfg:
             find_root()  # there must be one before Hydra makes a folder
         with _translated():

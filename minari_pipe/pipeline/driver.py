@@ -20,6 +20,8 @@ from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import ROOT_VARIABLE
 from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
+from minari_pipe.links import write_new
+from minari_pipe.messages import one_line
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
 from minari_pipe.pipeline.dry_run import DryRun
@@ -51,6 +53,7 @@ from minari_pipe.pipeline.workspace import (
     check_pipeline_name,
     is_checkout,
     open_root,
+    read_catalog_entry,
     read_json,
 )
 from minari_pipe.trust import ADDRESSES_VARIABLE
@@ -110,7 +113,9 @@ def run_pipeline(
         check_before(name, params, root, replace=replace)
         for parent in parents(config, root):
             if extra := told_overrides(parent.overrides):
-                print(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
+                print(
+                    one_line(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
+                )
             run_pipeline(
                 parent.name,
                 parent.config,
@@ -276,7 +281,7 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
                     f"this one another with dataset.id=..."
                 )
     entry = root / "catalog" / f"{dataset_id}.json"
-    if entry.is_file() and (owner := read_json(entry)["pipeline"]) != name:
+    if entry.is_file() and (owner := read_catalog_entry(entry)["pipeline"]) != name:
         raise ConfigError(
             f"dataset id {dataset_id!r} belongs to what pipeline {owner!r} published earlier; give "
             f"this one another with dataset.id=..., or remove {entry} if that is not wanted"
@@ -374,7 +379,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
     reports = reports_folder(name, root)
     shutil.rmtree(reports, ignore_errors=True)  # of stages that DVC alone ran
     ran = root / STATE / "locks" / f"{name}.ran"
-    ran.write_text("", encoding="utf-8")
+    write_new(ran, b"")
     os.environ[RAN_VARIABLE] = str(ran)
     try:
         run_stoppable(work, repair=repair)

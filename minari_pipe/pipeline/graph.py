@@ -348,7 +348,8 @@ def read_params(name: str, root: Path) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         return None
     packages, overrides = found.get("packages"), found.get("overrides")
-    if not isinstance(packages, dict) or not all(isinstance(v, dict) for v in packages.values()):
+    stages = packages.values() if isinstance(packages, dict) else [None]
+    if not all(isinstance(v, dict) and all(isinstance(w, str) for w in v.values()) for v in stages):
         return None
     if not isinstance(overrides, list) or not all(isinstance(o, str) for o in overrides):
         return None

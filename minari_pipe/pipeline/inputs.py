@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from types import ModuleType
 from typing import Any
 
@@ -56,12 +56,23 @@ def record_imports(root: str) -> None:
     sys.meta_path.insert(0, _RecordingFinder(own))
 
 
+def ignore_bytecode() -> None:
+    """Compile modules that are neither installed nor this package's from their sources.
+
+    A ``__pycache__`` of a stranger may hold other code than the source beside it.
+    """
+    if not any(isinstance(known, _RecordingFinder) for known in sys.meta_path):
+        sys.meta_path.insert(0, _RecordingFinder(str(_PACKAGE), records=False))
+
+
 @dataclass(frozen=True)
 class _RecordingFinder:
     """Asks the other finders, and reads the sources that they find itself."""
 
     without: str | None
     """A folder whose modules are not recorded."""
+    records: bool = True
+    """Or compile the sources, and record nothing."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -73,11 +84,11 @@ class _RecordingFinder:
                 break
         else:
             return None
-        if getattr(finder, "is_loose", False):
+        if self.records and getattr(finder, "is_loose", False):
             _loose.add(name)
         loader = spec.loader
         if type(loader) is SourceFileLoader and self._is_recorded(loader.path):
-            spec.loader = _RecordingLoader(loader.name, loader.path)
+            spec.loader = _SourceLoader(loader.name, loader.path, self.records)
             spec.cached = None
         return spec
 
@@ -87,11 +98,16 @@ class _RecordingFinder:
         return not is_installed(os.path.dirname(path))
 
 
-class _RecordingLoader(SourceFileLoader):
+class _SourceLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, records: bool) -> None:
+        super().__init__(fullname, path)
+        self._records = records
+
     def get_code(self, fullname: str) -> Any:
         source = self.get_data(self.path)
-        found = _imported.setdefault(fullname, (self.path, set()))
-        found[1].add(hashlib.sha256(source).hexdigest())
+        if self._records:
+            found = _imported.setdefault(fullname, (self.path, set()))
+            found[1].add(hashlib.sha256(source).hexdigest())
         return self.source_to_code(source, self.path)
 
 
@@ -186,10 +202,13 @@ def _hashes(path: str | Path) -> tuple[str, str]:
 
 def _stamp(path: str | Path) -> Stamp:
     try:
-        found = os.stat(path)
+        found = named = os.lstat(path)
+        if S_ISLNK(named.st_mode):
+            # Into DVC's cache: DVC changes the mode of an object whenever an output has its bytes.
+            found = os.stat(path)
     except FileNotFoundError:
         return []
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns] if S_ISREG(found.st_mode) else []
+    return [found.st_size, found.st_mtime_ns, named.st_ctime_ns] if S_ISREG(found.st_mode) else []
 
 
 def _stamps(path: Path) -> dict[str, Stamp]:

@@ -48,11 +48,11 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
             f"{source} has no {MANIFEST} of a publication; remove the folder and "
             "run the pipeline again"
         )
+    _check_place(target, minari_root, dataset_id)
     recover(target)
     if _is_installed(target, content, root):
         settle(dataset_id, root)
         return f"installed in {target}"
-    _check_place(target, minari_root, dataset_id)
     if target.exists() and not replace and not _is_own_draft(target, name, root):
         raise _other_dataset(target, dataset_id)
     # One name for each pipeline, so that the next run removes what a killed one left.

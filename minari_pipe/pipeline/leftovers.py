@@ -64,11 +64,11 @@ def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
             path.unlink()
             return
         kept = {
-            "write": {p: i for p, i in locks["write"].items() if _holds(i, written)},
+            "write": {p: i for p, i in locks["write"].items() if _holds(i, written, root)},
             "read": {
                 p: left
                 for p, infos in locks["read"].items()
-                if (left := [i for i in infos if _holds(i, written)])
+                if (left := [i for i in infos if _holds(i, written, root)])
             },
         }
         if kept != locks:
@@ -91,27 +91,45 @@ def _checked(found: Any) -> dict[str, dict[str, Any]]:
     return locks
 
 
-def _holds(entry: dict[str, Any], written: float) -> bool:
+def _holds(entry: dict[str, Any], written: float, root: Path) -> bool:
     """Whether the process of an entry may still hold it.
 
     Args:
-        entry: ``{"pid": ..., "cmd": ...}``.
+        entry: ``{"pid": ..., "cmd": ...}``, which a stranger may have committed.
         written: when the file was last written, in seconds since the epoch.
+        root: the workspace.
     """
     pid = int(entry["pid"])
     if pid == os.getpid():  # this process holds nothing now: the entry is of an earlier namesake
+        return False
+    if not _is_pid(pid):
         return False
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + 1:
             return False
         # Another DVC may have rewritten the file since the pid was given to someone else.
-        program = Path(process.exe()).name
-        return not program or any(word in program for word in ("python", "pypy", "dvc"))
+        return _may_be_dvc(process, root)
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
         return True
+
+
+def _may_be_dvc(process: psutil.Process, root: Path) -> bool:
+    """Whether a process is DVC, this program, or another one in Python that works in ``root``."""
+    own = ("dvc", "minari")
+    # A process of another user tells its name, but not which file it runs.
+    if not any(word in process.name() for word in (*own, "python", "pypy")):
+        return False
+    if any(word in part for part in process.cmdline() for word in own):
+        return True
+    return Path(process.cwd()).is_relative_to(root.resolve())
+
+
+def _is_pid(number: int) -> bool:
+    """Whether a system could give this number to a process; psutil fails over others."""
+    return 0 < number < 2**31
 
 
 def remove_broken_lock_file(name: str, root: Path, *, wait: bool = True) -> None:
@@ -212,8 +230,9 @@ def remove_temporaries(name: str, root: Path, *, wait: bool = True) -> None:
 
 def _is_being_written(path: Path) -> bool:
     """Whether the process that a temporary name ends with still runs."""
-    pid = path.name.split(".")[-2]
-    return pid.isdecimal() and int(pid) != os.getpid() and psutil.pid_exists(int(pid))
+    text = path.name.split(".")[-2]
+    pid = int(text) if text.isdecimal() else 0
+    return _is_pid(pid) and pid != os.getpid() and psutil.pid_exists(pid)
 
 
 def _is_broken(path: Path) -> bool:

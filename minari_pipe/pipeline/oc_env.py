@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from minari_pipe.errors import ConfigError
 
@@ -52,6 +55,11 @@ def resolved(text: str) -> str:
         given = os.environ.get(name, default)
         if given is None:
             raise ConfigError(f"{text}: the environment variable {name} is not set")
+        if any(unicodedata.category(letter) == "Cc" for letter in given):
+            raise ConfigError(
+                f"{text}: the environment variable {name} holds a line break or another control "
+                f"character; expected a part of an address"
+            )
         if len(given) >= _SHORTEST and name in os.environ:
             _used[given] = f"${{oc.env:{name}}}"
         return given
@@ -66,6 +74,20 @@ def is_told(text: str) -> bool:
 
 def without_values(text: str) -> str:
     """A message without the values that :func:`resolved` put into addresses."""
-    for value in sorted(_used, key=len, reverse=True):
-        text = text.replace(value, _used[value])
+    written = {form: name for value, name in _used.items() for form in _forms(value)}
+    for form in sorted(written, key=len, reverse=True):
+        text = text.replace(form, written[form])
     return text
+
+
+def holds_value(address: str) -> bool:
+    """Whether a part of an address is of the environment, and so may be a secret."""
+    return any(form in address for value in _used for form in _forms(value))
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A value as messages and addresses may write it."""
+    for text in (value, " ".join(value.split())):
+        for form in (text, text.strip("/"), os.path.normpath(text).strip("/.")):
+            if len(form) >= _SHORTEST:
+                yield from (form, repr(form)[1:-1], quote(form), quote(form, safe=""))

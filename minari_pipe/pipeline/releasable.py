@@ -7,11 +7,12 @@ from pathlib import Path
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline import graph
+from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.params import recorded
 from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
 from minari_pipe.pipeline.uses import family_of, is_mixture
-from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_json
+from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
 
 
 def pipelines_of(name: str, root: Path) -> list[str]:
@@ -33,7 +34,7 @@ def pipelines_of(name: str, root: Path) -> list[str]:
 def _maker(parent: dict[str, str], root: Path) -> str:
     """The pipeline that makes a parent of a mixture."""
     entry = root / "catalog" / f"{parent['id']}.json"
-    name = read_json(entry)["pipeline"] if entry.is_file() else parent["dataset"]
+    name = read_catalog_entry(entry)["pipeline"] if entry.is_file() else parent["dataset"]
     return check_pipeline_name(str(name))
 
 
@@ -78,6 +79,7 @@ def _dvc_status(root: Path, name: str) -> list[str]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    check_dvc(root)
     try:
         with Repo(str(root)) as repo:
             found = repo.status(targets=[str(root / "pipelines" / name / "dvc.yaml")])

@@ -20,6 +20,7 @@ from minari_pipe.pipeline.workspace import (
     dump_json,
     inside,
     open_root,
+    read_catalog_entry,
     read_json,
     write_atomic,
 )
@@ -50,7 +51,7 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         raise DatasetNotFoundError(
             f"no dataset {dataset_id!r} is published in {root}; known: {_known(root)}"
         )
-    entry = read_json(entry_path)
+    entry = read_catalog_entry(entry_path)
     name = check_pipeline_name(entry["pipeline"])
     busy = f"pipeline {name!r} is running in this workspace; wait for it"
     with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 from minari_pipe.errors import ConfigError
+
+#: A folder of a clone may hold the files of a bare repository, with settings that name commands.
+_SETTINGS = (
+    "safe.bareRepository=explicit",
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.quotePath=off",
+)
+_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 
 
 def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -14,10 +24,17 @@ def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     Raises:
         ConfigError: there is no git.
     """
-    command = ["git", "-c", "core.quotePath=off", *arguments]
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     try:
         return subprocess.run(
-            command, cwd=root, capture_output=True, text=True, errors="replace", check=False
+            ["git", *settings, *arguments],
+            cwd=root,
+            env={**os.environ, **_NO_FETCH},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
     except FileNotFoundError as exc:
         raise ConfigError("this needs git, and there is no command git") from exc
@@ -54,8 +71,15 @@ def text_at(root: Path, commit: str, path: str) -> str | None:
 
 
 def tracked_files(root: Path) -> set[str]:
-    """The files below ``root`` that git knows, relative to it."""
-    return set(git(root, "ls-files").stdout.splitlines())
+    """The files below ``root`` that git knows, relative to it.
+
+    Raises:
+        ConfigError: git cannot say.
+    """
+    found = git(root, "ls-files")
+    if found.returncode:
+        raise ConfigError(f"git ls-files: {' '.join(found.stderr.split())}")
+    return set(found.stdout.splitlines())
 
 
 def uncommitted(root: Path) -> list[str]:

@@ -179,6 +179,7 @@ def _bring_inputs(found: Reproduction, own: Path) -> None:
                     f"else could make it from git: keep the file in the workspace (dvc add)"
                 )
             refuse_links(target, found.root)
+            inside(own, source)
             if not source.exists():
                 raise ConfigError(
                     f"{pipeline} reads {dependency}, which is neither in git at this commit nor "

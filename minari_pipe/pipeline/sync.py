@@ -7,19 +7,19 @@ are applied again, and said so.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.messages import tell
+from minari_pipe.messages import one_line, tell
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.driver import check_owner, chosen_dataset, tell_versions
 from minari_pipe.pipeline.families import check_family, sync_family
 from minari_pipe.pipeline.inputs import Inputs
 from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.repository import text_at
 from minari_pipe.pipeline.stage import EXPERIMENT_VARIABLE, told_overrides
 from minari_pipe.pipeline.uses import divided, family_of
 from minari_pipe.pipeline.workspace import NOT_PARAMS, open_root
@@ -27,7 +27,11 @@ from minari_pipe.pipeline.workspace import NOT_PARAMS, open_root
 
 def main() -> int:
     """Recompose every dataset's pipeline; 1 if DVC has to read the stages anew."""
-    root = open_root()
+    try:
+        root = open_root()
+    except MinariPipeError as exc:
+        tell("error", str(exc))
+        return 1
     read = Inputs("config", root, ["conf"])  # DVC hashes it once this has ended
     failed = False
     new = []
@@ -69,7 +73,7 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     tell_versions(name, recorded, params, root)
     changed = graph.sync(name, params, overrides, root)
     if extra := told_overrides(composed.overrides):
-        print(f"{name}: re-applies the recorded overrides {' '.join(extra)}")
+        print(one_line(f"{name}: re-applies the recorded overrides {' '.join(extra)}"))
     return "dvc.yaml" in changed or new_family
 
 
@@ -101,10 +105,7 @@ def _set_by_experiment(name: str, root: Path) -> bool:
     path = f"pipelines/{name}/params.yaml"
     if not baseline or not (root / path).is_file():
         return False
-    committed = subprocess.run(
-        ["git", "show", f"{baseline}:./{path}"], cwd=root, capture_output=True, check=False
-    )
-    return committed.stdout != (root / path).read_bytes()
+    return text_at(root, baseline, path) != (root / path).read_text("utf-8", errors="replace")
 
 
 def _orphaned(name: str, root: Path) -> str:

@@ -24,7 +24,7 @@ from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.manifest import identity_of
 from minari_pipe.messages import tell
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
-from minari_pipe.pipeline.oc_env import is_told, resolved, without_values
+from minari_pipe.pipeline.oc_env import holds_value, is_told, resolved, without_values
 from minari_pipe.pipeline.stopping import run_abandonable
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
@@ -49,6 +49,11 @@ def check_targets(targets: list[str]) -> None:
         try:
             check_remote_address(resolved(target))
         except ConfigError as exc:
+            if "${" in target:  # the message may hold a part of a secret
+                raise ConfigError(
+                    f"publish.targets: {target} is no address of a remote; see the value of the "
+                    f"environment variable"
+                ) from None
             raise ConfigError(f"publish.targets: {exc}") from exc
 
 
@@ -237,7 +242,9 @@ def _located(target: str, root: Path) -> str:
 
 def _check_trusted(target: str, address: str) -> None:
     """Refuse to send anything to a place that only a file names."""
-    if not is_trusted_address(address):
+    # Its name would tell a secret to whoever lists a place that the user trusts.
+    is_trusted = is_trusted_address(address, exactly=holds_value(address))
+    if not (is_trusted or is_trusted_address(target, exactly=True)):
         raise TrustError(
             f"a file names it, not you; if you trust it, name it on the command line "
             f"('publish.targets=[{target}]'), or add the line {address} to "

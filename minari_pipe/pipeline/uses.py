@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.pipeline.workspace import check_pipeline_name
+
 TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
 """What of a policy's config decides the checkpoint that its training gives."""
 
@@ -43,8 +45,15 @@ _RANDOM = {"_target_": "minari_pipe.policies.RandomPolicy"}
 
 
 def family_of(params: dict[str, Any]) -> str | None:
-    """The family that a dataset belongs to; none if ``params`` are those of the family itself."""
-    return str(params["family"]["name"]) if "dataset" in params and "family" in params else None
+    """The family that a dataset belongs to; none if ``params`` are those of the family itself.
+
+    Raises:
+        ConfigError: its name cannot be that of a pipeline.
+    """
+    if "dataset" not in params or "family" not in params:
+        return None
+    how = "a family is chosen with `- /family: NAME`, for conf/family/NAME.yaml"
+    return check_pipeline_name(str(params["family"]["name"]), how)
 
 
 def kind_of(params: dict[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from minari_pipe.manifest import identity_of, readable_manifest
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.record import find_record
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
-from minari_pipe.pipeline.workspace import PIPELINE_NAME, open_root, read_json
+from minari_pipe.pipeline.workspace import PIPELINE_NAME, open_root, read_catalog_entry
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _params(root: Path, dataset_id: str, tag: str | None) -> dict[str, Any] | No
     entry = root / "catalog" / f"{dataset_id}.json"
     if not entry.is_file():
         return None
-    name = str(read_json(entry)["pipeline"])
+    name = str(read_catalog_entry(entry)["pipeline"])
     if not PIPELINE_NAME.fullmatch(name):
         return None
     text = text_at(root, tag, f"pipelines/{name}/params.yaml") if tag else None

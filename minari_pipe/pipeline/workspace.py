@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, LinkError, TrustError
-from minari_pipe.links import entries_below, new_file, refuse_links
+from minari_pipe.links import entries_below, new_file, refuse_link, refuse_links
 
 PACKAGE = Path(__file__).resolve().parent.parent
 STATE = ".minari_pipe"
@@ -19,7 +22,17 @@ STATE = ".minari_pipe"
 _OWN = (
     *("conf", "pipelines", "datasets", "catalog", "releases", STATE, ".dvc"),
     *("dvc.yaml", "dvc.lock", ".gitignore", ".dvcignore"),
+    "MUJOCO_LOG.TXT",  # to which MuJoCo appends in the current folder
 )
+
+_MAY_HOLD_DVC_LINKS = ("pipelines", "datasets")
+"""Where DVC may have put links to files of its cache, if the user's own settings ask for them."""
+
+_IN_PLACE = (
+    *("dvc.lock", ".gitignore", "pipelines/*/dvc.lock", "pipelines/*/.gitignore"),
+    *(".dvc/*", ".dvc/tmp/*"),
+)
+"""Files that DVC writes without making a new one; those of ``datasets`` are found by a walk."""
 
 NOT_PARAMS = ("overrides", "code")
 """Keys of ``params.yaml`` that record how it came about."""
@@ -36,15 +49,22 @@ def find_root(start: Path | None = None) -> Path:
     raise ConfigError(f"{here} is not inside a DVC workspace; run `minari-pipe init` there first")
 
 
-def check_pipeline_name(name: str) -> str:
+def check_pipeline_name(name: str, how: str = "set it with pipeline=NAME") -> str:
     """Refuse a name that could mean something to a shell or a file system.
 
     The name stands in the commands of ``dvc.yaml`` and in paths.
+
+    Args:
+        name: of a pipeline.
+        how: to give it another one.
+
+    Raises:
+        ConfigError: the name is not valid.
     """
     if not PIPELINE_NAME.fullmatch(name) or len(name) > 100:
         raise ConfigError(
             f"pipeline name {name!r} is not valid: expected letters, digits, '_', '-' and '.', "
-            f"not starting with '-' or '.', at most 100; set it with pipeline=NAME"
+            f"not starting with '-' or '.', at most 100; {how}"
         )
     return name
 
@@ -75,8 +95,24 @@ def check_links(root: Path) -> None:
         LinkError: names the link.
         TrustError: there is a pipe or a device, which would be waited for.
     """
+    check_cache(root)
+    _checked(lambda: _check_place(root / ".git", root), root)  # git writes to it at DVC's word
     for name in _OWN:
         check_folder(root / name, root)
+
+
+def check_cache(root: Path) -> None:
+    """Refuse a DVC cache of the workspace that is a link.
+
+    Raises:
+        LinkError: names the link, and how to have a cache elsewhere.
+    """
+    try:
+        refuse_links(root / ".dvc" / "cache", root)
+    except LinkError as error:
+        raise LinkError(
+            f"{error}; to have DVC's cache elsewhere, run: dvc config --global cache.dir FOLDER"
+        ) from None
 
 
 def check_folder(folder: Path, root: Path) -> None:
@@ -85,12 +121,27 @@ def check_folder(folder: Path, root: Path) -> None:
 
 
 def _check_folder(folder: Path, root: Path) -> None:
-    refuse_links(folder, root)
-    if folder.exists() and not (folder.is_dir() or folder.is_file()):
-        raise TrustError(f"{folder} is no file; remove it")
-    for entry in entries_below(folder, _is_others):
+    _check_place(folder, root)
+    for entry in entries_below(folder, lambda entry: _is_others(entry, root)):
+        if entry.is_symlink():
+            _check_dvc_link(entry.path, root)
         if not (entry.is_file() or entry.is_dir()):
             raise TrustError(f"{entry.path} is no file; remove it")
+
+
+def _check_place(path: Path, root: Path) -> None:
+    refuse_links(path, root)
+    if path.is_symlink():
+        _check_dvc_link(os.fspath(path), root)
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise TrustError(f"{path} is no file; remove it")
+
+
+def _check_dvc_link(link: str, root: Path) -> None:
+    """Refuse a link to a file of DVC's cache in place of a file that is written, not only read."""
+    path = Path(link).relative_to(root)
+    if path.parts[0] not in _MAY_HOLD_DVC_LINKS or any(map(path.match, _IN_PLACE)):
+        refuse_link(link)
 
 
 def _checked(check: Callable[[], None], root: Path) -> None:
@@ -105,13 +156,39 @@ def _checked(check: Callable[[], None], root: Path) -> None:
         check()
 
 
-def _is_others(entry: os.DirEntry[str]) -> bool:
+def _is_others(entry: os.DirEntry[str], root: Path) -> bool:
     """Whether the content is that of environments, or of DVC's experiments, and never used."""
-    folder = os.path.dirname(entry.path)
-    return (
-        (entry.name == "tmp" and folder.endswith(".new"))
-        or (entry.name == "exps" and folder.endswith(f".dvc{os.sep}tmp"))
-    ) and entry.is_dir(follow_symlinks=False)
+    if entry.name not in ("tmp", "exps") or not entry.is_dir(follow_symlinks=False):
+        return False
+    match Path(entry.path).relative_to(root).parts:
+        case (".dvc", "tmp", "exps"):
+            return True
+        case (top, "work", _, stage, "tmp"):
+            return top == STATE and stage.endswith(".new")
+    return False
+
+
+def part_hard_links(root: Path) -> None:
+    """Give files that DVC writes in place no other name, which may lie outside of the workspace.
+
+    An archive can bring such names. git makes none, and DVC only those of its locks, if
+    ``core.hardlink_lock`` asks for them, beside one another.
+    """
+    found = [path for pattern in _IN_PLACE for path in root.glob(pattern)]
+    for folder, folders, _ in os.walk(root / "datasets"):
+        if "data" in folders:
+            folders.clear()  # a dataset
+        found.append(Path(folder, ".gitignore"))
+    linked: dict[Path, os.stat_result] = {}
+    for path in found:
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                linked[path] = status
+    names = Counter((status.st_dev, status.st_ino) for status in linked.values())
+    for path, status in linked.items():
+        if status.st_nlink > names[status.st_dev, status.st_ino]:
+            write_atomic(path, path.read_bytes())
 
 
 def is_checkout(root: Path) -> bool:
@@ -171,3 +248,15 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
         raise ConfigError(f"{path} is damaged: {exc}; restore it from git, or remove it") from exc
+
+
+def read_catalog_entry(path: Path) -> dict[str, Any]:
+    """Return what ``catalog/ID.json`` says of a published dataset, with the name of its pipeline.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict) or not isinstance(found.get("pipeline"), str):
+        raise ConfigError(f"{path} is damaged: it names no pipeline; restore it from git")
+    return found

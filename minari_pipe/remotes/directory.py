@@ -25,7 +25,7 @@ from minari_pipe.errors import (
     RemoteError,
 )
 from minari_pipe.files import MANIFEST, remove_all_but, sha256_file
-from minari_pipe.links import new_file
+from minari_pipe.links import held_folder, new_file, refuse_links
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
     METADATA,
@@ -92,21 +92,22 @@ class DirectoryRemote(Remote):
 
     def send(self, upload: Upload, told: Told) -> None:
         with self.telling(OSError), self._stage(upload) as stage:
+            self._own_place(upload.dataset_id)
             remove_all_but(stage, {stage / name: file.size for name, file in upload.files.items()})
             for name, source in upload.files.items():
                 self._put(stage / name, source, told)
 
     def reveal(self, upload: Upload) -> bool:
         with self.telling(OSError), self._stage(upload) as stage:
-            target = self._place(upload.dataset_id)
+            target = self._own_place(upload.dataset_id)
             _write(stage / METADATA, Source.of(upload.metadata))
-            target.parent.mkdir(parents=True, exist_ok=True)
             for namespace, metadata in upload.namespaces.items():
-                place = self._place(namespace) / NAMESPACE_METADATA
-                if not place.exists():
-                    _write(place, Source.of(metadata))
+                with self._made(namespace) as folder:
+                    if not (folder / NAMESPACE_METADATA).exists():
+                        _write(folder / NAMESPACE_METADATA, Source.of(metadata))
             try:
-                os.rename(stage, target)
+                with self._made(os.path.dirname(upload.dataset_id)) as folder:
+                    os.rename(stage, folder / target.name)
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
@@ -123,9 +124,9 @@ class DirectoryRemote(Remote):
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
         with self.telling(OSError):
-            place = self._place(namespace) / NAMESPACE_METADATA
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _write(place, Source.of(metadata))
+            self._own_place(namespace)
+            with self._made(namespace) as folder:
+                _write(folder / NAMESPACE_METADATA, Source.of(metadata))
 
     def judge(self, error: Exception) -> Fault:
         if not isinstance(error, OSError):
@@ -179,6 +180,24 @@ class DirectoryRemote(Remote):
                 f"{place} is a link that leads out of {self.address}; it is not used"
             )
         return place
+
+    def _own_place(self, path: str) -> Path:
+        """Return where to write: not through a link, which would change what lies elsewhere."""
+        place = self._place(path)
+        refuse_links(place, self._root)
+        return place
+
+    @contextmanager
+    def _made(self, namespace: str) -> Iterator[Path]:
+        """Hold the folder of a namespace, made if missing; the root if the name is empty."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        place = self._root
+        for part in filter(None, namespace.split("/")):
+            with held_folder(place, self._root) as above, suppress(FileExistsError):
+                (above / part).mkdir()
+            place /= part
+        with held_folder(place, self._root) as folder:
+            yield folder
 
     @contextmanager
     def _stage(self, upload: Upload) -> Iterator[Path]:

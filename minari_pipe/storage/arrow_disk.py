@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ Chunks = Sequence[bytes | memoryview]
 
 #: flags of a file that is opened; Windows would change the ends of lines
 _BINARY = getattr(os, "O_BINARY", 0)
-_WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | _BINARY
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
 #: bytes that are joined in less time than the kernel takes for several chunks
 FEW_BYTES = 2**16
 #: chunks that the kernel takes
@@ -86,19 +86,24 @@ def _read_into(file: int, data: bytearray) -> int:
 
 
 def write_file(path: str, chunks: Chunks, *, replaces: bool = False) -> None:
-    """Write a file.
+    """Write a new file: never to what a link, or another name of a file, leads to.
 
     Args:
         path: the file.
         chunks: its bytes.
-        replaces: it is going to take the place of another file.
+        replaces: it is going to take the place of another file; a version of it may be there.
 
     Raises:
         OSError: it could not be written; it may be there in part.
 
     Example:
-        >>> write_file(os.devnull, [b"a", b"b"])
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_file(f"{folder}/new", [b"a", b"b"])
     """
+    if replaces:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
     file = os.open(path, _WRITING, 0o666)
     try:
         size, written = sum(map(len, chunks)), 0
@@ -140,7 +145,7 @@ def read_attributes(path: Path | str, below: Path | str) -> dict[str, Any]:
     Example:
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile() as file:
-        ...     write_file(file.name, [b'{"total_steps": 3}'])
+        ...     write_file(file.name, [b'{"total_steps": 3}'], replaces=True)
         ...     read_attributes(file.name, tempfile.gettempdir())
         {'total_steps': 3}
     """

@@ -66,7 +66,7 @@ class EpisodeFolders(EpisodeWriter):
         index = in_range(index, len(self))
         path = self._current(index, METADATA_FILE_NAME)
         with translated(path, index):
-            return read_attributes(path, self._storage.data_path)
+            return read_attributes(path, path.parent.parent)
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return what a manifest says of all files that were written."""
@@ -126,7 +126,7 @@ class EpisodeFolders(EpisodeWriter):
         path = self._current(index, self._storage._part_name())
         with translated(path, index):
             steps = self.episode_metadata(index)["total_steps"]
-            table = self._storage._table(read_below(path, self._storage.data_path), steps)
+            table = self._storage._table(read_below(path, path.parent.parent), steps)
             stored = self._storage._columns(table, frames=True)
         columns = _without_empty_groups(columns)
         joined: Columns = {}

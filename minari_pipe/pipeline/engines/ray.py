@@ -20,6 +20,7 @@ from minari_pipe.fetch import MIRROR_VARIABLE
 from minari_pipe.pipeline.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.engines.processes import DIED, ONE_THREAD
 from minari_pipe.pipeline.inputs import ROOT_VARIABLE
+from minari_pipe.pipeline.oc_env import holds_value
 from minari_pipe.pipeline.workspace import is_checkout
 from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE, check_address
 
@@ -49,7 +50,8 @@ class RayEngine(Engine):
         """
         for key in ("address", "storage"):
             if settings[key] is not None:
-                check_address(f"engine.{key}", settings[key])
+                address = settings[key]
+                check_address(f"engine.{key}", address, exactly=holds_value(address))
         self._ray = _import_ray()
         self.shares_disk = settings["storage"] is None
         address = settings["address"]

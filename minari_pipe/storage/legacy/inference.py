@@ -40,6 +40,8 @@ def infer_space(stored: Any) -> gym.Space:
     """
     if isinstance(stored, h5py.Group):
         names = list(stored)
+        if not names:  # the rows of another group would be read as values of an empty space
+            raise CorruptDatasetError(f"{stored.name} is an empty group, not one row a step")
         parts = {name: infer_space(member(stored, name)) for name in names}
         if names and set(names) == {f"_index_{index}" for index in range(len(names))}:
             return spaces.Tuple([parts[f"_index_{index}"] for index in range(len(names))])

@@ -1,5 +1,7 @@
 """External links between the HDF5 files of Minari 0.3 to 0.4.2, followed inside the root only.
 
+A file outside of the root may come from a stranger, and has no link to the datasets in it.
+
 Appended episodes were links to ``additional_data_<i>.hdf5`` beside the main file, combined
 datasets links to the absolute path of their parents' main files. HDF5 would open whatever file
 such a link names, so links are resolved here and never by HDF5.
@@ -99,6 +101,8 @@ class LinkedFiles:
         """Return the file that a link names, if it may be read."""
         allowed = [self._main.parent.resolve()]
         root = _root()
+        if root is not None and not linking.resolve().is_relative_to(root):
+            root = None
         if root is not None:
             allowed.append(root)
         candidates = [linking.parent / name]
@@ -119,6 +123,10 @@ class LinkedFiles:
             raise CorruptDatasetError(
                 f"{self._main}: {what} is a link to {name!r}, which is outside of the datasets "
                 f"root {root} and of the dataset; such links are not followed"
+                if root is not None
+                else f"{self._main}: {what} is a link to {name!r}, which is outside of the "
+                f"dataset, and the dataset of the datasets root; if you trust it, set "
+                f"MINARI_DATASETS_PATH to the root that holds both"
             )
         raise CorruptDatasetError(
             f"{self._main}: {what} is a link to {name!r}; "
