@@ -17,6 +17,7 @@ import ast
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,8 @@ LAYERS = (
 )
 #: names under which the pipeline hands on a config, or a part of it
 CONFIG_NAMES = {"config", "params", "scores", "policy", "collect", "engine", "settings", "values"}
+#: annotations that say nothing of what is handed on
+LOOSE = re.compile(r"\b(Any|object|Mapping)\b")
 SKIPPED = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 TOKEN = "traced_expert_token"
 
@@ -152,7 +155,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def tiers(graph: dict[str, set[str]]) -> int:
     """The length of the longest chain of imports; a cycle counts as one."""
-    group_of = {name: tuple([name]) for name in graph}
+    group_of: dict[str, tuple[str, ...]] = {name: (name,) for name in graph}
     for group in cycles(graph):
         group_of.update(dict.fromkeys(group, tuple(group)))
 
@@ -231,23 +234,21 @@ def root_name(node: ast.expr) -> str:
 def typing_of_config() -> None:
     """Print how often the pipeline hands on what no type names."""
     counts: Counter[str] = Counter()
-    by_file: Counter[str] = Counter()
     for path in sorted((PACKAGE / "pipeline").rglob("*.py")):
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 texts = [ast.unparse(a.annotation) for a in arguments if a.annotation is not None]
                 texts += [ast.unparse(node.returns)] if node.returns is not None else []
-                loose = [t for t in texts if "Any" in t.replace("[", " ").replace("]", " ").split()
-                         or "Any]" in t or t in ("Any", "object") or "Mapping" in t]
+                loose = [t for t in texts if LOOSE.search(t)]
                 counts["signatures with Any, object or Mapping"] += bool(loose)
-                counts["signatures with dict[str, Any]"] += any("dict[str, Any]" in t for t in texts)
-                by_file[path.name] += any("dict[str, Any]" in t for t in texts)
+                counts["signatures with dict[str, Any]"] += any(
+                    "dict[str, Any]" in t for t in texts
+                )
             if isinstance(node, ast.Name) and node.id in ("Any", "object", "Mapping"):
                 counts[f"uses of {node.id}"] += 1
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id in ("cast", "getattr"):
-                    counts[f"calls of {node.func.id}"] += 1
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("cast", "getattr"):
+                counts[f"calls of {ast.unparse(node.func)}"] += 1
             if (
                 isinstance(node, ast.Subscript)
                 and isinstance(node.slice, ast.Constant)
