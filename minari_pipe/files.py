@@ -254,8 +254,9 @@ class OpenedFolder:
         return OpenedFolder, (Path(self._path), self.identity)
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            os.close(self._handle)  # type: ignore[arg-type]
+        handle = getattr(self, "_handle", None)  # an __init__ that failed set none
+        if handle is not None:
+            os.close(handle)
             OpenedFolder._n_kept -= 1
 
 

@@ -17,17 +17,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.inputs import Inputs
 from tests.interruption import BARRIER
 from tests.repositories import Workspace, dvc_workspace
-
-MINE = """\
-# @package _global_
-defaults: [{/policy: scripted}, _self_]
-dataset: {id: tests/mine-v0, description: a tiny dataset}
-author: {name: Ada}
-env: {id: CartPole-v1}
-policy: {controller: {_target_: my_policy.balance, gain: 1.0}}
-collect: {n_episodes: 4, block_episodes: 2, n_envs: 2}
-ref_scores: {n_episodes: 4, n_envs: 2, ref_max_score: 500.0}
-"""
+from tests.test_stages_rerun import MINE
 
 MY_POLICY = """\
 import os

@@ -63,11 +63,13 @@ def check_dvc(root: Path) -> None:
         for level in Config.REPO_LEVELS:
             theirs = config.load_one(level)
             _check_type(theirs["cache"], config.files[level])
-            is_users = level != "repo" and _is_own(root)
-            if not is_users:
-                _check_remotes(theirs["remote"], config.files[level], root)
+            remotes = theirs["remote"]
+            if remotes and (
+                level == "repo" or not _is_own(root)
+            ):  # git is asked only where it decides
+                _check_remotes(remotes, config.files[level], root)
             for key, told in _leads_out(theirs, root):
-                if not is_users:
+                if level == "repo" or not _is_own(root):
                     raise TrustError(
                         f"{config.files[level]}: {key} = {told} has DVC write outside of the "
                         f"workspace because a file of it says so; if you want that, run: "
