@@ -28,7 +28,7 @@ from minari_pipe.errors import (
     TrustError,
     did_you_mean,
 )
-from minari_pipe.trust import how_to_trust, is_trusted_module, resolve, split_target
+from minari_pipe.trust import check_files, how_to_trust, is_trusted_module, resolve, split_target
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,7 @@ def make_environment(
         raise ConfigError(
             f"environment {env_id!r} cannot be made with env.kwargs={dict(kwargs or {})}: {reason}"
         ) from exc
+    _keep_no_log()
     for wrapper in wrappers:
         arguments = dict(wrapper)
         target = str(arguments.pop("_target_", ""))
@@ -275,6 +276,16 @@ def make_environment(
             reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
             raise ConfigError(f"env.wrappers: {target} with {arguments}: {reason}") from exc
     return env
+
+
+def _keep_no_log() -> None:
+    """Let MuJoCo print its warnings, and not append them to a file of the current folder too.
+
+    A link may stand there under that name, ``MUJOCO_LOG.TXT``.
+    """
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None and mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(lambda text: sys.stderr.write(f"WARNING: {text}\n"))
 
 
 def entry_point_name(entry_point: Any) -> str:
@@ -415,7 +426,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         kwargs: keyword arguments of ``gymnasium.make``, such as ``render_mode``.
 
     Raises:
-        TrustError: the spec names code that the user does not trust.
+        TrustError: the spec names code or a file that the user does not trust.
         MissingDependencyError: its id is not registered and its package is not installed.
         ConfigError: the spec is none, or the environment does not take its arguments.
 
@@ -425,6 +436,9 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         9
     """
     spec = _parse_spec(env_spec)
+    check_files(f"env_spec {spec.id!r}: kwargs", spec.kwargs, below=None)
+    for wrapper in spec.additional_wrappers:
+        check_files(f"wrapper {wrapper.name!r}: kwargs", wrapper.kwargs, below=None)
     _refuse_adapter(spec.id, trusted_modules)
     try:
         if spec.id not in registry:
@@ -458,6 +472,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
             f"environment {spec.id!r} cannot be made from the stored env_spec with its arguments "
             f"{spec.kwargs} and {kwargs}: {reason}"
         ) from exc
+    _keep_no_log()
     if lost:
         warnings.warn(
             f"environment {spec.id!r} was recorded in {', '.join(lost)}, which kept no arguments "

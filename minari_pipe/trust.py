@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from minari_pipe.errors import ConfigError, TrustError
 MODULES_VARIABLE = "MINARI_PIPE_TRUSTED_MODULES"
 SHA256_VARIABLE = "MINARI_PIPE_TRUSTED_SHA256"
 ADDRESSES_VARIABLE = "MINARI_PIPE_TRUSTED_ADDRESSES"
-"""Clusters, storages and remotes to which a run may send what it runs and makes."""
+"""Places to which a run may send what it makes, and files elsewhere that it may read."""
 ADDRESSES_FILE = "trusted_addresses"
 
 
@@ -124,6 +124,77 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
             f"there; give it on the command line ({where}={address}), or set "
             f"{ADDRESSES_VARIABLE}={address}"
         )
+
+
+def check_files(
+    where: str, values: Any, *, below: Path | None, told: Collection[str] = ()
+) -> list[str]:
+    """Refuse arguments that name a file elsewhere, which a file may not have read or published.
+
+    A text is taken for a path that leads elsewhere if it begins at the root of the file system or
+    at a home and something is there, or if it has ``..`` in it.
+
+    Args:
+        where: the key that holds the values, for the message.
+        values: arguments as JSON and YAML hold them, nested or not.
+        below: a folder that the user named, whose files may be read; relative paths count from it.
+        told: texts that the user gave.
+
+    Returns:
+        Files elsewhere that may be read because they are told.
+
+    Raises:
+        TrustError: names the path, and how to trust it.
+
+    Example:
+        >>> check_files("kwargs", {"render_mode": "human", "topic": "/top"}, below=None)
+        []
+        >>> check_files("kwargs", {"xml_file": "../ant.xml"}, below=None, told=["../ant.xml"])
+        ['../ant.xml']
+    """
+    found = []
+    for key, text in texts(where, values):
+        place = _elsewhere(text, below)
+        if place is not None and text in told:
+            found.append(place)
+        elif place is not None and not is_trusted_address(place):
+            raise TrustError(
+                f"{key} is {text!r}, which is a file elsewhere, because a file says so; if you "
+                f"trust it, set {ADDRESSES_VARIABLE}={place}, or add the line {place} to "
+                f"{user_config_dir() / ADDRESSES_FILE}"
+            )
+    return found
+
+
+def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
+    """Yield every text among nested values, with the key that holds it.
+
+    Example:
+        >>> list(texts("env", {"id": "A-v0", "wrappers": [{"name": "B"}]}))
+        [('env.id', 'A-v0'), ('env.wrappers[0].name', 'B')]
+    """
+    if isinstance(values, str):
+        yield where, values
+    elif isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from texts(f"{where}.{key}", value)
+    elif isinstance(values, list | tuple):
+        for number, value in enumerate(values):
+            yield from texts(f"{where}[{number}]", value)
+
+
+def _elsewhere(text: str, below: Path | None) -> str | None:
+    """The path that a text leads to, if it leads out of a folder."""
+    path = os.path.expanduser(text)
+    leads_up = os.pardir in Path(path).parts
+    if "://" in text or "\0" in text or not (os.path.isabs(path) or leads_up):
+        return None
+    place = os.path.normpath(path if below is None else below / path)
+    if os.path.isabs(path) and not os.path.lexists(place):
+        return None
+    ways = (place, os.path.realpath(place))
+    is_below = below is not None and any(Path(way).is_relative_to(below) for way in ways)
+    return None if is_below else place
 
 
 def how_to_trust(module: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, LinkError
 from minari_pipe.pipeline.closure import (
     WorkspaceFinder,
     import_closure,
@@ -122,11 +122,16 @@ def test_an_edited_file_is_read_again_and_a_damaged_memory_ignored(tmp_path):
         assert closure(root, "a") == ["a", "c"]
 
 
-def test_a_link_is_named_where_it_stands(tmp_path):
-    root = write(tmp_path / "work", a="import b")
-    write(tmp_path / "elsewhere", real="")
-    (root / "b.py").symlink_to(tmp_path / "elsewhere" / "real.py")
-    assert closure(root, "a") == ["a", "b"]
+@pytest.mark.parametrize("link", ["b.py", "pack"])
+def test_a_module_of_the_workspace_that_is_a_link_is_refused(link, tmp_path, monkeypatch):
+    root = write(tmp_path / "work", a="import b, pack.inner")
+    write(tmp_path / "elsewhere", b="", **{"pack.__init__": "", "pack.inner": ""})
+    (root / link).symlink_to(tmp_path / "elsewhere" / link)
+    with pytest.raises(LinkError, match=f"{link} is a link"):
+        closure(root, "a")
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "a")
+    with pytest.raises(LinkError, match=f"{link} is a link"):
+        WorkspaceFinder(root).find_spec(link.removesuffix(".py"))
 
 
 def test_the_users_source_is_found_and_installed_packages_are_left_out(tmp_path, monkeypatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import warnings
 
 import gymnasium as gym
 import pytest
@@ -239,6 +241,31 @@ def test_what_a_trusted_module_imports_is_not_called_because_a_file_says_so(
     with pytest.raises(TrustError, match="expected an environment, a wrapper or a function that"):
         recover(text, trusted_modules=["own_calls"])
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("path", ["{folder}/model.xml", "../model.xml", "~/model.xml"])
+def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model.xml").write_text("precious")
+    path = path.format(folder=tmp_path)
+    spec = json.loads(gym.spec("Ant-v5").to_json()) | {"kwargs": {"xml_file": path}}
+    with pytest.raises(TrustError, match=f"xml_file is '{path}', which is a file elsewhere"):
+        recover(json.dumps(spec))
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", os.path.expanduser(path))
+    with pytest.raises(ConfigError, match="cannot be made"):
+        recover(json.dumps(spec))
+
+
+def test_a_simulator_appends_its_warnings_to_no_file_of_the_folder(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    env = make_environment("HalfCheetah-v5")
+    env.reset(seed=0)
+    env.unwrapped.data.qvel[:] = 1e12
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env.step(env.action_space.sample())
+    assert "simulation is unstable" in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_packages_of_an_environment_name_its_simulator():

@@ -23,6 +23,7 @@ from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.params import check_files
 from minari_pipe.pipeline.workspace import check_links
 from tests.conftest import FULL
 from tests.repositories import Workspace, dvc_workspace, hashes
@@ -630,3 +631,50 @@ def test_a_file_among_the_pipelines_own_outputs_is_refused_before_it_is_removed(
     told = workspace.refused("+dataset=tiny", *choice, f"policy.checkpoint.path={path}")
     assert f"lies in {file.parent}, which this pipeline removes" in told
     assert file.read_bytes() == b"precious"
+
+
+FILES_IN = {
+    "policy": {"checkpoint": {"path": "FILE"}},
+    "ref_scores": {"expert": {"normalize": {"path": "FILE"}}},
+    "env": {"id": "Ant-v5", "kwargs": {"xml_file": "FILE"}, "wrappers": [{"file": ["FILE"]}]},
+}
+
+
+@pytest.mark.parametrize("path", ["../mine/tiny/thesis.txt", "{elsewhere}/tiny/thesis.txt"])
+@pytest.mark.parametrize("section", FILES_IN)
+def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
+    section, path, tmp_path, elsewhere, monkeypatch
+):
+    root = make_workspace(tmp_path / "work")
+    path = path.format(elsewhere=elsewhere)
+    text = json.dumps({key: {} for key in FILES_IN} | {section: FILES_IN[section]})
+    config = json.loads(text.replace("FILE", path))
+    with pytest.raises(TrustError, match=rf"^{section}\..* is '{path}', which is a file elsewhere"):
+        check_files(config, root, [])
+    place = str(elsewhere / "tiny" / "thesis.txt")
+    assert set(check_files(config, root, [path])) == {place}
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
+    assert check_files(config, root, []) == []
+
+
+def test_a_file_of_the_workspace_is_read_and_a_link_to_one_elsewhere_is_not(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    (root / "model.xml").write_text("")
+    config = {"env": {"kwargs": {"xml_file": "model.xml", "render_mode": "human"}}}
+    config |= {"policy": {"checkpoint": {"path": str(root / "model.xml")}}, "ref_scores": {}}
+    assert check_files(config, root, []) == []
+    (root / "model.xml").unlink()
+    (root / "model.xml").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    with pytest.raises(LinkError, match=r"model\.xml is a link"):
+        check_files(config, root, [])
+
+
+def test_a_checkpoint_elsewhere_is_named_on_the_command_line(workspace):
+    (workspace.home / "mine.zip").write_bytes(b"precious")
+    text = tiny("tests/tiny-v0").replace("/policy: random", "/policy: sb3", 1)
+    checkpoint = f"policy: {{algorithm: ppo, checkpoint: {{path: {workspace.home}/mine.zip}}}}"
+    workspace.write_config("tiny", f"{text}{checkpoint}\n")
+    assert "mine.zip', which is a file elsewhere" in workspace.refused("+dataset=tiny")
+    told = workspace.refused("+dataset=tiny", "policy.checkpoint.path=~/mine.zip")
+    assert "elsewhere" not in told
+    assert "~/mine.zip" in told

@@ -14,8 +14,9 @@ from s3fs import S3FileSystem
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.hosting import download_dataset, list_remote_datasets
+from minari_pipe.pipeline.oc_env import told_texts
 from minari_pipe.pipeline.stopping import INTERRUPTED
-from minari_pipe.pipeline.targets import check_targets, told_targets
+from minari_pipe.pipeline.targets import check_targets
 from minari_pipe.testing.remotes import another_root, tree
 from tests.conftest import FULL
 from tests.interruption import Place, Run, complete, copy_place, end_all
@@ -252,7 +253,7 @@ def test_what_can_be_no_target_is_refused_before_any_work(target, words):
     ],
 )
 def test_a_command_line_names_what_it_spells_out(override, named):
-    assert told_targets(["+dataset=one", override]) == named
+    assert told_texts(["+dataset=one", override], "publish") == named
 
 
 OF_DIRECTORY = "minari_pipe.remotes.directory:DirectoryRemote"

@@ -20,7 +20,7 @@ from types import ModuleType
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.inputs import ignore_bytecode, is_installed
-from minari_pipe.pipeline.workspace import PACKAGE, STATE, write_atomic
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, inside, write_atomic
 from minari_pipe.trust import trusted_modules
 
 _READER = 3
@@ -43,10 +43,14 @@ def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Pat
 
     Raises:
         ConfigError: a file that is not Python.
+        LinkError: one in the workspace is a link.
     """
     remembered = _remembered(root)
     found = sorted(_import_graph(files, base, remembered.imports))
     remembered.save()
+    if base == root:
+        for file in found:
+            inside(root, file)
     return found
 
 
@@ -105,7 +109,10 @@ class WorkspaceFinder:
         # Sources alone: compiled files of that name would be taken first.
         finder = FileFinder(str(self.root), (SourceFileLoader, [".py"]))
         spec = finder.find_spec(name) if trusted else None
-        return spec if spec is not None and name in _own_modules(trusted, self.root) else None
+        if spec is None or name not in _own_modules(trusted, self.root):
+            return None
+        inside(self.root, Path(spec.origin or self.root / name))
+        return spec
 
 
 def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:

@@ -32,8 +32,8 @@ from minari_pipe.pipeline.install import check_before, install, would_install
 from minari_pipe.pipeline.leftovers import mend, remove_broken_run_caches, remove_wrong_entries
 from minari_pipe.pipeline.manifest import released, released_manifest
 from minari_pipe.pipeline.mixtures import completed, parents
-from minari_pipe.pipeline.oc_env import resolved
-from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.oc_env import resolved, told_texts
+from minari_pipe.pipeline.params import check_files, prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.pulling import Pull
 from minari_pipe.pipeline.stage import (
@@ -104,6 +104,7 @@ def run_pipeline(
         recorded = graph.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
+        files = check_files(config, root, told_texts(told, "env", "policy", "ref_scores"))
         params = prepare(name, config, previous or None, root)
         dataset_id, replace = params["dataset"]["id"], _told_to_replace(params, told)
         own, shared = divided(overrides) if family_of(params) else (overrides, [])
@@ -133,7 +134,7 @@ def run_pipeline(
                     print(f"{name}: {line}", flush=True)
             return
         graph.sync(name, params, own, root)
-        _trust_told_addresses(params["engine"], told)
+        _trust_told(params["engine"], told, files)
         try:
             with _up_to_date_family(params, shared, root, pull):
                 ran = _reproduce(name, root, pull)
@@ -246,9 +247,9 @@ def _told_to_replace(params: dict[str, Any], overrides: list[str]) -> bool:
     return told and bool(params["publish"]["replace"])
 
 
-def _trust_told_addresses(engine: dict[str, Any], overrides: list[str]) -> None:
-    """Trust a cluster and a storage that this very command line names; stages heed no others."""
-    told = [os.environ.get(ADDRESSES_VARIABLE, "")]
+def _trust_told(engine: dict[str, Any], overrides: list[str], files: list[str]) -> None:
+    """Trust places that this very command line names; stages heed no others."""
+    told = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
     for key in ("address", "storage"):
         if engine[key] is not None and any(
             re.match(rf"\+*engine\.{key}=", override) for override in overrides

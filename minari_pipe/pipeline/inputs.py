@@ -30,6 +30,9 @@ ROOT_VARIABLE = "MINARI_PIPE_STAGE_ROOT"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
+_PYTHONS = ("stdlib", "platstdlib", "purelib", "platlib")
+"""Where Python has its own modules and those that are installed."""
+
 Stamp = list[int]
 """Size, and times of the last change of the bytes and of the file, which an edit that is taken back
 does not restore."""
@@ -115,9 +118,9 @@ class _SourceLoader(SourceFileLoader):
 def is_installed(folder: str) -> bool:
     """Whether modules in ``folder`` are those of Python or of an installed package."""
     place = Path(folder)
-    if {"site-packages", "dist-packages"} & set(place.parts):
-        return True
-    return any(place.is_relative_to(sysconfig.get_path(p)) for p in ("stdlib", "platstdlib"))
+    # A workspace may lie in a folder of such a name, too.
+    named = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
+    return any(place.is_relative_to(p) for p in (*named, *map(sysconfig.get_path, _PYTHONS)))
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,36 @@ def is_told(text: str) -> bool:
     return "${" not in _WRITTEN.sub("", text)
 
 
+def told_texts(overrides: list[str], *keys: str) -> set[str]:
+    """The texts that overrides of a section name themselves, not by ``${...}`` of a file.
+
+    ``${oc.env:NAME}`` is of the environment, and so the user's own.
+
+    Args:
+        overrides: of a command line.
+        keys: the sections.
+
+    Example:
+        >>> told_texts(["+dataset=a", "publish.targets=[s3://b,'${dataset.license}']"], "publish")
+        {'s3://b'}
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    own = [override for override in overrides if override.lstrip("+~").startswith(keys)]
+    values = [override.value() for override in OverridesParser.create().parse_overrides(own)]
+    return {text for value in values for text in _texts(value) if is_told(text)}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
 def without_values(text: str) -> str:
     """A message without the values that :func:`resolved` put into addresses."""
     written = {form: name for value, name in _used.items() for form in _forms(value)}

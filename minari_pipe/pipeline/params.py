@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minari_pipe import trust
 from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
 from minari_pipe.pipeline import closure
@@ -293,6 +296,9 @@ def check_source(where: str, source: dict[str, Any], root: Path) -> None:
     place = source_file(path or "", root)
     if place.is_relative_to(root):  # elsewhere links are the user's
         inside(root, place)
+    if path is not None and re.match("[A-Za-z][A-Za-z0-9+.-]+:", path):
+        # DVC would take it for an address, and ask another machine.
+        raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
     if path is not None and not place.is_file():
         raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
     sha256 = source.get("sha256")
@@ -302,6 +308,32 @@ def check_source(where: str, source: dict[str, Any], root: Path) -> None:
         raise ConfigError(
             f"{where}.sha256 is {sha256!r}; expected 64 hexadecimal digits, lowercase"
         )
+
+
+def check_files(config: dict[str, Any], root: Path, told: Collection[str]) -> list[str]:
+    """Refuse files outside of the workspace, unless the user names or trusts them.
+
+    Args:
+        config: as composed, whose policies and environments may name files.
+        root: the workspace.
+        told: what this command line says itself.
+
+    Returns:
+        Files elsewhere that this command line names.
+
+    Raises:
+        TrustError: a file elsewhere that only a file names.
+        LinkError: a link in the workspace leads there.
+    """
+    found = []
+    for section in ("env", "policy", "ref_scores"):
+        found += trust.check_files(section, config[section], below=root, told=told)
+        for _, text in trust.texts(section, config[section]):
+            place = Path(os.path.normpath(root / text))
+            is_path = os.sep in text or "." in text
+            if is_path and place.is_relative_to(root) and os.path.lexists(place):
+                inside(root, place)
+    return found
 
 
 def _check_not_own(

@@ -24,7 +24,7 @@ from minari_pipe.files import MANIFEST, sha256_file
 from minari_pipe.manifest import identity_of
 from minari_pipe.messages import tell
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
-from minari_pipe.pipeline.oc_env import holds_value, is_told, resolved, without_values
+from minari_pipe.pipeline.oc_env import holds_value, resolved, told_texts, without_values
 from minari_pipe.pipeline.stopping import run_abandonable
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
@@ -55,32 +55,6 @@ def check_targets(targets: list[str]) -> None:
                     f"environment variable"
                 ) from None
             raise ConfigError(f"publish.targets: {exc}") from exc
-
-
-def told_targets(overrides: list[str]) -> set[str]:
-    """The targets that overrides name themselves, not by ``${...}`` of a file.
-
-    ``${oc.env:NAME}`` is of the environment, and so the user's own.
-
-    Example:
-        >>> told_targets(["+dataset=a", "publish.targets=[s3://bucket,'${dataset.license}']"])
-        {'s3://bucket'}
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    named = [o for o in overrides if o.lstrip("+").startswith(("publish.targets", "publish="))]
-    values = [override.value() for override in OverridesParser.create().parse_overrides(named)]
-    return {text for value in values for text in _texts(value) if is_told(text)}
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from _texts(value.get("targets"))
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, str | int | float):  # a folder may be called 2026
-        yield str(value)
 
 
 def upload_to_targets(
@@ -117,7 +91,7 @@ def upload_to_targets(
             flush=True,
         )
         return
-    named = told_targets(overrides)
+    named = told_texts(overrides, "publish")
     _Uploads(name, dataset_id, content["content_sha256"], root, named).run(targets)
 
 
@@ -134,6 +108,7 @@ def would_upload(
         draft: upload a version that is not released, too.
     """
     dataset_id = params["dataset"]["id"]
+    named = told_texts(overrides, "publish")
     content = published_manifest(root / "datasets" / dataset_id)
     released = released_manifest(dataset_id, root)
     is_released = content is not None and released == identity_of(content)
@@ -145,7 +120,7 @@ def would_upload(
             yield f"would not be uploaded to {target}, as {dataset_id} is a draft"
         elif uploads is not None and uploads.has_it(target):
             yield f"published in {target}"
-        elif target in told_targets(overrides) or is_trusted_address(_located(target, root)):
+        elif target in named or is_trusted_address(_located(target, root)):
             yield f"would be uploaded to {target}"
         else:
             yield f"would not be uploaded to {target}, which a file names, not you"
