@@ -55,7 +55,10 @@ PHASES = {
         "target": "minari_pipe.pipeline.workspace:write_atomic",
         "call": 2,
     },
-    "after the last block": {"role": "collect", "target": "minari_pipe.pipeline.workspace:inside"},
+    "after the last block": {
+        "role": "collect",
+        "target": "minari_pipe.pipeline.workspace_links:inside",
+    },
     "while DVC hashes": {"role": "driver", "target": "dvc.output:Output.save"},
     "while DVC fills its cache": {"role": "driver", "target": "dvc.output:Output.commit"},
     "while DVC writes dvc.lock": {

@@ -24,7 +24,7 @@ from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.params import check_files
-from minari_pipe.pipeline.workspace import check_links
+from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
 from tests.repositories import Workspace, dvc_workspace, hashes
 from tests.workspaces import make_workspace, tiny

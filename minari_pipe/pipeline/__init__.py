@@ -27,7 +27,7 @@ def leave_folder() -> None:
 
 def _record_imports() -> None:
     # Not before the folder is left: it may have a json.py.
-    from minari_pipe.pipeline.inputs import ROOT_VARIABLE, record_imports
+    from minari_pipe.pipeline.source_imports import ROOT_VARIABLE, record_imports
 
     record_imports(os.environ.get(ROOT_VARIABLE) or os.getcwd())
 

@@ -17,7 +17,8 @@ from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.processes import stop_with_ancestors
 from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.telling import told
-from minari_pipe.pipeline.workspace import check_pipeline_name, open_root
+from minari_pipe.pipeline.workspace import check_pipeline_name
+from minari_pipe.pipeline.workspace_links import open_root
 
 
 def main() -> int:

@@ -11,7 +11,8 @@ from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, MinariPipeError, did_you_mean
 from minari_pipe.pipeline import compose
 from minari_pipe.pipeline.manifest import next_version
-from minari_pipe.pipeline.workspace import PIPELINE_NAME, open_root, write_atomic
+from minari_pipe.pipeline.workspace import PIPELINE_NAME, write_atomic
+from minari_pipe.pipeline.workspace_links import open_root
 
 
 class Bumped(NamedTuple):

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.inputs import ignore_bytecode, is_installed
-from minari_pipe.pipeline.workspace import PACKAGE, STATE, inside, write_atomic
+from minari_pipe.pipeline.source_imports import ignore_bytecode, is_installed
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, write_atomic
+from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.trust import trusted_modules
 
 _READER = 3
@@ -96,7 +97,7 @@ class WorkspaceFinder:
     """
 
     root: Path
-    is_loose = True  #: what it finds is on no import path, see :mod:`minari_pipe.pipeline.inputs`
+    is_loose = True  #: what it finds is on no import path, see :func:`imported_from_workspace`
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

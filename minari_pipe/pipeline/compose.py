@@ -33,7 +33,8 @@ from minari_pipe.errors import ConfigError, TrustError, did_you_mean
 from minari_pipe.pipeline import config as schema
 from minari_pipe.pipeline import oc_env
 from minari_pipe.pipeline.uses import MIXTURE
-from minari_pipe.pipeline.workspace import PACKAGE, STATE, check_links, find_root
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, find_root
+from minari_pipe.pipeline.workspace_links import check_links
 
 
 def packaged_conf() -> Path:

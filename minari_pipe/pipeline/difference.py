@@ -13,6 +13,7 @@ from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.manifest import readable_manifest
 from minari_pipe.metadata import is_finite_number
+from minari_pipe.pipeline.comparison import differing, flat
 from minari_pipe.pipeline.record import packages_of
 from minari_pipe.pipeline.version import Version, find_version
 from minari_pipe.storage.base import MinariStorage
@@ -71,32 +72,6 @@ def difference(first_id: str, second_id: str) -> dict[str, Any]:
         "packages": differing(*packages),
         "origin": _pairs(*origins),
     }
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts by their dotted keys; lists are leaves.
-
-    Example:
-        >>> flat({"collect": {"seed": 1, "until": {}}})
-        {'collect.seed': 1, 'collect.until': {}}
-    """
-    if not isinstance(value, Mapping) or (not value and path):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key, part in value.items():
-        found |= flat(part, f"{path}.{key}" if path else str(key))
-    return found
-
-
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Pair]:
-    """The keys whose values are others, or which one of the two lacks.
-
-    Example:
-        >>> differing({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4})
-        {'b': (2, 3), 'c': (None, 4)}
-    """
-    keys = sorted({*first, *second})
-    return {k: (first.get(k), second.get(k)) for k in keys if first.get(k) != second.get(k)}
 
 
 def _pairs(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Pair]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
@@ -25,7 +24,7 @@ from minari_pipe.messages import one_line
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
 from minari_pipe.pipeline.dry_run import DryRun
-from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc
 from minari_pipe.pipeline.families import check_family, family_files, is_synced, sync_family
 from minari_pipe.pipeline.inputs import changed
 from minari_pipe.pipeline.install import check_before, install, would_install
@@ -52,10 +51,10 @@ from minari_pipe.pipeline.workspace import (
     STATE,
     check_pipeline_name,
     is_checkout,
-    open_root,
     read_catalog_entry,
     read_json,
 )
+from minari_pipe.pipeline.workspace_links import open_root
 from minari_pipe.trust import ADDRESSES_VARIABLE
 
 
@@ -316,7 +315,7 @@ def check_release(name: str, params: dict[str, Any], root: Path) -> None:
         return
     # Not needed by most runs.
     from minari_pipe.pipeline.assemble import NOT_CONTENT
-    from minari_pipe.pipeline.difference import differing, flat
+    from minari_pipe.pipeline.comparison import differing, flat
 
     then = read_json(root / "releases" / f"{dataset_id}.json").get("params") or params
     contents = [{k: v for k, v in p.items() if k not in NOT_CONTENT} for p in (then, params)]
@@ -412,15 +411,6 @@ def _await_stage(name: str, root: Path) -> None:
         exclusive(stage_lock(name, root), wait_seconds=5, busy=_orphan(name)),
     ):
         pass
-
-
-def quiet_dvc() -> None:
-    """Let DVC neither report nor log: what it has to say comes with its exceptions."""
-    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
-    for name in ("dvc", "dvc_data", "dvc_objects"):
-        log = logging.getLogger(name)
-        log.propagate = False
-        log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
 
 
 def _remove_scratch(name: str, root: Path) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
-from minari_pipe.pipeline.driver import quiet_dvc
-from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
 

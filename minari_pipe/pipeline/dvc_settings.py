@@ -8,6 +8,7 @@ through which a change of a dataset would change its cache. Settings of the user
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.files import NO_NAMES
-from minari_pipe.links import allow_links_into
 from minari_pipe.pipeline.repository import tracked_files
-from minari_pipe.pipeline.workspace import (
-    check_cache,
+from minari_pipe.pipeline.workspace_links import (
+    cache_types,
     check_folder,
     check_links,
+    follow_own_cache,
     part_hard_links,
 )
 from minari_pipe.trust import is_trusted_address
@@ -41,6 +42,15 @@ _REMOTE_KEYS = {
     "worktree",
 }
 """Others name hosts that get the user's credentials, files that name commands, or who may read."""
+
+
+def quiet_dvc() -> None:
+    """Let DVC neither report nor log: what it has to say comes with its exceptions."""
+    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+    for name in ("dvc", "dvc_data", "dvc_objects"):
+        log = logging.getLogger(name)
+        log.propagate = False
+        log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
 
 
 def check_dvc(root: Path) -> None:
@@ -144,38 +154,12 @@ def _check_remotes(remotes: dict[str, dict[str, Any]], file: str, root: Path) ->
             check_folder(place, root)
 
 
-def follow_own_cache(root: Path) -> bool:
-    """Follow links into DVC's cache if the user's own settings ask for them; whether that is new.
-
-    Args:
-        root: the workspace, in which the cache lies by default.
-    """
-    from dvc.config import Config
-    from dvc.exceptions import DvcException
-
-    try:
-        cache = Config()["cache"]  # of the system and the user, as no folder is named
-    except DvcException as exc:
-        raise MinariPipeError(f"DVC: {exc}") from exc
-    if "symlink" not in _types(cache):
-        return False
-    if "dir" not in cache:
-        check_cache(root)
-    return allow_links_into(cache.get("dir", root / ".dvc" / "cache"))
-
-
 def _check_type(cache: dict[str, Any], file: str) -> None:
-    if links := [kind for kind in _types(cache) if kind in _LINKS]:
+    if links := [kind for kind in cache_types(cache) if kind in _LINKS]:
         raise ConfigError(
             f"{file}: cache type {', '.join(links)} lets a write to a published file change "
             f"DVC's cache; run: dvc config cache.type reflink,copy"
         )
-
-
-def _types(cache: dict[str, Any]) -> list[str]:
-    """The kinds of links in a section ``cache``, which DVC takes as a text or as a list."""
-    told = cache.get("type") or []
-    return [kind.strip() for kind in (told.split(",") if isinstance(told, str) else told)]
 
 
 def _leads_out(settings: dict[str, Any], root: Path) -> Iterator[tuple[str, str]]:

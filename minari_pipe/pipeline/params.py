@@ -34,12 +34,8 @@ from minari_pipe.pipeline.uses import (
     targets,
     trains,
 )
-from minari_pipe.pipeline.workspace import (
-    PACKAGE,
-    STATE,
-    check_pipeline_name,
-    inside,
-)
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, check_pipeline_name
+from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.trust import check_target, split_target
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.pipeline.workspace import dump_json, inside, write_if_changed
+from minari_pipe.pipeline.workspace import dump_json, write_if_changed
+from minari_pipe.pipeline.workspace_links import inside
 
 RETURNS = "minari_pipe_returns"
 """Name of the template, for a CSV file whose rows are episodes."""

@@ -25,7 +25,7 @@ from minari_pipe.pipeline.assemble import scores_folder
 from minari_pipe.pipeline.chosen import trained_folder
 from minari_pipe.pipeline.stage import StageRun
 from minari_pipe.pipeline.uses import Use, expert_training, published, source_file, sources
-from minari_pipe.pipeline.workspace import inside
+from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.swap import copy_file
 
 TRAINED = {"train/policy.zip": "{}.zip", "train/normalize.npz": "{}_normalize.npz"}

@@ -18,12 +18,11 @@ from minari_pipe.pipeline.workspace import (
     STATE,
     check_pipeline_name,
     dump_json,
-    inside,
-    open_root,
     read_catalog_entry,
     read_json,
     write_atomic,
 )
+from minari_pipe.pipeline.workspace_links import inside, open_root
 
 
 def release(dataset_id: str, *, pushes: bool = True) -> Path:

@@ -14,8 +14,8 @@ from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeErro
 from minari_pipe.manifest import identity_of, readable_manifest
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.assemble import NOT_CONTENT
-from minari_pipe.pipeline.comparison import Compared, compare
-from minari_pipe.pipeline.difference import Pair, differing, flat
+from minari_pipe.pipeline.comparison import Compared, compare, differing, flat
+from minari_pipe.pipeline.difference import Pair
 from minari_pipe.pipeline.published_trainings import give_trainings
 from minari_pipe.pipeline.record import TOOLS, find_record, stage_outputs
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
@@ -23,7 +23,8 @@ from minari_pipe.pipeline.reproduction import Reproduction, reproduction
 from minari_pipe.pipeline.uses import family_of
 from minari_pipe.pipeline.version import parsed_params, published_data, tagged
 from minari_pipe.pipeline.versions import installed, processor_kind
-from minari_pipe.pipeline.workspace import check_pipeline_name, open_root
+from minari_pipe.pipeline.workspace import check_pipeline_name
+from minari_pipe.pipeline.workspace_links import open_root
 from minari_pipe.storage.base import MinariStorage
 
 TOLERANCE = 1e-3

@@ -27,7 +27,8 @@ from minari_pipe.pipeline.given_training import GIVEN_VARIABLE
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import git, top_of
 from minari_pipe.pipeline.stage import SAFE_PATH
-from minari_pipe.pipeline.workspace import STATE, inside, is_checkout, write_atomic
+from minari_pipe.pipeline.workspace import STATE, is_checkout, write_atomic
+from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.swap import copy_file, copy_tree
 
 _KEPT = {"params.yaml", "dvc.yaml", ".gitignore", "skipped.json"}

@@ -29,14 +29,8 @@ from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with
 from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.versions import other_version
-from minari_pipe.pipeline.workspace import (
-    STATE,
-    check_links,
-    check_pipeline_name,
-    dump_json,
-    inside,
-    write_atomic,
-)
+from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, dump_json, write_atomic
+from minari_pipe.pipeline.workspace_links import check_links, inside
 from minari_pipe.swap import copy_tree
 
 EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"

@@ -22,7 +22,8 @@ from minari_pipe.pipeline.params import prepare
 from minari_pipe.pipeline.repository import text_at
 from minari_pipe.pipeline.stage import EXPERIMENT_VARIABLE, told_overrides
 from minari_pipe.pipeline.uses import divided, family_of
-from minari_pipe.pipeline.workspace import NOT_PARAMS, open_root
+from minari_pipe.pipeline.workspace import NOT_PARAMS
+from minari_pipe.pipeline.workspace_links import open_root
 
 
 def main() -> int:

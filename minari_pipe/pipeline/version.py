@@ -15,7 +15,8 @@ from minari_pipe.manifest import identity_of, readable_manifest
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.record import find_record
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
-from minari_pipe.pipeline.workspace import PIPELINE_NAME, open_root, read_catalog_entry
+from minari_pipe.pipeline.workspace import PIPELINE_NAME, read_catalog_entry
+from minari_pipe.pipeline.workspace_links import open_root
 
 
 @dataclass(frozen=True)

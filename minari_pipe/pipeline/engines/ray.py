@@ -19,8 +19,8 @@ from minari_pipe.errors import ConfigError, MinariPipeError, MissingDependencyEr
 from minari_pipe.fetch import MIRROR_VARIABLE
 from minari_pipe.pipeline.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.engines.processes import DIED, ONE_THREAD
-from minari_pipe.pipeline.inputs import ROOT_VARIABLE
 from minari_pipe.pipeline.oc_env import holds_value
+from minari_pipe.pipeline.source_imports import ROOT_VARIABLE
 from minari_pipe.pipeline.workspace import is_checkout
 from minari_pipe.trust import MODULES_VARIABLE, SHA256_VARIABLE, check_address
 

@@ -17,7 +17,8 @@ from minari_pipe.pipeline.assemble import assemble, assembled_sha256, data_files
 from minari_pipe.pipeline.manifest import released, released_manifest
 from minari_pipe.pipeline.policy_files import copy_policy_files
 from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.workspace import dump_json, inside, read_json, write_atomic
+from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.swap import copy_file, swap_in
 
 
