@@ -50,6 +50,7 @@ _MODULES = {
         "download_namespace_metadata",
         "list_remote_datasets",
         "list_remote_namespaces",
+        "load_dataset",
         "publish_dataset",
         "upload_dataset",
         "upload_namespace",
@@ -57,7 +58,6 @@ _MODULES = {
     "minari_pipe.library": (
         "delete_dataset",
         "list_local_datasets",
-        "load_dataset",
     ),
     "minari_pipe.metadata": ("supported_dataset_versions",),
     "minari_pipe.migrate": ("migrate_dataset",),
@@ -161,11 +161,12 @@ if TYPE_CHECKING:
         download_namespace_metadata,
         list_remote_datasets,
         list_remote_namespaces,
+        load_dataset,
         publish_dataset,
         upload_dataset,
         upload_namespace,
     )
-    from minari_pipe.library import delete_dataset, list_local_datasets, load_dataset
+    from minari_pipe.library import delete_dataset, list_local_datasets
     from minari_pipe.metadata import supported_dataset_versions
     from minari_pipe.migrate import migrate_dataset
     from minari_pipe.namespace import (

@@ -21,7 +21,7 @@ from minari_pipe.dataset import MinariDataset
 from minari_pipe.environments import spec_json
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.journal import Journal
-from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
+from minari_pipe.library import get_dataset_path, new_dataset, open_dataset
 from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.outside import Judge
 from minari_pipe.recording import Recording
@@ -171,7 +171,7 @@ class Collecting:
         with self._taken(), new_dataset(dataset_id) as data_path:
             metadata = told.metadata(dataset_id, self._spec())
             self._store(data_path, metadata)
-        return load_dataset(dataset_id)
+        return open_dataset(dataset_id)
 
     def _store(self, data_path: Path, metadata: dict[str, Any]) -> None:
         MinariStorage.create(

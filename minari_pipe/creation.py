@@ -15,7 +15,7 @@ from minari_pipe.dataset import MinariDataset
 from minari_pipe.environments import spec_json
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import InvalidMetadataError
-from minari_pipe.library import load_dataset, new_dataset
+from minari_pipe.library import new_dataset, open_dataset
 from minari_pipe.metadata import MINARI_VERSION, is_finite_number
 from minari_pipe.outside import Judge
 from minari_pipe.plain_episodes import as_buffers
@@ -295,7 +295,7 @@ def create_dataset_from_buffers(
         )
         for text in judge.told:
             warnings.warn(text, stacklevel=2)
-    return load_dataset(dataset_id)
+    return open_dataset(dataset_id)
 
 
 def judge_version(minari_version: str | None) -> None:

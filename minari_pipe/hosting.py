@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.dataset import MinariDataset
 from minari_pipe.dataset_id import (
     namespace_hierarchy,
     parse_dataset_id,
@@ -22,6 +24,7 @@ from minari_pipe.errors import (
     MinariPipeError,
     RemoteError,
 )
+from minari_pipe.library import open_dataset
 from minari_pipe.listing import selected
 from minari_pipe.namespace import (
     get_namespace_metadata,
@@ -43,6 +46,56 @@ from minari_pipe.transfer.upload import Published, upload
 from minari_pipe.transfer.version_choice import chosen_version
 
 OFFLINE_VARIABLE = "MINARI_PIPE_OFFLINE"
+
+
+def load_dataset(
+    dataset_id: str,
+    download: bool = False,
+    *,
+    verify: bool = False,
+    trusted_modules: Collection[str] = (),
+    copy: bool | None = None,
+) -> MinariDataset:
+    """Open a dataset of the local root.
+
+    Args:
+        dataset_id: id of the dataset; without a version the latest, unless a dataset has this
+            very id.
+        download: fetch it if it is not there.
+        verify: compare the files with the checksums in the dataset's ``manifest.json`` first,
+            which reads all of them; see :mod:`minari_pipe.checksums`. Every dataset that this
+            library made has one.
+        trusted_modules: modules whose code may run to find out the spaces of a dataset that does
+            not hold them (Minari 0.3) but names its environment.
+        copy: whether the arrays of episodes can be written to, see :class:`MinariDataset`.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed.
+        DatasetNotFoundError: there is no such dataset.
+        CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
+            names each file that differs, is missing or is not in it.
+        UnsupportedVersionError: with ``verify``, the manifest is of a later version.
+        TrustError: the spaces can only be found out by running code that nobody has trusted.
+        RemoteError: it could not be fetched; see :func:`minari_pipe.download_dataset`.
+
+    Example:
+        >>> from minari_pipe import load_dataset
+        >>> from minari_pipe.examples import step_index_dataset
+        >>> for version in (9, 10):
+        ...     _ = step_index_dataset(f"example/steps-v{version}")
+        >>> load_dataset("example/steps")
+        MinariDataset('example/steps-v10', 3 episodes)
+    """
+    opened = partial(
+        open_dataset, dataset_id, verify=verify, trusted_modules=trusted_modules, copy=copy
+    )
+    try:
+        return opened()
+    except DatasetNotFoundError:
+        if not download:
+            raise
+    download_dataset(dataset_id)
+    return opened()
 
 
 def download_dataset(dataset_id: str, force_download: bool = False) -> None:

@@ -20,7 +20,6 @@ from minari_pipe.errors import (
     MinariPipeError,
     did_you_mean,
 )
-from minari_pipe.hosting import download_dataset
 from minari_pipe.installation import new_dataset as new_dataset  # lower, for copies of datasets
 from minari_pipe.links import held_folder
 from minari_pipe.listing import check_summary, selected
@@ -39,51 +38,15 @@ HOW_TO_FETCH = " To fetch it: load_dataset(..., download=True), or minari-pipe d
 _FLAT = ".hdf5"
 
 
-def load_dataset(
+def open_dataset(
     dataset_id: str,
-    download: bool = False,
     *,
     verify: bool = False,
     trusted_modules: Collection[str] = (),
     copy: bool | None = None,
 ) -> MinariDataset:
-    """Open a dataset of the local root.
-
-    Args:
-        dataset_id: id of the dataset; without a version the latest, unless a dataset has this
-            very id.
-        download: fetch it if it is not there.
-        verify: compare the files with the checksums in the dataset's ``manifest.json`` first,
-            which reads all of them; see :mod:`minari_pipe.checksums`. Every dataset that this
-            library made has one.
-        trusted_modules: modules whose code may run to find out the spaces of a dataset that does
-            not hold them (Minari 0.3) but names its environment.
-        copy: whether the arrays of episodes can be written to, see :class:`MinariDataset`.
-
-    Raises:
-        InvalidDatasetIdError: the id is malformed.
-        DatasetNotFoundError: there is no such dataset.
-        CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
-            names each file that differs, is missing or is not in it.
-        UnsupportedVersionError: with ``verify``, the manifest is of a later version.
-        TrustError: the spaces can only be found out by running code that nobody has trusted.
-        RemoteError: it could not be fetched; see :func:`minari_pipe.download_dataset`.
-
-    Example:
-        >>> from minari_pipe import load_dataset
-        >>> from minari_pipe.examples import step_index_dataset
-        >>> for version in (9, 10):
-        ...     _ = step_index_dataset(f"example/steps-v{version}")
-        >>> load_dataset("example/steps")
-        MinariDataset('example/steps-v10', 3 episodes)
-    """
-    try:
-        data = _data_of_latest(dataset_id)
-    except DatasetNotFoundError:
-        if not download:
-            raise
-        download_dataset(dataset_id)
-        data = _data_of_latest(dataset_id)
+    """Open a dataset that is in the local root; see :func:`minari_pipe.load_dataset`."""
+    data = _data_of(dataset_id) or data_path_of(_latest(dataset_id))
     if verify:
         verify_files(data.parent if data.name == "data" else data.with_suffix(""))
     return MinariDataset(data, trusted_modules=trusted_modules, copy=copy)
@@ -106,10 +69,6 @@ def latest_version_of(dataset_id: str) -> str:
         >>> delete_dataset("door-v10")
     """
     return dataset_id if _data_of(dataset_id) else _latest(dataset_id)
-
-
-def _data_of_latest(dataset_id: str) -> Path:
-    return _data_of(dataset_id) or data_path_of(_latest(dataset_id))
 
 
 def _data_of(dataset_id: str) -> Path | None:

@@ -21,7 +21,7 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     InvalidDatasetIdError,
 )
-from minari_pipe.library import load_dataset, new_dataset
+from minari_pipe.library import new_dataset, open_dataset
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import (
@@ -128,7 +128,7 @@ def migrate_dataset(
             f"{dataset_id}: {data_path} does not tell everything: {'; '.join(unknown)}",
             stacklevel=2,
         )
-    return load_dataset(dataset_id)
+    return open_dataset(dataset_id)
 
 
 def _data_path(source: str | os.PathLike[str]) -> Path:

@@ -32,7 +32,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.journal_folders import JOURNAL, is_alive, journals, remove_journal
 from minari_pipe.journal_reader import JournalReader
-from minari_pipe.library import get_dataset_path, load_dataset, new_dataset
+from minari_pipe.library import get_dataset_path, new_dataset, open_dataset
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, PathLike
 from minari_pipe.storage.columns import episode_columns
@@ -173,7 +173,7 @@ def recover(
         )
     elif _is_ours(chosen) and not chosen.alive:
         remove_journal(chosen.path)
-    return load_dataset(dataset_id)
+    return open_dataset(dataset_id)
 
 
 def discard(leftover: Leftover | PathLike, *, force: bool = False) -> None:

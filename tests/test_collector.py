@@ -32,8 +32,9 @@ from minari_pipe.errors import (
     UnknownFormatError,
     UnsupportedSpaceError,
 )
+from minari_pipe.hosting import load_dataset
 from minari_pipe.journal import Journal
-from minari_pipe.library import get_dataset_path, list_local_datasets, load_dataset
+from minari_pipe.library import get_dataset_path, list_local_datasets
 from minari_pipe.recovery import list_leftovers
 from minari_pipe.testing import ACTION, OBSERVATION, assert_same, assert_stored
 from tests.peer import let_minari_collect

@@ -22,7 +22,8 @@ import minari_pipe.recorder
 from minari_pipe.collector import DataCollector
 from minari_pipe.episode import EpisodeMetadataCallback, StepDataCallback
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.library import delete_dataset, load_dataset
+from minari_pipe.hosting import load_dataset
+from minari_pipe.library import delete_dataset
 from minari_pipe.recovery import list_leftovers, recover
 from minari_pipe.testing import assert_same, column, examples
 from minari_pipe.testing import spaces as any_space

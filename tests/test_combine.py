@@ -28,7 +28,8 @@ from minari_pipe.errors import (
     InvalidMetadataError,
     UnknownFormatError,
 )
-from minari_pipe.library import get_dataset_path, list_local_datasets, load_dataset
+from minari_pipe.hosting import load_dataset
+from minari_pipe.library import get_dataset_path, list_local_datasets
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.base import get_storage_keys
 from minari_pipe.storage.jpeg import Frames

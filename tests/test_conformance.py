@@ -84,7 +84,7 @@ OLDER: list[tuple[str, str, dict[str, Any]]] = [
             "num_episodes_average_score": 100,
         },
     ),
-    ("minari_pipe.library", "load_dataset", {"dataset_id": ..., "download": False}),
+    ("minari_pipe.hosting", "load_dataset", {"dataset_id": ..., "download": False}),
     ("minari_pipe.combining", "split_dataset", {"dataset": ..., "sizes": ..., "seed": None}),
     ("minari_pipe.hosting", "download_dataset", {"dataset_id": ..., "force_download": False}),
     (

@@ -17,7 +17,8 @@ from minari_pipe.errors import (
     InvalidEpisodeError,
     InvalidMetadataError,
 )
-from minari_pipe.library import get_dataset_path, load_dataset
+from minari_pipe.hosting import load_dataset
+from minari_pipe.library import get_dataset_path
 from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
 
 TOLD = {

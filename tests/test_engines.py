@@ -27,7 +27,8 @@ import pytest
 from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.pipeline.blocks import BlockStore
 from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.engines import ENGINES, crowded, make_engine
+from minari_pipe.pipeline.engine_names import ENGINES
+from minari_pipe.pipeline.engines import crowded, make_engine
 from minari_pipe.pipeline.engines.base import Engine, usable_cores
 from minari_pipe.pipeline.engines.processes import DIED
 from minari_pipe.pipeline.inputs import Expected

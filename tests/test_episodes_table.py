@@ -17,7 +17,7 @@ from minari_pipe.dataset import MinariDataset
 from minari_pipe.episode import REWARD_STATISTICS, EpisodeBuffer
 from minari_pipe.episodes_table import COLUMNS, EpisodeTable
 from minari_pipe.errors import ConfigError
-from minari_pipe.library import load_dataset
+from minari_pipe.hosting import load_dataset
 from minari_pipe.query import Query
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.base import get_minari_storage, get_storage_keys

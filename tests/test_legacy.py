@@ -26,7 +26,8 @@ from minari_pipe.errors import (
     MinariPipeError,
     UnsupportedVersionError,
 )
-from minari_pipe.library import list_local_datasets, load_dataset
+from minari_pipe.hosting import load_dataset
+from minari_pipe.library import list_local_datasets
 from minari_pipe.metadata import is_supported_version
 from minari_pipe.migrate import migrate_dataset
 from minari_pipe.storage.base import MinariStorage

@@ -36,12 +36,12 @@ from minari_pipe.errors import (
     MinariPipeError,
     TrustError,
 )
+from minari_pipe.hosting import load_dataset
 from minari_pipe.library import (
     delete_dataset,
     get_dataset_path,
     latest_version_of,
     list_local_datasets,
-    load_dataset,
     new_dataset,
 )
 from minari_pipe.namespace import (

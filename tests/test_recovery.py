@@ -28,7 +28,8 @@ from minari_pipe.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
 )
-from minari_pipe.library import list_local_datasets, load_dataset
+from minari_pipe.hosting import load_dataset
+from minari_pipe.library import list_local_datasets
 from minari_pipe.recovery import Leftover, discard, list_leftovers, recover
 from minari_pipe.testing import assert_same
 from tests.conftest import CHECKOUT, StepIndex

@@ -19,8 +19,7 @@ from huggingface_hub.utils import get_session, http_backoff
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import download_dataset, publish_dataset
-from minari_pipe.library import load_dataset
+from minari_pipe.hosting import download_dataset, load_dataset, publish_dataset
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA, Source, Upload
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish

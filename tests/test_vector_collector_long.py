@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 import minari_pipe.recorder
 from minari_pipe import VectorDataCollector
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.library import delete_dataset, load_dataset
+from minari_pipe.hosting import load_dataset
+from minari_pipe.library import delete_dataset
 from minari_pipe.recovery import list_leftovers, recover
 from minari_pipe.testing import assert_same, examples
 from tests import test_collector_long

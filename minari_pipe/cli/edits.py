@@ -12,7 +12,8 @@ from minari_pipe.cli.tables import count, counted, print_json, print_table
 from minari_pipe.combining import combine_datasets, split_dataset
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.errors import ConfigError
-from minari_pipe.library import delete_dataset, load_dataset
+from minari_pipe.hosting import load_dataset
+from minari_pipe.library import delete_dataset
 from minari_pipe.messages import one_line
 from minari_pipe.migrate import migrate_dataset
 from minari_pipe.recovery import Leftover, discard, list_leftovers

@@ -15,8 +15,8 @@ from minari_pipe.cli.edits import Trusted
 from minari_pipe.cli.tables import counted, print_json, print_table
 from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
 from minari_pipe.files import MANIFEST
+from minari_pipe.hosting import load_dataset
 from minari_pipe.identity import checked_content_sha256
-from minari_pipe.library import load_dataset
 from minari_pipe.manifest import (
     FORMAT,
     ORDER_BLIND,

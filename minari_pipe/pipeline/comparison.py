@@ -139,29 +139,3 @@ def _dotted(path: tuple[str | int, ...]) -> str:
     """``infos['arm'][0]`` of a path in a tree."""
     first, *rest = path
     return "".join([str(first), *itertools.chain(f"[{part!r}]" for part in rest)])
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts by their dotted keys; lists are leaves.
-
-    Example:
-        >>> flat({"collect": {"seed": 1, "until": {}}})
-        {'collect.seed': 1, 'collect.until': {}}
-    """
-    if not isinstance(value, Mapping) or (not value and path):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key, part in value.items():
-        found |= flat(part, f"{path}.{key}" if path else str(key))
-    return found
-
-
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The keys whose values are others, or which one of the two lacks.
-
-    Example:
-        >>> differing({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4})
-        {'b': (2, 3), 'c': (None, 4)}
-    """
-    keys = sorted({*first, *second})
-    return {k: (first.get(k), second.get(k)) for k in keys if first.get(k) != second.get(k)}

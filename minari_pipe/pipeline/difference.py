@@ -13,7 +13,7 @@ from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.manifest import readable_manifest
 from minari_pipe.metadata import is_finite_number
-from minari_pipe.pipeline.comparison import differing, flat
+from minari_pipe.pipeline.manifest import differing, flat
 from minari_pipe.pipeline.record import packages_of
 from minari_pipe.pipeline.version import Version, find_version
 from minari_pipe.storage.base import MinariStorage

@@ -315,7 +315,7 @@ def check_release(name: str, params: dict[str, Any], root: Path) -> None:
         return
     # Not needed by most runs.
     from minari_pipe.pipeline.assemble import NOT_CONTENT
-    from minari_pipe.pipeline.comparison import differing, flat
+    from minari_pipe.pipeline.manifest import differing, flat
 
     then = read_json(root / "releases" / f"{dataset_id}.json").get("params") or params
     contents = [{k: v for k, v in p.items() if k not in NOT_CONTENT} for p in (then, params)]

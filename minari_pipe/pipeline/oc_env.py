@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.remotes import check_remote_address
 
 if TYPE_CHECKING:
     from omegaconf import Node
@@ -65,6 +66,28 @@ def resolved(text: str) -> str:
         return given
 
     return _WRITTEN.sub(value, text)
+
+
+def check_targets(targets: list[str]) -> None:
+    """Refuse what can be no target, before any work.
+
+    Raises:
+        ConfigError: an address is none, or carries a password.
+    """
+    for target in targets:
+        if not isinstance(target, str) or not target.strip():
+            raise ConfigError(
+                f"publish.targets holds {target!r}; expected addresses such as s3://bucket"
+            )
+        try:
+            check_remote_address(resolved(target))
+        except ConfigError as exc:
+            if "${" in target:  # the message may hold a part of a secret
+                raise ConfigError(
+                    f"publish.targets: {target} is no address of a remote; see the value of the "
+                    f"environment variable"
+                ) from None
+            raise ConfigError(f"publish.targets: {exc}") from exc
 
 
 def is_told(text: str) -> bool:

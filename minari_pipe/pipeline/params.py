@@ -14,9 +14,8 @@ from minari_pipe import trust
 from minari_pipe.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
 from minari_pipe.pipeline import closure
-from minari_pipe.pipeline.engines import find_engine
-from minari_pipe.pipeline.oc_env import resolved
-from minari_pipe.pipeline.targets import check_targets
+from minari_pipe.pipeline.engine_names import find_engine
+from minari_pipe.pipeline.oc_env import check_targets, resolved
 from minari_pipe.pipeline.uses import (
     CHOOSING,
     KINDS,

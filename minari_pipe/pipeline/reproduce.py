@@ -14,8 +14,9 @@ from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeErro
 from minari_pipe.manifest import identity_of, readable_manifest
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.assemble import NOT_CONTENT
-from minari_pipe.pipeline.comparison import Compared, compare, differing, flat
+from minari_pipe.pipeline.comparison import Compared, compare
 from minari_pipe.pipeline.difference import Pair
+from minari_pipe.pipeline.manifest import differing, flat
 from minari_pipe.pipeline.published_trainings import give_trainings
 from minari_pipe.pipeline.record import TOOLS, find_record, stage_outputs
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at

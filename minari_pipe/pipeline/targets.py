@@ -28,33 +28,11 @@ from minari_pipe.pipeline.oc_env import holds_value, resolved, told_texts, witho
 from minari_pipe.pipeline.stopping import run_abandonable
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
-from minari_pipe.remotes import check_remote_address, split_scheme
+from minari_pipe.remotes import split_scheme
 from minari_pipe.trust import ADDRESSES_FILE, is_trusted_address, user_config_dir
 
 if TYPE_CHECKING:
     from minari_pipe.transfer.upload import Published
-
-
-def check_targets(targets: list[str]) -> None:
-    """Refuse what can be no target, before any work.
-
-    Raises:
-        ConfigError: an address is none, or carries a password.
-    """
-    for target in targets:
-        if not isinstance(target, str) or not target.strip():
-            raise ConfigError(
-                f"publish.targets holds {target!r}; expected addresses such as s3://bucket"
-            )
-        try:
-            check_remote_address(resolved(target))
-        except ConfigError as exc:
-            if "${" in target:  # the message may hold a part of a secret
-                raise ConfigError(
-                    f"publish.targets: {target} is no address of a remote; see the value of the "
-                    f"environment variable"
-                ) from None
-            raise ConfigError(f"publish.targets: {exc}") from exc
 
 
 def upload_to_targets(

@@ -32,9 +32,10 @@ from minari_pipe.hosting import (
     download_dataset,
     list_remote_datasets,
     list_remote_namespaces,
+    load_dataset,
     publish_dataset,
 )
-from minari_pipe.library import delete_dataset, list_local_datasets, load_dataset
+from minari_pipe.library import delete_dataset, list_local_datasets
 from minari_pipe.namespace import create_namespace, get_namespace_metadata
 from minari_pipe.remotes import Remote, open_remote
 from minari_pipe.remotes.base import METADATA, PART, RemoteFile, Source, Upload

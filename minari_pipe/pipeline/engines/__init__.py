@@ -1,47 +1,16 @@
 """Engines: what runs the blocks of a stage. They decide how long that takes, never a byte of it.
 
-One file and one line of ``ENGINES`` each; a third party's package announces its own through the
-entry-point group ``minari_pipe.engines`` (name: the one that ``engine.name`` gives; value:
-``module:Class``). Modules load when first used, so that a stage does not depend on an engine.
+Each is one file here, and one line of ``ENGINES`` in :mod:`minari_pipe.pipeline.engine_names`.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from typing import Any
 
-from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.pipeline.engine_names import find_engine
 from minari_pipe.pipeline.engines.base import Engine, usable_cores
 from minari_pipe.pipeline.oc_env import resolved
-
-ENGINES = {
-    "local": "minari_pipe.pipeline.engines.local:LocalEngine",
-    "processes": "minari_pipe.pipeline.engines.processes:ProcessesEngine",
-    "ray": "minari_pipe.pipeline.engines.ray:RayEngine",
-}
-
-ENTRY_POINTS = "minari_pipe.engines"
-
-
-def registered_engines() -> dict[str, str]:
-    """``ENGINES`` and those of installed packages."""
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return {**{p.name: p.value for p in points}, **ENGINES}
-
-
-def find_engine(name: str) -> str:
-    """Where the engine called ``name`` is defined.
-
-    Raises:
-        ConfigError: there is none; names the nearest.
-    """
-    known = registered_engines()
-    if name not in known:
-        raise ConfigError(
-            f"unknown engine.name {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}"
-        )
-    return known[name]
 
 
 def crowded(settings: dict[str, Any]) -> str | None:
