@@ -187,14 +187,15 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     """The path that a text leads to, if it leads out of a folder."""
     path = os.path.expanduser(text)
     leads_up = os.pardir in Path(path).parts
-    if "://" in text or "\0" in text or not (os.path.isabs(path) or leads_up):
+    if "\0" in text or not (leads_up or (os.path.isabs(path) and os.path.lexists(path))):
         return None
-    place = os.path.normpath(path if below is None else below / path)
-    if os.path.isabs(path) and not os.path.lexists(place):
-        return None
-    ways = (place, os.path.realpath(place))
-    is_below = below is not None and any(Path(way).is_relative_to(below) for way in ways)
-    return None if is_below else place
+    place = path if below is None else os.path.join(below, path)
+    if below is not None:
+        # Behind `..` the system goes on from where a link has led, not from what is written.
+        ways = [os.path.realpath(place)] + ([] if leads_up else [place])
+        if any(Path(way).is_relative_to(below) for way in ways):
+            return None
+    return os.path.normpath(place)
 
 
 def how_to_trust(module: str) -> str:

@@ -461,6 +461,50 @@ def test_a_config_cannot_set_hydra_itself(setting, how, workspace, capfd):
     assert not (workspace / "INJECTED").exists()
 
 
+CALLBACKS = "{a: {_target_: pathlib.Path.touch, self: INJECTED}}"
+
+
+@pytest.mark.parametrize("how", [["-m"], ["hydra.verbose=true"]])
+def test_hydra_is_told_no_other_thing_by_a_file_than_what_was_checked(
+    how, workspace, monkeypatch, capfd
+):
+    """It composes once for a sweep and once for each job, under other names and choices."""
+    config = workspace / "conf" / "dataset" / "tiny.yaml"
+    plain = config.read_text()
+    kwargs = f"{{kwargs: {{minari_pipe: {{}}, compose: {CALLBACKS}, test_bad_input: {{}}}}"
+    config.write_text(
+        plain.replace("env: {", f"env: {kwargs}, ").replace("}}},", "}}}, ")
+        + 'hydra: {callbacks: "${env.kwargs.${hydra.job.name}}"}\n'
+    )
+    assert run([BASE, *how]) == 1
+    assert "conf/ sets hydra.callbacks" in capfd.readouterr().err
+    policy = workspace / "conf" / "policy" / "evil.yaml"
+    policy.parent.mkdir(exist_ok=True)
+    policy.write_text(f"# @package _global_\nhydra: {{callbacks: {CALLBACKS}}}\n")
+    primary = "defaults: [schema, {engine: local}, {policy: evil}, _self_]\n"
+    (workspace / "conf" / "config.yaml").write_text(primary)
+    first, second = "{/policy: random}", "{/policy@ref_scores.expert: random}"
+    overriding = f"{second}, {{override /policy: random}}"
+    config.write_text(plain.replace(f"{first}, {second}", overriding))
+    if how[0] == "-m":  # of a sweep the dataset is a choice of its jobs
+        other = config.with_name("other.yaml")
+        other.write_text(config.read_text().replace("tests/", "others/"))
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+        assert run([f"{BASE},other", *how]) == 1
+        assert "conf/ sets hydra.callbacks" in capfd.readouterr().err
+    assert not (workspace / "INJECTED").exists()
+
+
+@pytest.mark.parametrize("form", ["hydra:runtime.cwd", "hydra.runtime.cwd", "minari_pipe.state:x"])
+def test_a_config_holds_no_path_of_this_machine(form, workspace, capfd):
+    config = workspace / "conf" / "dataset" / "tiny.yaml"
+    config.write_text(config.read_text().replace("a tiny dataset for tests", f"'${{{form}}}'"))
+    assert run([BASE, "--dry-run"]) == 1
+    captured = capfd.readouterr()
+    assert re.search(r"may be a path of this machine|not found|for Hydra's own", captured.err)
+    assert str(workspace) not in captured.err + captured.out
+
+
 def test_the_user_may_set_hydra_but_no_file_what_lies_beside_or_below(workspace):
     config = workspace / "conf" / "dataset" / "tiny.yaml"
     plain = config.read_text()
@@ -473,7 +517,7 @@ def test_the_user_may_set_hydra_but_no_file_what_lies_beside_or_below(workspace)
     launcher.parent.mkdir(parents=True)
     launcher.write_text("_target_: evil.Launcher\n")
     done = minari_pipe(workspace, BASE, "--cfg", "job", "hydra/launcher=mine")
-    one_line(done, "hydra/launcher/mine is no setting of Hydra or of an installed plugin")
+    one_line(done, "no hydra 'launcher/mine'. Known: basic")
 
 
 def test_a_folder_that_a_config_gives_hydra_is_not_made(workspace, monkeypatch):

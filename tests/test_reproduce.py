@@ -272,6 +272,34 @@ def test_a_stranger_s_repository_brings_no_setting_no_output_and_no_way_out(
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_tree_of_git_with_two_entries_of_a_name_leads_nowhere(workspace, tmp_path, monkeypatch):
+    """The clone has the last one, a link, where the record was read from the first one."""
+    top, own = workspace.root.parent / "top", tmp_path / "mine"
+    (own / ".dvc").mkdir(parents=True)
+    (own / "datasets").mkdir()
+    shutil.copytree(workspace.root, top / "ws", ignore=shutil.ignore_patterns(".git"))
+    moved = Workspace(top, workspace.home)
+    moved.git("init", "--quiet")
+    moved.commit("of a stranger")
+
+    def hashed(data: bytes, *how: str) -> str:
+        command = ["git", "hash-object", "-w", "--stdin", *how]
+        done = subprocess.run(command, cwd=top, input=data, capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    entries = {"40000": moved.git("rev-parse", "HEAD:ws").strip(), "120000": hashed(bytes(own))}
+    tree = b"".join(f"{m} ws\0".encode() + bytes.fromhex(name) for m, name in entries.items())
+    made = hashed(tree, "-t", "tree", "--literally")
+    commit = moved.git("commit-tree", made, "-m", "two").strip()
+    here(moved, monkeypatch)
+    with (
+        pytest.raises(LinkError, match="ws is a link to"),
+        reproduction(top / "ws", "push", commit),
+    ):
+        pass
+    assert (own / "datasets").is_dir()
+
+
 def test_nothing_is_copied_through_a_link_of_the_workspace(workspace, tmp_path, monkeypatch):
     here(workspace, monkeypatch)
     (tmp_path / "mine").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -152,6 +153,32 @@ def test_bytecode_of_the_folder_is_not_run_in_place_of_a_trusted_source(workspac
     assert not told.exists(), told.read_text()
 
 
+def test_of_a_trusted_package_its_sources_are_imported_and_nothing_else(workspace):
+    told = workspace.home / "executed"
+    package = workspace.root / "my_policies"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    optional = "try:\n    from my_policies import _fast\nexcept ImportError:\n    pass\n"
+    (package / "push.py").write_text(f"{optional}def go(observation): return 0\n")
+    suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+    (package / f"push{suffix}").write_bytes(b"of other code")  # Python takes it first
+    (workspace.root / "fast.py").write_text(f"open({str(told)!r}, 'w')")
+    py_compile.compile(str(workspace.root / "fast.py"), cfile=str(package / "_fast.pyc"))
+    choice = ("policy=scripted", "+policy.controller._target_=my_policies.push.go")
+    workspace.run(*SCRIPT, "+dataset=tiny", *choice, "--trust-module=my_policies")
+    assert not told.exists()
+
+
+def test_help_prints_no_file_that_a_link_leads_to(workspace, elsewhere):
+    policy = workspace.root / "conf" / "policy" / "mine.yaml"
+    policy.parent.mkdir(exist_ok=True)
+    policy.symlink_to(elsewhere / "tiny" / "thesis.txt")
+    done = workspace.call(*SCRIPT, "--help", "policy=mine")
+    assert done.returncode == 1
+    assert f"{policy} is a link to" in done.stdout
+    assert "precious" not in done.stdout
+
+
 def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
     told = workspace.home / "executed"
     (workspace.root / "evil.py").write_text(f"open({str(told)!r}, 'w')\n")
@@ -193,6 +220,7 @@ REMOTES = {
     "credentials": "endpointurl = http://127.0.0.1:9",
     "files": "keyfile = ../key",
     "readers": "acl = public-read",
+    "files that are overwritten": "worktree = true",
 }
 
 
@@ -389,6 +417,8 @@ SETTINGS = {
     "in capitals": "[CACHE]\n type=symlink\n",
     "a remote as cache": "[cache]\n local = evil\n['remote \"evil\"']\n url = {elsewhere}\n",
     "core.site_cache_dir": "[core]\n    site_cache_dir = {elsewhere}\n",
+    "core.hardlink_lock": "[core]\n    hardlink_lock = true\n",
+    "core.autostage": "[core]\n    autostage = true\n",
     "cache.dir": "[cache]\n    dir = {elsewhere}\n",
     "cache.dir beside": "[cache]\n    dir = ../../mine\n",
     "cache.dir by a link": "[cache]\n    dir = ../link/cache\n",
@@ -544,6 +574,7 @@ IN_PLACE = (
 def test_what_dvc_writes_in_place_has_no_other_name(tmp_path, elsewhere):
     root = make_workspace(tmp_path / "work")
     texts = {}
+    (root / "datasets" / "data").mkdir(parents=True)  # as in a dataset
     for place in IN_PLACE:
         path = root / place
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -640,21 +671,31 @@ FILES_IN = {
 }
 
 
-@pytest.mark.parametrize("path", ["../mine/tiny/thesis.txt", "{elsewhere}/tiny/thesis.txt"])
+PATHS_OUT = (
+    *("../mine/tiny/thesis.txt", "{elsewhere}/tiny/thesis.txt", "x://../../mine/tiny/thesis.txt"),
+    *("link/../tiny/thesis.txt", "/proc/self/cwd/link/../tiny/thesis.txt"),
+)
+
+
+@pytest.mark.parametrize("path", PATHS_OUT)
 @pytest.mark.parametrize("section", FILES_IN)
 def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     section, path, tmp_path, elsewhere, monkeypatch
 ):
     root = make_workspace(tmp_path / "work")
+    monkeypatch.chdir(root)
+    (root / "x:").mkdir()
+    (elsewhere / "deep").mkdir()
+    (root / "link").symlink_to(elsewhere / "deep")
     path = path.format(elsewhere=elsewhere)
     text = json.dumps({key: {} for key in FILES_IN} | {section: FILES_IN[section]})
     config = json.loads(text.replace("FILE", path))
     with pytest.raises(TrustError, match=rf"^{section}\..* is '{path}', which is a file elsewhere"):
         check_files(config, root, [])
-    place = str(elsewhere / "tiny" / "thesis.txt")
-    assert set(check_files(config, root, [path])) == {place}
-    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
-    assert check_files(config, root, []) == []
+    assert check_files(config, root, [path])
+    if "link" not in path:
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
+        assert check_files(config, root, []) == []
 
 
 def test_a_file_of_the_workspace_is_read_and_a_link_to_one_elsewhere_is_not(tmp_path, elsewhere):

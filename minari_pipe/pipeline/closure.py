@@ -85,7 +85,7 @@ def make_importable(root: Path) -> None:
     finder = WorkspaceFinder(root)
     if finder not in sys.meta_path:
         sys.meta_path.append(finder)
-        ignore_bytecode()
+        ignore_bytecode(root)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import hydra
 import yaml
-from hydra import compose, initialize, initialize_config_dir
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import get_args_parser
@@ -26,7 +27,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, TrustError, did_you_mean
@@ -97,7 +98,10 @@ the command line says nothing of it."""
 
 
 class _FilesBelow(FileConfigSource):
-    """Finds configs in its own folder only: a defaults list may say ``/../../home/secret``."""
+    """Finds configs in its own folder only, and none of Hydra's own groups.
+
+    A defaults list may say ``/../../home/secret``.
+    """
 
     def is_config(self, config_path: str) -> bool:
         return _lies_below(config_path) and super().is_config(config_path)
@@ -107,7 +111,8 @@ class _FilesBelow(FileConfigSource):
 
 
 def _lies_below(config_path: str) -> bool:
-    return not os.path.isabs(config_path) and os.pardir not in config_path.split("/")
+    parts = config_path.split("/")
+    return not os.path.isabs(config_path) and os.pardir not in parts and parts[0] != "hydra"
 
 
 def _prepare() -> Path:
@@ -127,11 +132,14 @@ def _prepare() -> Path:
 
     Plugins.instance().register(PackagedConfigs)
     SourcesRegistry.instance().types["file"] = _FilesBelow
+    ConfigLoaderImpl.load_configuration = _checked_load  # type: ignore[method-assign]
     _check_primary(primary)
     return primary
 
 
-def _state(name: str) -> str:
+def _state(name: str, *, _node_: Node) -> str:
+    if not str(_node_._get_full_key(None)).startswith("hydra."):
+        raise ConfigError("minari_pipe.state is for Hydra's own folders alone")
     return str(find_root() / STATE / name)
 
 
@@ -231,43 +239,52 @@ def _composed(overrides: list[str], primary: Path) -> Composed:
 
 
 def _hydras(overrides: list[str], primary: Path) -> DictConfig:
-    """Compose without running anything, and refuse what a file says to Hydra itself."""
-    allowed = _hydra_settings([o for o in overrides if _HYDRA.match(o)])
+    """Compose without running anything."""
     with initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"):
         words = [*_ours(overrides), *overrides]
         cfg = compose("config", overrides=words, return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
+    return cfg
+
+
+_load = ConfigLoaderImpl.load_configuration
+
+
+def _checked_load(
+    self: ConfigLoaderImpl, config_name: str | None, overrides: list[str], *how: Any, **more: Any
+) -> DictConfig:
+    """Compose, for whomever in Hydra asks, and refuse what a file says to Hydra itself.
+
+    Hydra composes once for a sweep and once for each of its jobs, each time with other choices.
+    """
+    cfg = _load(self, config_name, overrides, *how, **more)
+    if config_name is None:
+        return cfg
+    own = [word for word in overrides if _HYDRA.match(word)]
+    if own == list(_HYDRA_OVERRIDES):
+        allowed = _HYDRA_SETTINGS  # known, which saves a composition: 0.1 s
+    else:
+        allowed = _settings_of(_load(self, None, own, *how, **more))
     for key, found in _settings_of(cfg).items():
         if found != allowed[key]:
             raise TrustError(
                 f"conf/ sets hydra.{key} to {found!r}, and Hydra runs, imports or writes what "
                 f"that says; only the command line may set it"
             )
-    HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
     return cfg
 
 
-def _hydra_settings(own: list[str]) -> dict[str, Any]:
-    """Hydra's settings as the command line alone makes them, without any file of ``conf/``."""
-    if not own:
-        return _HYDRA_SETTINGS  # known, which saves a composition: 0.1 s
-    with initialize(config_path=None, version_base="1.3", job_name="minari_pipe"):
-        try:
-            cfg = compose(overrides=[*_ours(own), *own], return_hydra_config=True)
-        except MissingConfigException as exc:
-            raise TrustError(
-                f"{' '.join(own)}: {exc.missing_cfg_file} is no setting of Hydra or of an "
-                f"installed plugin, and Hydra would run or import what a file of conf/ says; "
-                f"give its values on the command line"
-            ) from exc
-    return _settings_of(cfg)
-
-
 def _settings_of(cfg: DictConfig) -> dict[str, Any]:
-    found = {key: OmegaConf.select(cfg.hydra, key) for key in _HYDRA_SETTINGS}
-    return {
-        key: OmegaConf.to_container(value, resolve=False) if OmegaConf.is_config(value) else value
-        for key, value in found.items()
-    }
+    """Hydra's settings as they are written: what is interpolated may change until it is used."""
+    written = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(written, dict)
+    found = {}
+    for key in _HYDRA_SETTINGS:
+        value = written["hydra"]
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else value
+        found[key] = value
+    return found
 
 
 def _key(override: str) -> str:
@@ -322,7 +339,7 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
         raise ConfigError(
             f"~{removed[0]} removes a key that every config has; leave it out, or set what is below"
         )
-    body = _body(cfg, known, hydra_cfg)
+    body = _body(_without_places(cfg, hydra_cfg), known, hydra_cfg)
     values = _values(body, f"conf/dataset/{hydra_cfg.runtime.choices['dataset']}.yaml")
     _check_keys(values)
     name = str(values.pop("pipeline"))
@@ -341,8 +358,40 @@ def family(name: str, overrides: list[str]) -> dict[str, Any]:
     primary = _prepare()
     with _translated():
         cfg = _hydras([f"+family={name}", *overrides], primary)
-        body = _body(cfg, ["env", "family", "policy", "ref_scores"], cfg.hydra)
+        body = _body(
+            _without_places(cfg, cfg.hydra), ["env", "family", "policy", "ref_scores"], cfg.hydra
+        )
         return _values(body, f"conf/family/{name}.yaml")
+
+
+_SHOWN = ("job.id", "job.name", "job.num", "runtime.choices")
+"""What of Hydra's config may stand in a dataset's: the rest has paths of this machine."""
+
+
+def _without_places(cfg: DictConfig, hydra_cfg: DictConfig) -> DictConfig:
+    """A copy of a config, in which ``${hydra:...}`` and ``${hydra....}`` name no folder."""
+    shown = OmegaConf.create()
+    for key in _SHOWN:
+        found = OmegaConf.select(hydra_cfg, key, throw_on_missing=False)
+        OmegaConf.update(shown, key, found, force_add=True)
+
+    def select(key: str) -> Any:
+        found = OmegaConf.select(shown, key)
+        if found is None:
+            raise ConfigError(
+                f"the config holds ${{hydra:{key}}}, which may be a path of this machine, and it "
+                f"would be recorded and published; known are {', '.join(_SHOWN)}"
+            )
+        return found
+
+    OmegaConf.register_new_resolver("hydra", select, replace=True)
+    if "hydra" not in cfg:  # Hydra itself has taken it out
+        return cfg
+    own = cfg.copy()
+    with open_dict(own):
+        del own["hydra"]
+        own.hydra = shown
+    return own
 
 
 def _body(cfg: DictConfig, keys: list[str], hydra_cfg: Any) -> DictConfig:

@@ -38,10 +38,19 @@ _REMOTE_KEYS = {
     "timeout",
     "url",
     "verify",
-    "version_aware",
-    "worktree",
 }
-"""Others name hosts that get the user's credentials, files that name commands, or who may read."""
+"""Others name hosts that get the user's credentials, files that name commands, who may read, or
+have files overwritten."""
+_CORE_KEYS = {
+    "analytics",
+    "check_update",
+    "checksum_jobs",
+    "experiments",
+    "interactive",
+    "no_scm",
+    "remote",
+}
+"""Others have DVC write elsewhere: into a folder, another repository, or what a lock names."""
 
 
 def quiet_dvc() -> None:
@@ -164,9 +173,9 @@ def _check_type(cache: dict[str, Any], file: str) -> None:
 
 def _leads_out(settings: dict[str, Any], root: Path) -> Iterator[tuple[str, str]]:
     """Yield the keys, with their values, that have DVC write outside of the workspace."""
-    if place := settings["core"].get("site_cache_dir"):
-        yield "core.site_cache_dir", str(place)
-    cache = settings["cache"]
+    core, cache = settings["core"], settings["cache"]
+    for key in sorted(core.keys() - _CORE_KEYS):
+        yield f"core.{key}", str(core[key])
     for key in sorted(cache.keys() - _CACHE_KEYS):
         yield f"cache.{key}", str(cache[key])
     place = cache.get("dir")

@@ -101,6 +101,7 @@ def reproduction(own: Path, name: str, commit: str) -> Iterator[Reproduction]:
         top = top_of(own)
         _clone(top, place / "clone", commit)
         root = place / "clone" / own.resolve().relative_to(top.resolve())
+        refuse_links(root, place / "clone")  # a tree of git may have two entries of a name
         if not (root / ".dvc").is_dir():
             raise ConfigError(f"at {commit[:12]} there is no DVC workspace in {top}")
         found = Reproduction(root, name, place / "given")

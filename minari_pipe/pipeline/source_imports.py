@@ -9,7 +9,13 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import (
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,22 +45,24 @@ def record_imports(root: str) -> None:
     """
     os.environ[ROOT_VARIABLE] = root
     own = None if root == str(_PACKAGE.parent) else str(_PACKAGE)
-    sys.meta_path.insert(0, _RecordingFinder(own))
+    sys.meta_path.insert(0, _RecordingFinder(root, own))
 
 
-def ignore_bytecode() -> None:
+def ignore_bytecode(root: Path) -> None:
     """Compile modules that are neither installed nor this package's from their sources.
 
     A ``__pycache__`` of a stranger may hold other code than the source beside it.
     """
     if not any(isinstance(known, _RecordingFinder) for known in sys.meta_path):
-        sys.meta_path.insert(0, _RecordingFinder(str(_PACKAGE), records=False))
+        sys.meta_path.insert(0, _RecordingFinder(str(root), str(_PACKAGE), records=False))
 
 
 @dataclass(frozen=True)
 class _RecordingFinder:
     """Asks the other finders, and reads the sources that they find itself."""
 
+    root: str
+    """The workspace, of which nothing but sources is imported."""
     without: str | None
     """A folder whose modules are not recorded."""
     records: bool = True
@@ -72,10 +80,25 @@ class _RecordingFinder:
             return None
         if self.records and getattr(finder, "is_loose", False):
             _loose.add(name)
+        if isinstance(spec.loader, ExtensionFileLoader | SourcelessFileLoader):
+            spec = self._source_of(name, spec)
         loader = spec.loader
         if type(loader) is SourceFileLoader and self._is_recorded(loader.path):
             spec.loader = _SourceLoader(loader.name, loader.path, self.records)
             spec.cached = None
+        return spec
+
+    def _source_of(self, name: str, compiled: ModuleSpec) -> ModuleSpec:
+        """Return what is found of a module of the workspace without its compiled files."""
+        folder = os.path.dirname(compiled.origin or "")
+        if is_installed(folder) or not Path(folder).is_relative_to(self.root):
+            return compiled
+        spec = FileFinder(folder, (SourceFileLoader, [".py"])).find_spec(name)
+        if spec is None:
+            raise ImportError(
+                f"{compiled.origin} is compiled; of a workspace only sources are imported",
+                name=name,
+            )
         return spec
 
     def _is_recorded(self, path: str) -> bool:

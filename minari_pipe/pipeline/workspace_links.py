@@ -134,10 +134,9 @@ def part_hard_links(root: Path) -> None:
     ``core.hardlink_lock`` asks for them, beside one another.
     """
     found = [path for pattern in _IN_PLACE for path in root.glob(pattern)]
-    for folder, folders, _ in os.walk(root / "datasets"):
-        if "data" in folders:
-            folders.clear()  # a dataset
-        found.append(Path(folder, ".gitignore"))
+    for folder, _, files in os.walk(root / "datasets"):
+        if ".gitignore" in files:
+            found.append(Path(folder, ".gitignore"))
     linked: dict[Path, os.stat_result] = {}
     for path in found:
         with suppress(FileNotFoundError):
