@@ -111,7 +111,7 @@ def test_a_remote_that_cannot_be_asked_is_one_line_and_nothing_is_lost(url, word
     config = clone.root / ".dvc" / "config.local"
     if url is None:
         config.unlink()
-        clone.replace(".dvc/config", "remote = store", "autostage = false")
+        clone.replace(".dvc/config", "remote = store", "")
     else:
         config.write_text(f"['remote \"store\"']\n    url = {url}\n")
     before = hashes(clone.root)
