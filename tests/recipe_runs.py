@@ -103,7 +103,7 @@ def run_recipe(name: str, folder: Path) -> RecipeRun:
         assert done.returncode == 0, done.stdout
 
     with ThreadPoolExecutor(2) as pool:
-        plain = {"TZ": "UTC", "PYTHONHASHSEED": "0", **recording}
+        plain = {"TZ": "UTC", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2", **recording}
         runs = [
             pool.submit(run, checkout, sys.executable, 0o022, **plain),
             pool.submit(run, wheel, installed.python, 0o077, **differing),

@@ -43,7 +43,7 @@ class Workspace:
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a command: nothing of the developer's own settings."""
-        own = ("MINARI", "DVC", "GIT", "XDG", "PYTHON", "HYDRA", "OMP")
+        own = ("MINARI", "DVC", "GIT", "XDG", "PYTHON", "HYDRA")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
         kept["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
         who = {

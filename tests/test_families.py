@@ -379,7 +379,7 @@ def test_a_family_that_is_killed_ends_like_an_undisturbed_one(made, tmp_path):
     workspace = new_family(dvc_workspace(tmp_path / "place", replay=DATASETS["replay"]))
     place = Place(tmp_path / "place")
     try:
-        for victims, barrier in KILLS.items():
+        for victims, barrier in list(KILLS.items())[: None if FULL else 1]:
             run = Run(place, "+dataset=replay", barrier={"role": "train_family", **barrier})
             run.await_barrier()
             killed = run.kill(*victims)
@@ -427,9 +427,10 @@ def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(wor
     # Other scores that lead to the same checkpoint let nothing be collected again.
     if workspace.json("pipelines/medium/chosen.json") == chosen:
         assert ran(second, "medium") == ["choose", "validate", "publish"]
-    # Without the key the family goes back to what its file says, which DVC still has.
-    assert ran(run(workspace, "+dataset=medium"), "pole") == []
-    assert workspace.json("pipelines/pole/ref_scores.json") == before
+    if FULL:
+        # Without the key the family goes back to what its file says, which DVC still has.
+        assert ran(run(workspace, "+dataset=medium"), "pole") == []
+        assert workspace.json("pipelines/pole/ref_scores.json") == before
 
 
 def test_the_noise_that_a_policy_is_sampled_with_is_each_dataset_s_own(tmp_path, monkeypatch):

@@ -193,6 +193,8 @@ def test_killed_where_it_hurts(turn, engine, wanted, tmp_path):
 @pytest.mark.parametrize("seed", range(N_CHAINS))
 def test_killed_at_seeded_moments(seed, engine, wanted, tmp_path):
     """A moment is the n-th step or the n-th change of a file by one of the workers."""
+    if engine.name == "ray" and not FULL:
+        pytest.skip("MINARI_PIPE_FULL kills at seeded moments of Ray as well")
     rng = random.Random(seed)
     kills = []
     for victim in victims(engine, seed + 1)[-N_KILLS:]:

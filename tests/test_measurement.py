@@ -114,7 +114,7 @@ def test_the_jobs_of_a_sweep_measure_the_random_policy_once(tmp_path):
     assert "finished before" not in done.stderr
 
 
-@pytest.mark.parametrize("limit", [None, 25])
+@pytest.mark.parametrize("limit", [None, 25] if FULL else [25])
 def test_a_standard_error_that_is_not_reached_is_a_warning(limit, tmp_path):
     workspace = make_workspace(tmp_path / "work", scores=CONFIG)
     words = ["ref_scores.max_stderr=1.0"]

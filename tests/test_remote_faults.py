@@ -30,7 +30,7 @@ from tests.servers.s3 import s3_server
 from tests.servers.watcher import Watcher, watcher
 
 ID = "faults/whole-v0"
-N_CASES = 100 if FULL else 6
+N_CASES = 100 if FULL else 4
 """Of each remote, half of them uploads."""
 N_BYTES = 17_500_000
 

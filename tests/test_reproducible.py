@@ -32,8 +32,9 @@ POLICIES = {
 }
 
 
-OTHERS_DO_THE_SAME = {"pendulum_medium_replay", "door_expert"}
-"""Their parts run in other recipes: the family in `cartpole_expert`, the expert in `door_human`."""
+OTHERS_DO_THE_SAME = {"pendulum_medium_replay", "door_expert", "pointmaze_umaze"}
+"""Their parts run in other recipes: the family in `cartpole_expert`, the expert in `door_human`,
+the policy of user code in ``test_reproduce.py``."""
 
 
 @pytest.fixture(params=sorted(n for n in SMALL if FULL or n not in OTHERS_DO_THE_SAME))

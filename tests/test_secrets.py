@@ -108,6 +108,7 @@ def test_a_run_uses_the_value_and_writes_it_nowhere(workspace, own_home):
         "--draft",
         "publish.targets=['../${oc.env:TOKEN}','s3://${oc.env:TOKEN}/x']",
         AWS_ENDPOINT_URL="http://127.0.0.1:9",
+        AWS_MAX_ATTEMPTS="1",
     )
     assert "tiny: uploaded to ../${oc.env:TOKEN}\n" in done.stdout
     assert "error: tiny: not uploaded to s3://${oc.env:TOKEN}/x" in done.stderr

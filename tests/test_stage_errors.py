@@ -64,6 +64,7 @@ def test_a_full_disk_in_dvc(where, tmp_path, tmp_path_factory):
     assert place.results() == undisturbed(tmp_path_factory).results()
 
 
+@pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL fills a small file system")
 def test_a_full_disk_for_real(tmp_path):
     folder = tmp_path / "small"
     folder.mkdir()

@@ -72,7 +72,6 @@ class Pull:
         return repo
 
     def _pulled(self, repo: Repo, name: str) -> str:
-        from dvc.exceptions import DvcException
         from dvc.stage.cache import RunCacheNotSupported
 
         if not self._has_run_cache:
@@ -81,28 +80,41 @@ class Pull:
             self._has_run_cache = True
         stages = repo.stage.collect(f"pipelines/{name}/dvc.yaml")
         outs = [o for stage in stages for o in stage.outs if o.use_cache and o.hash_info]
-        n_pulled = n_missing = 0
-        for out in outs:
-            if not _fetched(repo, out):
-                n_missing += bool(out.workspace_status())
-                continue
-            with suppress(DvcException):  # it refuses to replace files that it has no copy of
-                done = repo.checkout(targets=[out.fspath])
-                n_pulled += bool(done["added"] or done["modified"])
+        _fetch(repo, [out for out in outs if out.changed_cache()])
+        here = [out for out in outs if not out.changed_cache()]
+        n_pulled = _checked_out(repo, here)
+        n_missing = sum(bool(out.workspace_status()) for out in outs if out not in here)
         rest = f"; it lacks {n_missing}, whose stages run" if n_missing else ""
         return f"pulled {n_pulled} outputs from the DVC remote {self._remote!r}{rest}"
 
 
-def _fetched(repo: Repo, out: Output) -> bool:
-    """Whether an output is in the cache, fetched if need be."""
+def _fetch(repo: Repo, outs: list[Output]) -> None:
+    """Bring outputs into the cache, those that the remote has."""
     from dvc.exceptions import DownloadError
     from dvc_objects.errors import ObjectFormatError
 
-    if out.changed_cache():
-        # One by one: a damaged list of a folder's files would end the fetch of all.
-        with suppress(DownloadError, ObjectFormatError):
-            repo.fetch([out.fspath])
-    return not out.changed_cache()
+    if not outs:
+        return
+    try:
+        # At once: each call reads all that the workspace declares.
+        repo.fetch([out.fspath for out in outs])
+    except (DownloadError, ObjectFormatError):
+        # A damaged list of a folder's files ends the fetch of all.
+        for out in outs if len(outs) > 1 else []:
+            _fetch(repo, [out] if out.changed_cache() else [])
+
+
+def _checked_out(repo: Repo, outs: list[Output]) -> int:
+    """How many outputs came out of the cache into the workspace."""
+    from dvc.exceptions import DvcException
+
+    if not outs:
+        return 0
+    try:
+        done = repo.checkout(targets=[out.fspath for out in outs])
+    except DvcException:  # it refuses to replace files that it has no copy of
+        return sum(_checked_out(repo, [out]) for out in outs) if len(outs) > 1 else 0
+    return len(done["added"]) + len(done["modified"])
 
 
 def _checked_remote(root: Path) -> str:
