@@ -13,7 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,14 @@ from minari_pipe.errors import (
     TrustError,
     did_you_mean,
 )
-from minari_pipe.trust import check_files, how_to_trust, is_trusted_module, resolve, split_target
+from minari_pipe.trust import (
+    check_files,
+    how_to_trust,
+    importing,
+    is_trusted_module,
+    resolve,
+    split_target,
+)
 
 
 @dataclass(frozen=True)
@@ -97,13 +104,14 @@ def _import_package(env_id: str) -> None:
     """Import the installed package that registers ``env_id``, if one is known."""
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         if env_id not in registry:
-            point.load()
+            with importing():
+                point.load()
     for package in PACKAGES:
         if env_id not in registry and re.match(package.pattern, env_id):
             try:
                 # A notice that a package prints about some of its environments comes with all of
                 # them, in every process; what concerns a dataset is an advisory of the checks.
-                with redirect_stderr(io.StringIO()):
+                with redirect_stderr(io.StringIO()), importing():
                     importlib.import_module(package.module)
             except gym.error.DependencyNotInstalled as exc:
                 raise MissingDependencyError(
@@ -114,6 +122,18 @@ def _import_package(env_id: str) -> None:
                     f"environment {env_id!r} needs the module {exc.name!r}, which is not "
                     f"installed. Run: pip install '{package.pip}'"
                 ) from exc
+
+
+def _load(entry_point: str) -> Any:
+    with importing():
+        return load_env_creator(entry_point)
+
+
+def _load_before(spec: EnvSpec) -> None:
+    """Import what :func:`gymnasium.make` will import, which is to tell what is wrong with it."""
+    if isinstance(spec.entry_point, str):
+        with suppress(Exception):
+            _load(spec.entry_point)
 
 
 def registered_spec(env_id: str) -> EnvSpec:
@@ -147,7 +167,8 @@ def registered_spec(env_id: str) -> EnvSpec:
                 f"env.id {env_id!r} would import the module {module!r}; {how_to_trust(module)}"
             )
         try:
-            importlib.import_module(module)
+            with importing():
+                importlib.import_module(module)
         except ModuleNotFoundError as exc:
             raise ConfigError(f"env.id {env_id!r}: no module {exc.name!r}") from exc
     elif name not in registry:
@@ -186,7 +207,7 @@ def creator(env_id: str) -> Any:
     """
     entry_point = registered_spec(env_id).entry_point
     try:
-        return entry_point if callable(entry_point) else load_env_creator(str(entry_point))
+        return entry_point if callable(entry_point) else _load(str(entry_point))
     except (gym.error.DependencyNotInstalled, ImportError) as exc:
         raise MissingDependencyError(f"environment {env_id!r} cannot be imported: {exc}") from exc
 
@@ -253,7 +274,7 @@ def make_environment(
         >>> make_environment("CartPole-v1", {"max_episode_steps": 7}).spec.max_episode_steps
         7
     """
-    registered_spec(env_id)
+    _load_before(registered_spec(env_id))
     try:
         # The spec is asked for by its plain name: the module before a colon is imported by now.
         env = gym.make(env_id.rpartition(":")[2], **dict(kwargs or {}))
@@ -334,7 +355,7 @@ def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str)
             f"{how_to_trust(module.split('.')[0])}, or pass trusted_modules=[{module!r}]"
         )
     try:
-        found = load_env_creator(entry_point)
+        found = _load(entry_point)
     except Exception:  # to make the environment says so
         return
     # A trusted module may have imported anything, and the arguments come from the file.
@@ -366,7 +387,7 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
     module, _, name = str(wrapper.entry_point).partition(":")
     if module == "gymnasium.wrappers" or module.startswith("gymnasium.wrappers."):
         try:
-            found = load_env_creator(wrapper.entry_point)
+            found = _load(wrapper.entry_point)
         except (ImportError, AttributeError, ValueError) as exc:
             raise ConfigError(
                 f"wrapper {wrapper.name!r}: {wrapper.entry_point!r} cannot be imported from the "
@@ -458,6 +479,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
     for wrapper in spec.additional_wrappers:
         if wrapper.kwargs is not None:
             _check_wrapper(wrapper, trusted_modules)
+    _load_before(spec)
     try:
         env, lost = _without_lost_wrappers(spec, kwargs)
     except gym.error.DependencyNotInstalled as exc:

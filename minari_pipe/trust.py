@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,22 @@ def check_target(target: str, allowed: Mapping[str, str], *, what: str) -> None:
         )
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Let a Python that an imported package starts look for no module in the current folder.
+
+    Packages try in another process whether they work here: glfw does, which MuJoCo imports. What
+    environments start later is theirs, and may be a script with modules beside it.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+
+
 def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:
     """The object named by ``target``, once it is proven to be what the name says.
 
@@ -249,7 +266,8 @@ def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:
     check_target(target, allowed, what=what)
     module, name = split_target(target)
     try:
-        found = getattr(importlib.import_module(module), name)
+        with importing():
+            found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as exc:
         raise ConfigError(
             f"{what}: no module {exc.name!r} for {target!r}; modules are looked for in the "

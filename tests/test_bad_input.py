@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -445,6 +446,9 @@ HYDRA_SETTINGS = {
     "a callback": "hydra: {callbacks: {x: {_target_: evil.Callback}}}",
     "a launcher": "hydra: {launcher: {_target_: evil.Launcher}}",
     "a logging handler": "hydra: {job_logging: {handlers: {x: {(): evil.Handler}}}}",
+    "words of the command line": "hydra: {overrides: {task: ['publish.replace=true']}}",
+    "a path of this machine": "hydra: {job: {id: '${hydra.runtime.cwd}'}}",
+    "a folder to make": "hydra: {run: {dir: elsewhere}}",
 }
 
 
@@ -456,7 +460,9 @@ def test_a_config_cannot_set_hydra_itself(setting, how, workspace, capfd):
     config.write_text(config.read_text() + setting + "\n")
     assert run([BASE, *how]) == 1
     err = capfd.readouterr().err
-    assert re.search(r"conf/ sets hydra\.\w+.* only the command line may", err), err
+    assert re.search(
+        r"conf/dataset/tiny.yaml sets hydra\.\w+, .* only the command line may", err
+    ), err
     assert err.count("\n") == 1
     assert not (workspace / "INJECTED").exists()
 
@@ -477,7 +483,7 @@ def test_hydra_is_told_no_other_thing_by_a_file_than_what_was_checked(
         + 'hydra: {callbacks: "${env.kwargs.${hydra.job.name}}"}\n'
     )
     assert run([BASE, *how]) == 1
-    assert "conf/ sets hydra.callbacks" in capfd.readouterr().err
+    assert "tiny.yaml sets hydra.callbacks" in capfd.readouterr().err
     policy = workspace / "conf" / "policy" / "evil.yaml"
     policy.parent.mkdir(exist_ok=True)
     policy.write_text(f"# @package _global_\nhydra: {{callbacks: {CALLBACKS}}}\n")
@@ -491,7 +497,7 @@ def test_hydra_is_told_no_other_thing_by_a_file_than_what_was_checked(
         other.write_text(config.read_text().replace("tests/", "others/"))
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
         assert run([f"{BASE},other", *how]) == 1
-        assert "conf/ sets hydra.callbacks" in capfd.readouterr().err
+        assert "evil.yaml sets hydra.callbacks" in capfd.readouterr().err
     assert not (workspace / "INJECTED").exists()
 
 
@@ -510,7 +516,7 @@ def test_the_user_may_set_hydra_but_no_file_what_lies_beside_or_below(workspace)
     plain = config.read_text()
     config.write_text(plain + "hydra: {job: {env_set: {TOKEN: stolen}}}\n")
     done = minari_pipe(workspace, BASE, "--cfg", "job", "+hydra.job.env_set.MINE=1")
-    one_line(done, "conf/ sets hydra.job.env_set to {'TOKEN': 'stolen', 'MINE': '1'}")
+    one_line(done, "tiny.yaml sets hydra.job, ")
     config.write_text(plain)
     run_ok(workspace, BASE, "--cfg", "job", "+hydra.job.env_set.MINE=1")
     launcher = workspace / "conf" / "hydra" / "launcher" / "mine.yaml"
@@ -518,16 +524,6 @@ def test_the_user_may_set_hydra_but_no_file_what_lies_beside_or_below(workspace)
     launcher.write_text("_target_: evil.Launcher\n")
     done = minari_pipe(workspace, BASE, "--cfg", "job", "hydra/launcher=mine")
     one_line(done, "no hydra 'launcher/mine'. Known: basic")
-
-
-def test_a_folder_that_a_config_gives_hydra_is_not_made(workspace, monkeypatch):
-    config = workspace / "conf" / "dataset" / "tiny.yaml"
-    config.write_text(config.read_text() + "hydra: {run: {dir: elsewhere}}\n")
-    ran = []  # in place of DVC and the stages, of which none knows Hydra
-    monkeypatch.setattr(driver, "run_pipeline", lambda name, *_, **__: ran.append(name))
-    assert run([BASE]) == 0
-    assert ran == ["tiny"]
-    assert not (workspace / "elsewhere").exists()
 
 
 def test_a_fork_of_the_checkout_is_trusted_no_more(tmp_path, monkeypatch):
@@ -540,7 +536,7 @@ def test_a_fork_of_the_checkout_is_trusted_no_more(tmp_path, monkeypatch):
     evil += HYDRA_SETTINGS["environment variables"]
     (tmp_path / "conf" / "dataset" / "evil.yaml").write_text(evil)
     done = minari_pipe(tmp_path, "+dataset=evil")
-    assert "conf/ sets hydra.job.env_set" in done.stderr
+    assert "evil.yaml sets hydra.job, " in done.stderr
     (tmp_path / "conf" / "config.yaml").write_text(
         "defaults: [schema, _self_]\nhydra: {searchpath: ['pkg://evil']}\n"
     )
@@ -553,7 +549,7 @@ def test_a_fork_of_the_checkout_is_trusted_no_more(tmp_path, monkeypatch):
     assert not (tmp_path / "INJECTED").exists()
 
 
-def test_the_primary_config_of_a_workspace_cannot_set_hydra_either(workspace, capfd):
+def test_the_primary_config_of_a_workspace_cannot_set_hydra_either(workspace, monkeypatch, capfd):
     (workspace / "conf" / "config.yaml").write_text(
         "defaults: [schema, _self_]\nhydra: {searchpath: ['pkg://evil']}\n"
     )
@@ -561,6 +557,14 @@ def test_the_primary_config_of_a_workspace_cannot_set_hydra_either(workspace, ca
     assert run([BASE]) == 1
     assert "config.yaml sets hydra" in capfd.readouterr().err
     assert not (workspace / "INJECTED").exists()
+    # Nor choose a launcher that is installed.
+    node = {"_target_": "evil.Launcher"}
+    ConfigStore.instance().store(group="hydra/launcher", name="evil", node=node)
+    chosen = "defaults: [schema, {engine: local}, {override hydra/launcher: evil}, _self_]\n"
+    (workspace / "conf" / "config.yaml").write_text(chosen)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    assert run([BASE]) == 1
+    assert "conf/ sets hydra.launcher" in capfd.readouterr().err
 
 
 def test_an_unknown_group_of_a_defaults_list_is_answered_with_the_nearest(workspace, capfd):

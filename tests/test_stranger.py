@@ -28,6 +28,8 @@ from minari_pipe.pipeline.params import check_files
 from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
 from tests.repositories import Workspace, dvc_workspace, hashes
+from tests.servers.running import entered
+from tests.servers.s3 import moto_server
 from tests.workspaces import make_workspace, tiny
 
 MODULE = (sys.executable, "-m", "minari_pipe")
@@ -84,6 +86,25 @@ def test_trust_in_an_installed_module_opens_the_folder_to_nobody(workspace):
     (workspace.root / "numpy").mkdir()
     environment = {"MINARI_PIPE_TRUSTED_MODULES": "numpy"}
     workspace.run(*SCRIPT, "+dataset=tiny", "collect.seed=5", **environment)
+    assert not told.exists(), told.read_text()
+
+
+def test_what_a_namesake_of_an_installed_module_imports_is_not_opened(workspace):
+    """The installed one runs, so what the file in the folder says to import is not asked for."""
+    told = plant(workspace)
+    (workspace.root / "mine.py").write_text("import numpy\n")
+    (workspace.root / "numpy.py").write_text("import hydra_plugins, shimmy\n")
+    workspace.run(*SCRIPT, "bump", "tiny", MINARI_PIPE_TRUSTED_MODULES="mine")
+    assert not told.exists(), told.read_text()
+
+
+def test_a_python_that_an_imported_package_starts_looks_for_nothing_in_the_folder(workspace):
+    """MuJoCo imports glfw, which tries in another process whether it can load its library."""
+    pytest.importorskip("mujoco")
+    told = plant(workspace)
+    (workspace.root / "ctypes.py").write_text((workspace.root / "evil.py").read_text())
+    choice = ("env.id=InvertedPendulum-v5", "collect.n_episodes=2", "ref_scores.n_episodes=2")
+    workspace.run(*MODULE, "+dataset=tiny", *choice)
     assert not told.exists(), told.read_text()
 
 
@@ -242,6 +263,54 @@ def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace
         assert done.stdout.startswith(f"error: {told}")
 
 
+def test_an_account_of_the_user_goes_to_no_address_of_the_workspace(workspace):
+    """DVC merges what the levels of its settings say of a remote of one name."""
+    for config, url in (
+        ("work/.dvc/config", "http://stranger"),
+        ("home/dvc-global/config", "s3://x"),
+    ):
+        file = workspace.root.parent / config
+        file.parent.mkdir(exist_ok=True)
+        user = "" if "work" in config else "    user = ada\n    password = secret\n"
+        file.write_text(f"['remote \"store\"']\n    url = {url}\n{user}")
+    told = workspace.refused("+dataset=tiny", "--pull")
+    assert "gives the remote 'store' the url http://stranger, which would get what" in told
+    assert "(password, url, user)" in told
+    assert "secret" not in told
+
+
+@pytest.mark.parametrize("how", [(), ("--dry-run",)])
+def test_a_hash_that_is_a_path_reads_and_removes_no_file(how, workspace, tmp_path):
+    """DVC joins it to the folder of its cache, and removes what does not have that hash."""
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("precious")
+    lock_file = workspace.root / "pipelines" / "tiny" / "dvc.lock"
+    lock = yaml.safe_load(lock_file.read_text())
+    cache = workspace.root / ".dvc" / "cache" / "files" / "md5"
+    for stage in lock["stages"].values():
+        for entry in (*stage.get("deps", ()), *stage.get("outs", ())):
+            if entry["path"].endswith("validation.json"):
+                entry["md5"] = f"../../{os.path.relpath(victim, cache)}"[3:]
+    lock_file.write_text(yaml.safe_dump(lock))
+    (workspace.root / "pipelines" / "tiny" / "validation.json").unlink()
+    told = workspace.call(*MODULE, "+dataset=tiny", *how).stdout
+    assert "a hash, in DVC's cache or remote or in dvc.lock, names '../" in told
+    assert victim.read_text() == "precious"
+
+
+def test_a_remote_that_lists_a_file_outside_of_its_folder_has_none_written(workspace, tmp_path):
+    boto3 = pytest.importorskip("boto3")
+    settings = workspace.root / ".dvc" / "config"
+    remote = "    remote = far\n['remote \"far\"']\n    url = s3://bucket/store\n"
+    settings.write_text(settings.read_text() + remote)
+    with moto_server("bucket") as account, entered(account):
+        key = "store/runs/../../../../planted"
+        boto3.client("s3").put_object(Bucket="bucket", Key=key, Body=b"")
+        told = workspace.refused("+dataset=tiny", "--pull", **account)
+    assert "the list of a remote, in DVC's cache or remote or in dvc.lock, names " in told
+    assert not list(tmp_path.rglob("planted"))
+
+
 def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
     victim = tmp_path / "thesis.txt"
     victim.write_text("precious")
@@ -264,7 +333,7 @@ def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
     done = workspace.call(*SCRIPT, "+dataset=tiny")
     assert victim.read_text() == "precious"
     assert done.returncode == 1
-    assert f"names {relpath!r}, which may lie outside of it" in done.stdout
+    assert f"names {relpath!r}, which may lie outside" in done.stdout
 
 
 def test_the_run_cache_adds_no_output_to_a_stage(workspace, tmp_path):

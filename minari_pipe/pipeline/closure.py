@@ -127,11 +127,17 @@ def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
     """
     own = [name for name in trusted if hidden_by(name.partition(".")[0], root) is None]
     names = set(own)
+
+    def imports(file: Path, package: str) -> list[str]:
+        # What is installed is taken from there, whatever a file of its name says here.
+        found = _certain_imports(file, package)
+        return [n for n in found if hidden_by(n.partition(".")[0], root) is None]
+
     for module in own:
         below = root.joinpath(*module.split(".")).rglob("*.py")  # its name stands for them too
         for file in (*module_files(module, root), *below):
             with suppress(ConfigError):  # no Python: to import it says so
-                graph = _import_graph([file], root, _certain_imports)
+                graph = _import_graph([file], root, imports)
                 names.update(name for imported in graph.values() for name in imported)
     return {name.partition(".")[0] for name in names}
 

@@ -97,6 +97,9 @@ _HYDRA_SETTINGS: dict[str, Any] = {
 the command line says nothing of it."""
 
 
+_FILE_SCHEME = f"{FileConfigSource.scheme()}://"
+
+
 class _FilesBelow(FileConfigSource):
     """Finds configs in its own folder only, and none of Hydra's own groups.
 
@@ -133,6 +136,7 @@ def _prepare() -> Path:
     Plugins.instance().register(PackagedConfigs)
     SourcesRegistry.instance().types["file"] = _FilesBelow
     ConfigLoaderImpl.load_configuration = _checked_load  # type: ignore[method-assign]
+    ConfigLoaderImpl._load_single_config = _checked_file  # type: ignore[method-assign]
     _check_primary(primary)
     return primary
 
@@ -272,6 +276,29 @@ def _checked_load(
                 f"that says; only the command line may set it"
             )
     return cfg
+
+
+_load_file = ConfigLoaderImpl._load_single_config
+
+
+def _checked_file(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
+    """Load a file, and refuse one that says anything to Hydra.
+
+    Also what Hydra itself keeps there, such as the words of the command line, which are trusted.
+    """
+    found: Any = _load_file(self, default, repo)
+    if found.path.startswith(_FILE_SCHEME) and "hydra" in found.config:
+        folder = found.path.removeprefix(_FILE_SCHEME)
+        _refuse_hydra(Path(folder, f"{default.config_path}.yaml"), list(found.config.hydra))
+    return found
+
+
+def _refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
+    below = f".{keys[0]}" if keys else ""
+    raise TrustError(
+        f"{file} sets hydra{below}, and Hydra runs, imports or writes what that says; only the "
+        f"command line may set it"
+    )
 
 
 def _settings_of(cfg: DictConfig) -> dict[str, Any]:
@@ -548,10 +575,8 @@ def _check_primary(primary: Path) -> None:
     with _translated():
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if isinstance(content, dict) and any(str(key).split(".")[0] == "hydra" for key in content):
-        raise TrustError(
-            f"{path} sets hydra, and Hydra runs, imports or writes what that says; only the "
-            f"command line may set it"
-        )
+        below = content.get("hydra")
+        _refuse_hydra(path, list(below) if isinstance(below, dict) else [])
 
 
 @contextmanager

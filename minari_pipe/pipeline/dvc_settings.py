@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,10 @@ def check_dvc(root: Path) -> None:
             theirs = config.load_one(level)
             _check_type(theirs["cache"], config.files[level])
             remotes = theirs["remote"]
-            if remotes and (
-                level == "repo" or not _is_own(root)
-            ):  # git is asked only where it decides
+            # Git is asked only where it decides.
+            if remotes and (level == "repo" or not _is_own(root)):
                 _check_remotes(remotes, config.files[level], root)
+                _check_accounts(remotes, config, level)
             for key, told in _leads_out(theirs, root):
                 if level == "repo" or not _is_own(root):
                     raise TrustError(
@@ -102,26 +103,62 @@ def check_dvc(root: Path) -> None:
 
 @functools.cache
 def _refuse_paths_out() -> None:
-    """Let DVC read no list of a folder's files that leads out of the folder.
+    """Let DVC follow no name out of the folder that it belongs to.
 
-    It joins the names that stand in its cache, in a remote or in ``dvc.lock``, ``..`` among them.
+    DVC joins names to paths as they stand in its cache, in a remote or in ``dvc.lock``, ``..``
+    among them: those of a folder's files, those that a remote lists, and hashes.
     """
+    from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_data.hashfile.tree import Tree
+    from dvc_objects.db import ObjectDB
+    from dvc_objects.fs.base import FileSystem, ObjectFileSystem
 
     unchecked = Tree.add
 
     def add(self: Tree, key: tuple[str, ...], meta: Any, oid: Any) -> None:
-        names = [name for part in key for name in part.replace("\\", "/").split("/")]
-        if not set(NO_NAMES).isdisjoint(names) or "\0" in "".join(key):
-            raise TrustError(
-                f"a list of the files of a folder, in DVC's cache or remote or in dvc.lock, names "
-                f"{'/'.join(key)!r}, which may lie outside of it; nothing of that folder is made. "
-                f"Remove the entry of the stage from dvc.lock, and the cache or remote that is not "
-                f"yours"
-            )
+        if any(_leads_up(part) for part in key):
+            raise _refusal("a list of the files of a folder", "/".join(key))
         unchecked(self, key, meta, oid)
 
+    def checked_hash(path_of: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+        def oid_to_path(self: Any, oid: str) -> str:
+            if _HASH.fullmatch(oid) is None:
+                raise _refusal("a hash", oid)
+            return path_of(self, oid)
+
+        return oid_to_path
+
+    def checked_list(find: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Iterator[str]:
+            for name in find(self, *args, **kwargs):
+                if "/../" in f"{name}/":
+                    raise _refusal("the list of a remote", name)
+                yield name
+
+        return checked
+
     Tree.add = add  # type: ignore[method-assign]
+    for database in (ObjectDB, LocalHashFileDB):
+        database.oid_to_path = checked_hash(database.oid_to_path)  # type: ignore[method-assign]
+    for system in (FileSystem, ObjectFileSystem):
+        system.find = checked_list(system.find)  # type: ignore[method-assign]
+
+
+_HASH = re.compile(r"[0-9a-f]+(\.dir)?")
+"""Or the beginning of one, by which DVC lists."""
+
+
+def _leads_up(name: str) -> bool:
+    parts = name.replace("\\", "/").split("/")
+    return "\0" in name or not set(NO_NAMES).isdisjoint(parts)
+
+
+def _refusal(what: str, name: str) -> TrustError:
+    return TrustError(
+        f"{what}, in DVC's cache or remote or in dvc.lock, names {name!r}, which may lie outside "
+        f"of its folder; nothing of it is read or made. Remove the entry of the stage from "
+        f"dvc.lock, and the cache or remote that is not yours"
+    )
 
 
 @functools.cache
@@ -161,6 +198,19 @@ def _check_remotes(remotes: dict[str, dict[str, Any]], file: str, root: Path) ->
         url = str(settings.get("url", ""))
         if "://" not in url and (place := _below(Path(url), root)) is not None:
             check_folder(place, root)
+
+
+def _check_accounts(remotes: dict[str, dict[str, Any]], config: Any, level: str) -> None:
+    """Refuse an address of the workspace's for a remote of the user's, of which DVC merges both."""
+    for users in ("system", "global"):
+        for name, settings in config.load_one(users)["remote"].items():
+            url = remotes.get(name, {}).get("url")
+            if url is not None and url != settings.get("url"):
+                raise TrustError(
+                    f"{config.files[level]} gives the remote {name!r} the url {url}, which would "
+                    f"get what {config.files[users]} says of a remote of that name "
+                    f"({', '.join(sorted(settings))}); give one of the two another name"
+                )
 
 
 def _check_type(cache: dict[str, Any], file: str) -> None:

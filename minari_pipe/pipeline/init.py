@@ -85,7 +85,11 @@ def _add_lines(path: Path, text: str) -> bool:
 
 def _dvc(*arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "dvc", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "dvc", *arguments],
+        env={**os.environ, "DVC_NO_ANALYTICS": "1"},  # until the workspace's settings say so
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         own = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
