@@ -11,6 +11,27 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+_MAX_LENGTH = 1000
+"""Of a requirement; longer numbers and deeper brackets are none."""
+
+
+def parse(text: str) -> Requirement:
+    """Read a requirement that may come from a stranger.
+
+    Raises:
+        InvalidRequirement: it is none.
+
+    Example:
+        >>> parse("numpy>=1").name
+        'numpy'
+    """
+    if len(text) > _MAX_LENGTH:
+        raise InvalidRequirement(f"it has {len(text)} characters, at most {_MAX_LENGTH} expected")
+    try:
+        return Requirement(text)
+    except RecursionError as error:
+        raise InvalidRequirement("its brackets are nested too deep") from error
+
 
 def warn_unless_met(text: str) -> None:
     """Warn, in the name of the caller's caller, if an installed package is not what is asked for.
@@ -19,7 +40,7 @@ def warn_unless_met(text: str) -> None:
         >>> warn_unless_met("numpy>=1")
     """
     try:
-        requirement = Requirement(text)
+        requirement = parse(text)
     except InvalidRequirement:
         warnings.warn(f"Ignoring malformed requirement `{text}`", stacklevel=3)
         return
@@ -50,7 +71,7 @@ def exclusions(requirements: Iterable[str]) -> Iterator[str]:
     by_package: dict[str, list[Requirement]] = {}
     for text in dict.fromkeys(requirements):
         try:
-            requirement = Requirement(text)
+            requirement = parse(text)
         except InvalidRequirement:
             continue  # recover_environment reports it
         if requirement.marker is None:

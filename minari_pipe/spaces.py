@@ -275,6 +275,8 @@ def _deserialize_discrete(form: SpaceDict) -> spaces.Discrete:
 @deserialize_space.register("MultiDiscrete")
 def _deserialize_multi_discrete(form: SpaceDict) -> spaces.MultiDiscrete:
     dtype = named_dtype(form["dtype"])
+    if dtype.kind not in _NUMBER_KINDS:
+        raise ValueError(f"Invalid MultiDiscrete dtype ({dtype}), must be an integer dtype")
     return spaces.MultiDiscrete(
         nvec=np.array(form["nvec"], dtype=dtype),
         dtype=dtype.name,

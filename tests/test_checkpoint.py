@@ -115,7 +115,7 @@ def test_a_pickle_in_place_of_weights_is_refused_by_name(saved, tmp_path):
         ({"w": 3}, "is not a tensor"),
         ({"w": torch.tensor([1.0, float("nan")])}, "'w' holds NaN"),
         ({"w": torch.zeros(1).expand(10**12)}, "not a plain dense tensor"),
-        ({"w": torch.eye(3).to_sparse()}, "not a plain dense tensor"),
+        ({"w": torch.eye(3).to_sparse()}, "names the global 'torch._utils._rebuild_sparse_tensor'"),
     ],
     ids=["empty", "list", "number", "nan", "terabytes", "sparse"],
 )
@@ -123,6 +123,27 @@ def test_weights_that_are_not_weights(saved, tmp_path, value, message):
     odd = rewritten(saved, tmp_path / "odd.zip", **{"policy.pth": torch_bytes(value)})
     with pytest.raises(ConfigError, match=message):
         load_weights(odd)
+
+
+DEEP = b"\x80\x02})" + b"\x85" * 400_000 + b"K\x01s."
+"""Of tuples in tuples as a key, whose hash overflows the stack."""
+LONG = b"\x80\x02}X\x01\0\0\0acbuiltins\nbytearray\n\x8a\x05\0\x5e\xd0\xb2\0\x85Rs."
+"""Calls for three gigabytes."""
+
+
+@pytest.mark.parametrize("program", [DEEP, LONG], ids=["deep", "long"])
+def test_a_pickle_that_would_end_the_process_is_refused(program, saved, tmp_path):
+    entries = {"archive/data.pkl": program, "archive/byteorder": b"little", "archive/version": b"3"}
+    evil = rewritten(saved, tmp_path / "evil.zip", **{"policy.pth": zipped(entries)})
+    with pytest.raises(ConfigError, match="holds more than tensors"):
+        load_weights(evil)
+
+
+def test_what_a_checkpoint_says_of_its_layers_may_be_anything(saved, tmp_path):
+    data = json.dumps({"policy_kwargs": {"net_arch": "{[]}"}}).encode()
+    odd = rewritten(saved, tmp_path / "odd.zip", data=data)
+    with pytest.raises(ConfigError, match="does not fit the config"):
+        load_policy(odd, algorithm="ppo", **SPACES)
 
 
 def test_missing_file_and_missing_entry(saved, tmp_path):
@@ -167,6 +188,22 @@ def test_zip_bombs_are_not_unpacked(saved, tmp_path):
     nested = rewritten(saved, tmp_path / "n.zip", **{"policy.pth": inner.getvalue()})
     with pytest.raises(ConfigError, match="compressed records"):
         load_weights(nested)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_entry_that_python_unpacks_whole_is_refused(method, tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as file:
+        file.writestr("policy.pth", bytes(100))
+    with pytest.raises(ConfigError, match=f"packed by the method {method}; expected none, or def"):
+        load_weights(tmp_path / "x.zip")
+
+
+def test_many_entries_are_judged_together(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        for number in range(200):
+            file.writestr(f"{number}.npy", bytes(1 << 20))
+    with pytest.raises(ConfigError, match="its entries would grow from .* to 209715200 bytes"):
+        archive.read_arrays(tmp_path / "x.npz")
 
 
 def test_an_entry_given_twice_is_refused(saved, tmp_path):

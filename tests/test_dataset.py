@@ -214,6 +214,12 @@ def test_unmet_requirements_warn_as_in_real_minari(path, requirement, message) -
     assert caught[0].filename == __file__
 
 
+@pytest.mark.parametrize("text", [f"numpy=={'9' * 5000}", f"numpy; {'(' * 900}os_name=='a'"])
+def test_a_requirement_that_nothing_can_read_is_ignored(text, path: Path) -> None:
+    with pytest.warns(UserWarning, match="Ignoring malformed requirement"):
+        change(path, requirements=[text]).recover_environment()
+
+
 def test_met_requirements_are_silent(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -313,9 +313,9 @@ D4RL_FAULTS = {
     "an external link": (_external_link, "'actions' is a link to another place"),
     "an external group": (_external_group, "infos has no known part"),
     "a soft link": (_soft_link, "'actions' is a link to another place"),
-    "a virtual dataset": (_virtual, "'actions' keeps its data in other files"),
-    "external storage": (_external_storage, "'actions' keeps its data in other files"),
-    "more than fits": (_huge, "more than a file of this size can hold"),
+    "a virtual dataset": (_virtual, "/actions takes its values from another file"),
+    "external storage": (_external_storage, "/actions takes its values from another file"),
+    "more than fits": (_huge, "far more than its file can hold"),
 }
 
 

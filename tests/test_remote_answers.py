@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -140,3 +145,50 @@ def test_small_files_of_any_bytes_arrive(content: bytes, proxy, address) -> None
     publish(open_remote(address), base.Upload(upload.dataset_id, files, upload.metadata, {}))
     found = open_remote(address).read(f"{upload.dataset_id}/data/main_data.bin")
     assert found == content
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers every question with the same thing, which no Hub does."""
+
+    headers_too: ClassVar[dict[str, str]] = {}
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        for name, value in {**self.headers_too, "Content-Length": str(len(self.body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    pytest.importorskip("huggingface_hub")
+    kind = type("Hub", (Hub,), {})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield kind
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_answer_of_the_hub_that_was_packed_unasked_is_not_unpacked(hub) -> None:
+    hub.headers_too, hub.body = {"Content-Encoding": "gzip"}, gzip.compress(bytes(2**28), 9)
+    assert "answers packed (gzip)" in refusal(lambda: list_remote_datasets("hf://org"))
+
+
+def test_an_answer_of_the_hub_ends(hub, monkeypatch) -> None:
+    monkeypatch.setattr("minari_pipe.remotes.hub_client._MOST_BYTES", 1000)
+    hub.body = b"[" + b" " * 1000 + b"]"
+    assert "has more than 1000 bytes" in refusal(lambda: list_remote_datasets("hf://org"))
+
+
+def test_a_list_of_the_hub_ends(hub, monkeypatch) -> None:
+    monkeypatch.setattr("minari_pipe.remotes.hub_client._MOST_PAGES", 5)
+    hub.headers_too = {"Link": f'<{os.environ["HF_ENDPOINT"]}/api/datasets?page=2>; rel="next"'}
+    hub.body = b'[{"id": "org/x", "sha": "0"}]'
+    assert "does not end; is it the Hub?" in refusal(lambda: list_remote_datasets("hf://org"))

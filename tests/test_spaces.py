@@ -185,6 +185,12 @@ def test_damaged_forms_are_named_and_nothing_else_escapes(text) -> None:
         deserialize_space(text)
 
 
+def test_a_space_of_texts_is_refused_before_they_are_made() -> None:
+    form = '{"type": "MultiDiscrete", "dtype": "S1500000000", "nvec": [1, 2]}'
+    with pytest.raises(InvalidMetadataError, match="Invalid MultiDiscrete dtype"):
+        deserialize_space(form)
+
+
 class Angle(gym.Space):
     """A space of another package."""
 

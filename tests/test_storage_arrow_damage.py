@@ -269,6 +269,37 @@ def test_repeated_values_of_parquet_are_no_way_to_fill_the_memory(tmp_path: Path
     refused(storage, "far more than a file of")
 
 
+GROWN: dict[str, pa.Array] = {
+    "lists of nothing": pa.FixedSizeListArray.from_arrays(pa.nulls(7 * 10**6), 10**6),
+    "flags of which some are missing": pa.FixedSizeListArray.from_arrays(
+        pa.concat_arrays([pa.nulls(7 * 10**6 - 1, pa.bool_()), pa.array([True])]), 10**6
+    ),
+    "empty texts": pa.FixedSizeListArray.from_arrays(pa.repeat("", 7 * 10**6), 10**6),
+}
+"""Little in Arrow's memory, and much in NumPy's."""
+
+
+@pytest.mark.parametrize("values", GROWN.values(), ids=GROWN)
+def test_what_grows_when_numpy_reads_it_is_refused(tmp_path: Path, values: pa.Array) -> None:
+    storage = MinariStorage.new(tmp_path / "x", OBSERVATION, ACTION, data_format="arrow")
+    storage.update_episodes([whole(), whole()])
+    table = info(values)(stored_table(part(storage), "arrow"))
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(part(storage), table.schema, options=options) as writer:
+        writer.write_table(table)
+    refused(storage, "far more than a file of")
+
+
+def test_texts_that_repeat_the_one_before_are_refused(tmp_path: Path) -> None:
+    storage = MinariStorage.new(tmp_path / "x", OBSERVATION, ACTION, data_format="parquet")
+    storage.update_episodes([whole(), whole()])
+    texts = pa.ListArray.from_arrays(list(range(0, 8_000, 1_000)), pa.repeat("x" * 10_000, 7_000))
+    table = info(texts)(stored_table(part(storage), "parquet"))
+    how = {"infos.x.list.element": "DELTA_BYTE_ARRAY"}
+    pq.write_table(table, part(storage), use_dictionary=False, column_encoding=how)
+    refused(storage, "far more than a file of")
+
+
 def info(values: pa.Array) -> Change:
     """Add a column to the infos of a table."""
     return put("infos", lambda infos: pa.StructArray.from_arrays([values], names=["x"]))

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,64 @@ def test_arrays_that_no_file_holds_are_refused_before_they_are_read(storage, pat
     with pytest.raises(CorruptDatasetError, match=r"episode 1.*of data that no metadata announce"):
         list(changed.get_episodes([1]))
     assert_episode(next(iter(changed.get_episodes([0]))), make()[0])
+
+
+def _packed_twice(file: h5py.File) -> None:
+    """Its chunk has six numbers, of which a gigabyte is unpacked on the way."""
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plan.set_chunk((6,))
+    plan.set_filter(h5py.h5z.FILTER_LZF, 0, (4, 0, 48))  # only libhdf5 knows it
+    plan.set_deflate(9)
+    plan.set_deflate(9)
+    places = h5py.h5s.create_simple((6,))
+    made = h5py.h5d.create(file["episode_1/infos"].id, b"x", h5py.h5t.NATIVE_DOUBLE, places, plan)
+    packer = zlib.compressobj(9)
+    once = b"".join([*(packer.compress(bytes(2**24)) for _ in range(64)), packer.flush()])
+    made.write_direct_chunk((0,), zlib.compress(once, 9), filter_mask=1)
+
+
+def _one_text_many_times(path: Path) -> None:
+    text, rows = "A" * 1_000_000, 500
+    with h5py.File(path, "r+") as file:
+        infos = file["episode_1/infos"]
+        one = infos.create_dataset("one", (1,), h5py.string_dtype(), chunks=(1,))
+        one[0] = text
+        where = one.id.get_chunk_info(0).byte_offset
+        how = {"chunks": (rows,), "compression": "lzf"}
+        infos.create_dataset("many", (rows,), h5py.string_dtype(), **how)
+    reference = path.read_bytes()[where : where + 16]
+    with h5py.File(path, "r+") as file:
+        file["episode_1/infos/many"].id.write_direct_chunk((0,), reference * rows, filter_mask=1)
+
+
+def test_what_only_libhdf5_unpacks_may_not_grow_without_end(storage, path: Path) -> None:
+    changed = plant(path, _packed_twice)
+    with pytest.raises(CorruptDatasetError, match="episode 1"):
+        list(changed.get_episodes([1]))
+
+
+def test_rows_that_refer_to_one_text_are_refused(storage, path: Path) -> None:
+    _one_text_many_times(path / "main_data.hdf5")
+    with pytest.raises(CorruptDatasetError, match=r"many has at least \d+ bytes, its file has"):
+        list(MinariStorage.read(path).get_episodes([1]))
+
+
+def test_the_file_that_a_virtual_dataset_names_is_not_opened(storage, path: Path) -> None:
+    """A pipe, which whoever opens it waits at."""
+    other = path / "pipe"
+
+    def plan(file: h5py.File) -> None:
+        layout = h5py.VirtualLayout((6,), maxshape=(None,), dtype="f8")
+        source = h5py.VirtualSource(str(other), "x", shape=(6,), maxshape=(None,))
+        layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+        file["episode_1/infos"].create_virtual_dataset("virtual", layout)
+        # Lets libhdf5 read the file.
+        file["episode_1/infos"].create_dataset("x", data=np.zeros(7, int), scaleoffset=0)
+
+    changed = plant(path, plan)
+    os.mkfifo(other)
+    with pytest.raises(CorruptDatasetError, match="takes its values from another file"):
+        list(changed.get_episodes([1]))
 
 
 @pytest.mark.parametrize("content", [b"not an HDF5 file", b"\x89HDF\r\n\x1a\n" + bytes(100)])

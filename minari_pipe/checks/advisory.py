@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from minari_pipe.checks.base import Check, Finding, Subject
+from minari_pipe.requirements import parse
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def pinned_versions(requirements: Any) -> dict[str, str]:
     pins: dict[str, str] = {}
     for text in requirements if isinstance(requirements, list) else []:
         try:
-            requirement = Requirement(text)
+            requirement = parse(text)
         except (InvalidRequirement, TypeError):
             continue
         specifiers = list(requirement.specifier)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.version import InvalidVersion, Version
 
 from minari_pipe.checks.advisory import installed_version
@@ -16,6 +16,7 @@ from minari_pipe.checks.scores import NAMES as SCORES
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.metadata import REQUIRED_KEYS, metadata_faults, supported_dataset_versions
+from minari_pipe.requirements import parse
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import get_storage_keys
 
@@ -67,7 +68,7 @@ def _unmet(requirements: list[str]) -> Iterator[str]:
     """
     for text in requirements:
         try:
-            requirement = Requirement(text)
+            requirement = parse(text)
         except InvalidRequirement:  # an error, as of CONTENTS
             continue
         if (installed := installed_version(requirement.name)) is None:
@@ -127,7 +128,7 @@ def _names(values: list[str]) -> Missed:
 def _requirements(values: list[str]) -> Missed:
     for value in values:
         try:
-            Requirement(value)
+            parse(value)
         except InvalidRequirement as exc:
             return f"requirements as pip takes them; {value!r}: {str(exc).splitlines()[0]}"
     return None

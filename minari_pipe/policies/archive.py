@@ -17,6 +17,9 @@ from minari_pipe.errors import ConfigError
 MAX_ENTRY_BYTES = 1 << 30
 MAX_ENTRIES = 1000
 _MAX_RATIO = 100  # of an entry's size to its compressed size; weights hardly compress at all
+_FREE_BYTES = 1 << 26  # that all entries together may have, whatever their file has
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Others are unpacked whole, however long an entry says that it is."""
 
 # Everything a damaged or hostile archive raises on its way through zipfile and zlib.
 ZIP_ERRORS = (
@@ -36,9 +39,11 @@ def entry_names(path: str | os.PathLike[str]) -> list[str]:
     Raises:
         ConfigError: no such file, not a zip, or a directory of entries that is made to deceive.
     """
+    content = read_file(path)
     try:
-        with zipfile.ZipFile(io.BytesIO(read_file(path))) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()
+            total = sum(entry.file_size for entry in archive.infolist())
     except ConfigError:
         raise
     except ZIP_ERRORS as exc:
@@ -47,6 +52,11 @@ def entry_names(path: str | os.PathLike[str]) -> list[str]:
         raise ConfigError(
             f"{path}: {len(names)} entries with {len(set(names))} names; refused (limit "
             f"{MAX_ENTRIES}, each name once)"
+        )
+    if total > max(_FREE_BYTES, _MAX_RATIO * len(content)):
+        raise ConfigError(
+            f"{path}: its entries would grow from {len(content)} to {total} bytes; refused "
+            f"({_MAX_RATIO}-fold)"
         )
     return names
 
@@ -73,7 +83,14 @@ def read_entry(path: str | os.PathLike[str], name: str, *, limit: int = MAX_ENTR
                     f"{path}: entry {name!r} would grow from {entry.compress_size} to "
                     f"{entry.file_size} bytes; refused (limit {limit} bytes, {_MAX_RATIO}-fold)"
                 )
-            return archive.read(entry)
+            if entry.compress_type not in _METHODS:
+                raise ConfigError(
+                    f"{path}: entry {name!r} is packed by the method {entry.compress_type}; "
+                    f"expected none, or deflate"
+                )
+            with archive.open(entry) as file:
+                # In pieces: an entry may be longer than it says, and a whole read unpacks it.
+                return b"".join(iter(lambda: file.read(1 << 20), b""))
     except ConfigError:
         raise
     except ZIP_ERRORS as exc:

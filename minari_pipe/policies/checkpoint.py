@@ -22,10 +22,9 @@ import io
 import json
 import os
 import pickle
-import re
 import zipfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -39,7 +38,14 @@ from minari_pipe.policies.algorithms import (
     one_line,
     plain_settings,
 )
-from minari_pipe.policies.archive import ZIP_ERRORS, read_entry, read_file, write_zip
+from minari_pipe.policies.archive import read_entry, read_file, write_zip
+from minari_pipe.policies.demonstration_formats.plain_pickle import (
+    Allowance,
+    Machine,
+    RefusedError,
+    StandIn,
+    interpret,
+)
 from minari_pipe.trust import is_trusted_sha256
 
 if TYPE_CHECKING:
@@ -78,21 +84,16 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
     inner = read_entry(path, "policy.pth")
     try:
-        with zipfile.ZipFile(io.BytesIO(inner)) as archive:
-            stored = all(e.compress_type == zipfile.ZIP_STORED for e in archive.infolist())
-    except ZIP_ERRORS as exc:
+        archive = _plain_archive(inner)
+        weights = torch.load(archive, map_location="cpu", weights_only=True)
+    except RefusedError as exc:
+        raise ConfigError(
+            f"checkpoint {path}: its policy.pth holds more than tensors and was not loaded ({exc})"
+        ) from exc
+    except zipfile.BadZipFile as exc:
         raise ConfigError(
             f"checkpoint {path}: its policy.pth is not an archive of PyTorch 1.6 or later "
             f"({one_line(exc)}); load it with the library that wrote it and save it again"
-        ) from exc
-    if not stored:  # PyTorch never compresses; whoever does wants it to grow while it is read
-        raise ConfigError(f"checkpoint {path}: its policy.pth holds compressed records; refused")
-    try:
-        weights = torch.load(io.BytesIO(inner), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as exc:
-        raise ConfigError(
-            f"checkpoint {path}: its policy.pth holds more than tensors and was not loaded "
-            f"({_refused_global(exc)})"
         ) from exc
     except Exception as exc:  # a damaged file raises almost anything inside torch.load
         raise ConfigError(
@@ -105,9 +106,74 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     return dict(weights)
 
 
-def _refused_global(exc: Exception) -> str:
-    found = re.search(r"GLOBAL ([\w.]+)", str(exc))
-    return f"it asks for {found[1]}" if found else "it asks for code"
+class _Weights(Machine):
+    """Builds nothing; knows what ``torch.save`` writes of a ``state_dict``, and refuses the rest.
+
+    PyTorch's own reader of weights can be made to crash, or to take all memory.
+    """
+
+    hint = "a mapping of plain tensors can be read"
+    globals: ClassVar[Mapping[str, str]] = {
+        "collections OrderedDict": "dict",
+        "torch._utils _rebuild_tensor_v2": "tensor",
+        "torch._utils _rebuild_parameter": "tensor",
+        **{
+            f"torch {kind}Storage": "storage"
+            for kind in (
+                *("Float", "Double", "Half", "BFloat16", "Bool"),
+                *("Long", "Int", "Short", "Char", "Byte"),
+            )
+        },
+    }
+
+    def step(self, name: str, argument: Any) -> None:
+        if name == "BINPERSID":
+            self.pop()
+            self.stack.append(StandIn("values"))
+        else:
+            super().step(name, argument)
+
+    def call(self) -> None:
+        arguments, callee = self.pop(), self.pop()
+        if not isinstance(callee, StandIn) or callee.kind not in ("dict", "tensor"):
+            raise RefusedError("it calls something else")
+        if callee.kind == "dict" and arguments == ():
+            self.stack.append({})
+        else:
+            self.stack.append(StandIn("value"))
+
+    def build(self) -> None:
+        self.pop()  # the versions of modules, as attributes of the mapping
+        self.top(dict)
+
+
+def _plain_archive(inner: bytes) -> io.BytesIO:
+    """The archive of weights, once its pickle has been read here; written anew.
+
+    PyTorch's reader of archives may find other records in one that is made to deceive.
+
+    Raises:
+        RefusedError: it holds more than weights.
+        zipfile.BadZipFile: it is damaged, or none.
+    """
+    with zipfile.ZipFile(io.BytesIO(inner)) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            # PyTorch never compresses; whoever does wants it to grow while it is read.
+            raise RefusedError("compressed records")
+        if sum(entry.file_size for entry in entries) > len(inner):
+            raise RefusedError("records that lie upon one another")
+        records = {entry.filename: archive.read(entry) for entry in entries}
+    pickles = [name for name in records if name.endswith("/data.pkl")]
+    if len(pickles) != 1:
+        raise zipfile.BadZipFile("it has no data.pkl, or several")
+    interpret(records[pickles[0]], _Weights(Allowance(0)))
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
+        for name, record in records.items():
+            archive.writestr(name, record)
+    written.seek(0)
+    return written
 
 
 def _check_tensor(path: Any, name: Any, value: Any, *, limit: int) -> None:

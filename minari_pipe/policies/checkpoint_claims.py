@@ -24,7 +24,8 @@ from minari_pipe.policies.archive import read_entry
 if TYPE_CHECKING:
     from stable_baselines3.common.policies import BasePolicy
 
-_MAX_DATA_BYTES = 64 << 20
+_MAX_DATA_BYTES = 4 << 20
+_MAX_TEXT = 10_000
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -192,10 +193,10 @@ def _comparable(name: str, value: Any) -> Any:
 
 def _parsed(value: Any) -> Any:
     """What SB3 writes as text because JSON cannot hold it, such as a NumPy number."""
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= _MAX_TEXT:
         try:
             return ast.literal_eval(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             pass
     return value
 

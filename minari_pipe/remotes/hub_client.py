@@ -39,6 +39,11 @@ STALE = (409, 412)
 """The status of a commit while another is made, and of one whose parent is the newest no more."""
 
 _PATHS_AT_ONCE = 500  # the Hub takes 1000
+_MOST_BYTES = 1 << 27
+"""Of an answer; files are asked for in pieces of 8 MiB."""
+_MOST_PAGES = 1000
+_OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
+"""Headers that say how an answer comes, which it has by then."""
 
 
 class BrokenIndexError(RemoteError):
@@ -131,9 +136,7 @@ class HubClient:
         if start == end:
             return b""
         is_part = start > 0 or end is not None
-        headers = {"Accept-Encoding": "identity"}
-        if is_part:
-            headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+        headers = {"Range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else {}
         url = f"{self.endpoint}/datasets/{self.repo_id(repo)}/resolve/{commit}/{quote(path)}"
         response = self._get(url, headers=headers, beyond_end=True)
         if response.status_code == 416:
@@ -190,9 +193,13 @@ class HubClient:
         """Yield the entries of a list that comes in pages."""
         response = self._get(url, params=params)
         yield from self._json(response)
-        while following := response.links.get("next", {}).get("url"):
+        for _ in range(_MOST_PAGES):
+            following = response.links.get("next", {}).get("url")
+            if following is None:
+                return
             response = self._get(following)
             yield from self._json(response)
+        raise RemoteError(f"{self.address}: a list of {self.endpoint} does not end; is it the Hub?")
 
     def _json(self, response: Any) -> Any:
         try:
@@ -238,14 +245,15 @@ class HubClient:
             FileNotFoundError: what is asked for is not there.
         """
         own = self._own_headers()
-        response = get_session().request(
+        with get_session().stream(
             method,
             url,
-            headers=own | (headers or {}),
+            headers=own | {"Accept-Encoding": "identity"} | (headers or {}),
             follow_redirects=True,
             timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
             **options,
-        )
+        ) as stream:
+            response = self._whole(stream)
         if beyond_end and response.status_code == 416:
             return response
         try:
@@ -260,6 +268,31 @@ class HubClient:
                 raise FileNotFoundError(f"{self.address} has nothing there") from error
             raise
         return response
+
+    def _whole(self, stream: Any) -> Any:
+        """Return an answer with its content, which no server makes longer than memory holds.
+
+        Raises:
+            RemoteError: it is.
+        """
+        packed = stream.headers.get("content-encoding", "identity")
+        if packed != "identity":
+            raise RemoteError(
+                f"{self.address}: {self.endpoint} answers packed ({packed}), which was not asked "
+                f"for; is a proxy between?"
+            )
+        content = bytearray()
+        for piece in stream.iter_raw():
+            content += piece
+            if len(content) > _MOST_BYTES:
+                raise RemoteError(
+                    f"{self.address}: an answer of {self.endpoint} has more than {_MOST_BYTES} "
+                    f"bytes; is it the Hub?"
+                )
+        headers = [(k, v) for k, v in stream.headers.multi_items() if k.lower() not in _OF_THE_WAY]
+        return type(stream)(
+            stream.status_code, headers=headers, content=bytes(content), request=stream.request
+        )
 
     def _own_headers(self) -> dict[str, str]:
         with self._lock:

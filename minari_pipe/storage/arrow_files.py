@@ -9,11 +9,12 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+from collections import Counter
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.arrow_layout import follow, table_field
-from minari_pipe.storage.arrow_values import pa
+from minari_pipe.storage.arrow_values import growth, pa
 from minari_pipe.storage.parquet_pages import Chunk, column_chunks
 from minari_pipe.storage.unpacking import FREE_BYTES, Announced, Budget
 
@@ -81,6 +82,7 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
         raise CorruptDatasetError(f"it has {len(batches)} batches, its footer says {count}")
     table = pa.Table.from_batches(batches, schema)
     table.validate(full=True)
+    _refuse_growth(table, budget, announced, rows)
     return _in_order(table, [batch.num_rows for batch in batches])
 
 
@@ -151,17 +153,29 @@ def read_parquet(data: bytes, announced: Announced | None = None, rows: int = 0)
         groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         if min(groups, default=0) < 0:
             raise CorruptDatasetError(f"it declares groups of {groups} rows")
-        _refuse_bomb(data, file.schema_arrow, sum(groups), announced, rows)
+        budget = Budget(len(data))
+        _refuse_bomb(data, file.schema_arrow, sum(groups), budget, announced, rows)
         table = file.read(use_threads=False)
     table.validate(full=True)
+    _refuse_growth(table, budget, announced, rows)
     return _in_order(table, groups)
 
 
+def _refuse_growth(table: Any, budget: Budget, announced: Announced | None, rows: int) -> None:
+    """Refuse a table that takes far more memory as NumPy arrays than its file can hold."""
+    sizes: Counter[tuple[str, ...]] = Counter()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for array in column.chunks:
+            sizes.update(dict(growth(array, (name,))))
+    for path, size in sizes.items():
+        free = rows * announced.row_bytes(path) if announced is not None else 0
+        budget.take(max(0, size - free))
+
+
 def _refuse_bomb(
-    data: bytes, schema: Any, found: int, announced: Announced | None, rows: int
+    data: bytes, schema: Any, found: int, budget: Budget, announced: Announced | None, rows: int
 ) -> None:
     """Refuse a Parquet file of ``found`` rows that declares far more than it can hold."""
-    budget = Budget(len(data))
     columns: dict[tuple[str, ...], list[Chunk]] = {}
     for chunk in column_chunks(data):
         columns.setdefault(chunk.path, []).append(chunk)
@@ -172,7 +186,8 @@ def _refuse_bomb(
         values = sum(chunk.values for chunk in chunks)
         least = size * (values if is_any else found) * (chunks[0].width or 1) if size != 1 else 0
         most = max(least, sum(map(_declared_size, chunks)))
-        if chunks[0].width is None and not budget.has(2 * max(0, most - free)):
+        is_dictionary = chunks[0].width is None and not any(chunk.is_delta for chunk in chunks)
+        if is_dictionary and not budget.has(2 * max(0, most - free)):
             # of equal texts there is one in a dictionary, and who refers to which takes four bytes
             budget.take(max(4 * values, least))
             most = _text_size(data, path)
@@ -200,6 +215,7 @@ def _declared_size(chunk: Chunk) -> int:
     width = chunk.width
     if width is None:
         width = 4 + (_longest(*chunk.dictionary) if chunk.dictionary is not None else 0)
+        width += chunk.unpacked if chunk.is_delta else 0
     return max(chunk.unpacked, chunk.values * width)
 
 

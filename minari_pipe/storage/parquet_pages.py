@@ -28,6 +28,8 @@ _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
 _DICTIONARY_PAGE = 2
 #: where the header of a page of a kind has its own part, whose first field is the number of values
 _PARTS = {0: 5, 2: 7, 3: 8}
+#: where in that part the encoding of a page of data is, and the one that repeats texts
+_ENCODINGS, _DELTA_TEXTS = {0: 2, 3: 4}, 7
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
 #: structures within structures; none of the format's has as many
 _DEEPEST = 16
@@ -41,6 +43,7 @@ class Chunk(NamedTuple):
         width: bytes of a value, None if each has its own.
         values: number of values, those that are null included.
         unpacked: bytes of all pages.
+        is_delta: texts are written as what they add to the one before, which may be all of it.
         dictionary: of its dictionary page the codec, bytes, and bytes unpacked; None without one.
     """
 
@@ -48,6 +51,7 @@ class Chunk(NamedTuple):
     width: int | None
     values: int
     unpacked: int
+    is_delta: bool
     dictionary: tuple[int, memoryview, int] | None
 
 
@@ -76,21 +80,23 @@ def _chunk(view: memoryview, about: dict[int, Any]) -> Chunk:
     if not 0 <= at <= end <= len(view):
         raise CorruptDatasetError("a column has its values outside of the file")
     values = unpacked = 0
-    dictionary = None
+    dictionary, is_delta = None, False
     while at < end and values < about[5]:  # pyarrow reads no further
         header, at = _structure(view, at, 0)
         kind, size, packed = header[1], header[2], header[3]
         if size < 0 or packed < 0:
             raise CorruptDatasetError(f"a page has {packed} bytes, and unpacked {size}")
         unpacked += size
-        count = header.get(_PARTS.get(kind, 0), {}).get(1, 0)
+        about_page = header.get(_PARTS.get(kind, 0), {})
+        count = about_page.get(1, 0)
+        is_delta |= about_page.get(_ENCODINGS.get(kind, 0)) == _DELTA_TEXTS
         if kind == _DICTIONARY_PAGE:
             dictionary = (about[4], view[at : at + packed], size)
         else:
             values += max(count, 0)
         at += packed
     path = tuple(bytes(name).decode("utf-8") for name in about[3])
-    return Chunk(path, _WIDTHS.get(about[1]), values, unpacked, dictionary)
+    return Chunk(path, _WIDTHS.get(about[1]), values, unpacked, is_delta, dictionary)
 
 
 def _structure(view: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:

@@ -17,10 +17,10 @@ import io
 import math
 import pickletools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,7 +41,6 @@ _ARRAY_BYTES = 128
 
 _OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
 
-# The only names a pickle may use, and what stands in for each.
 _GLOBALS = {
     "numpy.core.multiarray _reconstruct": "_reconstruct",
     "numpy._core.multiarray _reconstruct": "_reconstruct",
@@ -82,16 +81,15 @@ _LITERALS = frozenset(
     ]
 )
 _DTYPE_CODES = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
-_HINT = "a list of dicts of plain NumPy arrays can be read"
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """What the pickle holds is not read; the text says what it is."""
 
 
 @dataclass(frozen=True)
-class _StandIn:
-    """Stands for one of :data:`_GLOBALS` on the stack."""
+class StandIn:
+    """Stands on the stack for a name that a pickle may use, or for what it makes with one."""
 
     kind: str
 
@@ -113,7 +111,7 @@ class _Latin1:
 
 
 @dataclass
-class _Allowance:
+class Allowance:
     """The bytes that all arrays of one pickle may still take."""
 
     left: int
@@ -123,7 +121,7 @@ class _Allowance:
 class PickledArray:
     """What a pickle says about an array; nothing of it is believed before :meth:`build`."""
 
-    allowance: _Allowance
+    allowance: Allowance
     data: Any = None
     dtype: Any = None
     shape: Any = None
@@ -138,32 +136,32 @@ class PickledArray:
         """
         try:
             return self._checked()
-        except _RefusedError as error:
+        except RefusedError as error:
             raise InvalidEpisodeError(f"{where} {error}") from error
 
     def _checked(self) -> Array:
         if not isinstance(self.dtype, _PickledDtype):
-            raise _RefusedError("is an array without a type")
+            raise RefusedError("is an array without a type")
         dtype = self.dtype.resolve()
         shape = self.shape
         if not isinstance(shape, tuple) or len(shape) > _MOST_DIMENSIONS:
-            raise _RefusedError("is an array without a usable shape")
+            raise RefusedError("is an array without a usable shape")
         if not all(type(n) is int and 0 <= n < _MOST_ENTRIES for n in shape):
-            raise _RefusedError("is an array with an impossible shape")
+            raise RefusedError("is an array with an impossible shape")
         data = _as_bytes(self.data)
         if data is None:
-            raise _RefusedError(f"keeps its values as a {type_name(self.data)}, not as bytes")
+            raise RefusedError(f"keeps its values as a {type_name(self.data)}, not as bytes")
         n_bytes = math.prod(shape) * dtype.itemsize
         if n_bytes != len(data):
-            raise _RefusedError(
+            raise RefusedError(
                 f"has {len(data)} bytes, but the shape {shape} of {dtype} takes {n_bytes}"
             )
         if not n_bytes and math.prod(n for n in shape if n) * dtype.itemsize > _MOST_EMPTY:
             # A dimension of zero makes any other size fit.
-            raise _RefusedError(f"has the impossible shape {shape}")
+            raise RefusedError(f"has the impossible shape {shape}")
         self.allowance.left -= n_bytes + _ARRAY_BYTES
         if self.allowance.left < 0:
-            raise _RefusedError("repeats data of another; together they exceed the file")
+            raise RefusedError("repeats data of another; together they exceed the file")
         flat: Array = np.frombuffer(data, dtype=dtype) if data else np.empty(0, dtype)
         flat.flags.writeable = False  # a bytearray may be the data of other arrays too
         return self._arranged(flat)
@@ -178,14 +176,14 @@ class PickledArray:
             and sorted(self.axes) == list(range(len(self.shape)))
         ):
             return flat.reshape(self.shape).transpose(self.axes)
-        raise _RefusedError("is an array whose entries are in an unknown order")
+        raise RefusedError("is an array whose entries are in an unknown order")
 
 
 @dataclass
 class PickledScalar:
     """What a pickle says about a NumPy scalar."""
 
-    allowance: _Allowance
+    allowance: Allowance
     dtype: Any
     data: Any
 
@@ -219,7 +217,7 @@ def load(path: Path, label: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about odd escapes in a damaged file
             return _run(path.read_bytes())
-    except _RefusedError as error:
+    except RefusedError as error:
         raise InvalidEpisodeError(f"{label}: {error}") from error
     except (ValueError, LookupError, ArithmeticError, MemoryError, OSError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
@@ -229,14 +227,23 @@ def load(path: Path, label: str) -> Any:
 
 
 def _run(data: bytes) -> Any:
-    machine = _Machine(_Allowance(len(data) + _SHARED))
+    return interpret(data, Machine(Allowance(len(data) + _SHARED)))
+
+
+def interpret(data: bytes, machine: Machine) -> Any:
+    """Let a machine do what a pickle says; what is left on its stack.
+
+    Raises:
+        RefusedError: the pickle holds or calls what the machine does not know.
+        ValueError, LookupError, ArithmeticError, MemoryError: it is damaged.
+    """
     stream = io.BytesIO(data)
     for count, (name, argument) in enumerate(_operations(stream)):
         if count > _MOST_OPERATIONS:
-            raise _RefusedError(f"has more than {_MOST_OPERATIONS} operations; {_HINT}")
+            raise RefusedError(f"has more than {_MOST_OPERATIONS} operations; {machine.hint}")
         machine.step(name, argument)
     if stream.tell() != len(data):
-        raise _RefusedError(f"goes on for {len(data) - stream.tell()} bytes after the pickle's end")
+        raise RefusedError(f"goes on for {len(data) - stream.tell()} bytes after the pickle's end")
     if len(machine.stack) != 1 or machine.marks:
         raise ValueError("values are left over at its end")
     return machine.stack[0]
@@ -262,10 +269,14 @@ def _operations(stream: io.BytesIO) -> Iterator[tuple[str, Any]]:
     raise ValueError("pickle exhausted before seeing STOP")
 
 
-class _Machine:
+class Machine:
     """The stack and memo of a pickle, and what each permitted operation does to them."""
 
-    def __init__(self, allowance: _Allowance) -> None:
+    globals: ClassVar[Mapping[str, str]] = _GLOBALS
+    """The only names that a pickle may use, and what stands in for each."""
+    hint = "a list of dicts of plain NumPy arrays can be read"
+
+    def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
         self.stack: list[Any] = []
         self.marks: list[int] = []
@@ -326,14 +337,14 @@ class _Machine:
             case "BUILD":
                 self.build()
             case "INST":
-                raise _RefusedError(_names_global(argument))
+                raise RefusedError(_names_global(argument, self.hint))
             case "NEXT_BUFFER" | "READONLY_BUFFER":
-                raise _RefusedError(
+                raise RefusedError(
                     f"keeps values outside of the file (the pickle operation {name}); "
                     f"pickle without a buffer_callback"
                 )
             case _:
-                raise _RefusedError(f"contains the pickle operation {name}; {_HINT}")
+                raise RefusedError(f"contains the pickle operation {name}; {self.hint}")
 
     def pop(self) -> Any:
         if self.marks and self.marks[-1] == len(self.stack):
@@ -358,7 +369,7 @@ class _Machine:
         for key, value in zip(flat[::2], flat[1::2], strict=True):
             # Only text: hashing a deeply nested tuple overflows the C stack.
             if not isinstance(key, str):
-                raise _RefusedError(f"contains a dict with a {type_name(key)} as a key; {_HINT}")
+                raise RefusedError(f"contains a dict with a {type_name(key)} as a key; {self.hint}")
             holder[key] = value
 
     def push_global(self, argument: Any) -> None:
@@ -367,17 +378,17 @@ class _Machine:
             if not isinstance(name, str) or not isinstance(module, str):
                 raise ValueError("a name is missing")
             argument = f"{module} {name}"
-        if argument not in _GLOBALS:
-            raise _RefusedError(_names_global(argument))
-        self.stack.append(_StandIn(_GLOBALS[argument]))
+        if argument not in self.globals:
+            raise RefusedError(_names_global(argument, self.hint))
+        self.stack.append(StandIn(self.globals[argument]))
 
     def call(self) -> None:
         """Note what NumPy would be asked to make."""
         arguments, callee = self.pop(), self.pop()
-        if not isinstance(callee, _StandIn) or not isinstance(arguments, tuple):
-            raise _RefusedError(f"calls a {type_name(callee)}; {_HINT}")
+        if not isinstance(callee, StandIn) or not isinstance(arguments, tuple):
+            raise RefusedError(f"calls a {type_name(callee)}; {self.hint}")
         match callee.kind, arguments:
-            case "_reconstruct", (_StandIn("ndarray"), *_):
+            case "_reconstruct", (StandIn("ndarray"), *_):
                 self.stack.append(PickledArray(self.allowance))
             case "_frombuffer", (_, _, _, _) | (_, _, _, _, _):
                 self.stack.append(PickledArray(self.allowance, *arguments))
@@ -390,7 +401,7 @@ class _Machine:
             case "bytes", ():
                 self.stack.append(b"")
             case _:
-                raise _RefusedError(f"calls {callee.kind} in an unknown way; {_HINT}")
+                raise RefusedError(f"calls {callee.kind} in an unknown way; {self.hint}")
 
     def build(self) -> None:
         """Note the state that NumPy's object would be given."""
@@ -402,22 +413,22 @@ class _Machine:
         elif isinstance(target, _PickledDtype) and isinstance(state, tuple) and len(state) >= 5:
             _set_order(target, state)
         else:
-            raise _RefusedError(f"gives a state to a {type_name(target)}; {_HINT}")
+            raise RefusedError(f"gives a state to a {type_name(target)}; {self.hint}")
 
 
 def _dtype(code: Any) -> _PickledDtype:
     code = code.decode("latin-1") if isinstance(code, bytes) else code
     if not isinstance(code, str) or code not in _DTYPE_CODES:
-        raise _RefusedError(f"holds an array of type {_short(code)}, expected plain numbers")
+        raise RefusedError(f"holds an array of type {_short(code)}, expected plain numbers")
     return _PickledDtype(code)
 
 
 def _set_order(dtype: _PickledDtype, state: tuple[Any, ...]) -> None:
     order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
     if not isinstance(order, str) or order not in ("<", ">", "|", "="):
-        raise _RefusedError(f"holds an array of byte order {_short(order)}")
+        raise RefusedError(f"holds an array of byte order {_short(order)}")
     if any(part is not None for part in state[2:5]):
-        raise _RefusedError("holds an array of a structured type, expected plain numbers")
+        raise RefusedError("holds an array of a structured type, expected plain numbers")
     dtype.order = order
 
 
@@ -432,9 +443,9 @@ def _as_bytes(data: Any) -> bytes | bytearray | None:
     return text if isinstance(text, bytes | bytearray) else None
 
 
-def _names_global(argument: Any) -> str:
+def _names_global(argument: Any, hint: str) -> str:
     name = _short(str(argument).replace(" ", "."))
-    return f"names the global {name}, which is not executed; {_HINT}"
+    return f"names the global {name}, which is not executed; {hint}"
 
 
 def _short(value: Any) -> str:

@@ -26,7 +26,8 @@ from minari_pipe.storage.hdf5_format.source import NotUnderstoodError
 #: time that libhdf5 gets for a file: so much, and so much more for each of these bytes
 _SECONDS = 10
 _BYTES_PER_SECOND = 10_000_000
-_MEMORY = 2**32
+#: memory that it may take for any file, and for each of its bytes
+_MEMORY, _MEMORY_PER_BYTE = 2**28, 64
 
 _Version = tuple[int, int, int, int]
 #: what is wrong with the versions of files that were proven, None if nothing is
@@ -53,20 +54,27 @@ def open_checked(path: str | Path) -> nodes.File:
         return H5pyFile(path)
 
 
-def check_structure(path: str | Path) -> None:
-    """Check all structure of a file, before it is opened for writing.
+def check_structure(path: str | Path, *, values: bool = False) -> None:
+    """Check all structure of a file, before libhdf5 opens it in this process.
+
+    Args:
+        path: of the file.
+        values: libhdf5 will read them, too; what packed ones unpack to, nobody can tell before.
 
     Raises:
         CorruptDatasetError: it is damaged.
     """
     path = Path(path)
     version = _version(path)
-    if version in _checked:
+    if version in _checked and not values:
         return
     try:
         with File(path) as file:
-            walk(file)
+            is_plain = walk(file)
     except NotUnderstoodError:
+        is_plain = False
+        prove(path)
+    if values and not is_plain:
         prove(path)
     if _version(path) == version:
         _checked.add(version)
@@ -98,7 +106,7 @@ def prove(path: Path) -> None:
 
 def _prove(path: Path, size: int) -> str | None:
     seconds = _SECONDS + size // _BYTES_PER_SECOND
-    limits = (seconds, _MEMORY + 4 * size, size)
+    limits = (seconds, max(_MEMORY, _MEMORY_PER_BYTE * size), size)
     # -P: no module beside the script, or in the current folder, is imported by mistake
     command = [sys.executable, "-P", probe.__file__, os.path.abspath(path), *map(str, limits)]
     try:
@@ -205,13 +213,10 @@ class H5pyDataset(nodes.Dataset):
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._dataset = dataset
-        self.name = dataset.name
-        self.shape, self.dtype = dataset.shape, dataset.dtype
-        self.chunks, self.maxshape = dataset.chunks, dataset.maxshape
-        properties = dataset.id.get_create_plist()
-        self.is_elsewhere = bool(
-            properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count()
-        )
+        self.name, self.dtype = dataset.name, dataset.dtype
+        self.is_elsewhere = probe.is_elsewhere(dataset)
+        if not self.is_elsewhere:
+            self.shape, self.chunks, self.maxshape = dataset.shape, dataset.chunks, dataset.maxshape
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -222,16 +227,25 @@ class H5pyDataset(nodes.Dataset):
         """Return all values."""
         if self.is_elsewhere:
             raise CorruptDatasetError(f"{self.name}: its values are in another file")
+        file_size = self._dataset.file.id.get_filesize()
         for shape in (self.shape or (), self.chunks or ()):
             size = math.prod(shape) * self.dtype.itemsize
-            if size > FREE_BYTES and size > MOST_PACKED * self._dataset.file.id.get_filesize():
+            if size > FREE_BYTES and size > MOST_PACKED * file_size:
                 raise CorruptDatasetError(
                     f"{self.name} declares {size} bytes of shape {shape}, far more than its file "
                     "can hold"
                 )
+        dataset = self._dataset
         if self.shape is not None and h5py.check_string_dtype(self.dtype) is not None:
-            return self._dataset.asstr()[()]
-        return self._dataset[()]
+            dataset = dataset.asstr()
+        if not self.shape or self.dtype.kind != "O":
+            return dataset[()]
+        try:
+            for _ in probe.texts(self._dataset, file_size):  # their bytes alone, in parts
+                pass
+        except ValueError as error:
+            raise CorruptDatasetError(str(error)) from None
+        return dataset[()]
 
 
 def adapt(node: Any) -> Any:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
+import numpy as np
 
 #: rows are read in parts of about this many bytes
 _PART = 2**26
@@ -39,10 +41,39 @@ def walk(file: h5py.File, size: int) -> None:
             _read(node, size)
 
 
-def _read(dataset: h5py.Dataset, size: int) -> None:
+def is_elsewhere(dataset: h5py.Dataset) -> bool:
+    """Tell whether the values are in another file; its shape would have libhdf5 open that."""
     properties = dataset.id.get_create_plist()
-    elsewhere = properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count()
-    if dataset.shape is None or elsewhere:
+    return bool(properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count())
+
+
+def texts(dataset: h5py.Dataset, size: int) -> Iterator[Any]:
+    """Yield the values of a dataset, each of its own length, in parts.
+
+    Raises:
+        ValueError: together they have more bytes than the file, so many refer to the same ones.
+    """
+    total, row = 0, max(1, math.prod(dataset.shape[1:]))
+    step = max(1, _PART // max(size, 1) // row)
+    for start in range(0, len(dataset), step):
+        values = dataset[start : start + step]
+        total += sum(map(_bytes, values.flat))
+        if total > size:
+            raise ValueError(f"{dataset.name} has at least {total} bytes, its file has {size}")
+        yield values
+
+
+def _bytes(value: Any) -> int:
+    return int(value.nbytes) if isinstance(value, np.ndarray) else len(value)
+
+
+def _read(dataset: h5py.Dataset, size: int) -> None:
+    if is_elsewhere(dataset):
+        raise ValueError(
+            f"{dataset.name} takes its values from another file; only data in the file itself is "
+            f"read"
+        )
+    if dataset.shape is None:
         return
     for shape in (dataset.shape, dataset.chunks or ()):
         declared = math.prod(shape) * dataset.dtype.itemsize
@@ -51,6 +82,10 @@ def _read(dataset: h5py.Dataset, size: int) -> None:
     if not dataset.shape:
         dataset[()]
         return
+    if dataset.dtype.kind == "O":
+        for _ in texts(dataset, size):
+            pass
+        return
     row = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     step = max(1, _PART // row)
     for start in range(0, len(dataset), step):
@@ -58,12 +93,21 @@ def _read(dataset: h5py.Dataset, size: int) -> None:
 
 
 def main(path: str, seconds: int, memory: int, size: int) -> int:
-    """Read the file within limits on time and memory; say on stdout what is wrong."""
+    """Read the file within limits on time and memory; say on stdout what is wrong.
+
+    Args:
+        path: of the file.
+        seconds: of CPU time.
+        memory: bytes that it may take.
+        size: of the file.
+    """
     try:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            memory += int(statm.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     except (ImportError, ValueError, OSError):  # not on this system; the parent has a clock too
         pass

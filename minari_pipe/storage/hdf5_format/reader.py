@@ -221,6 +221,11 @@ class Dataset(nodes.Dataset):
             return None
         return address
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether chunks are compressed or otherwise changed where they are stored."""
+        return self.chunks is not None and bool(self._filters)
+
     def check(self) -> None:
         """Check where the values are without reading them."""
         try:
@@ -522,13 +527,17 @@ def open_file(path: str | Path) -> File:
     return File(Path(path))
 
 
-def walk(file: File) -> None:
+def walk(file: File) -> bool:
     """Read all structure of a file, but not the values of its arrays.
+
+    Returns:
+        Whether all values lie in the file as they are: neither packed nor in another file.
 
     Raises:
         CorruptDatasetError: it is damaged.
         NotUnderstoodError: it has a feature of the format that is not understood here.
     """
+    is_plain = True
     seen = {file.source.root}
     pending: list[Group] = [file]
     while pending:
@@ -542,8 +551,10 @@ def walk(file: File) -> None:
             if isinstance(node, Dataset):
                 node.check()
                 node.attrs  # noqa: B018
+                is_plain = is_plain and not (node.is_packed or node.is_elsewhere)
             elif isinstance(node, Group):
                 pending.append(node)
+    return is_plain
 
 
 def _at(name: str, error: CorruptDatasetError) -> CorruptDatasetError:

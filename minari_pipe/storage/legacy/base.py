@@ -136,13 +136,13 @@ def open_file(path: Path) -> h5py.File:
         CorruptDatasetError: it is damaged.
     """
     with reading(path):
-        check_structure(path)
-        _check_heaps(path, stamp(path))
+        _check(path, stamp(path))
         return h5py.File(path, "r")
 
 
 @lru_cache(maxsize=256)
-def _check_heaps(path: Path, stamp: Stamp) -> None:
+def _check(path: Path, stamp: Stamp) -> None:
+    check_structure(path, values=True)
     refuse_endless_heaps(path)
 
 
