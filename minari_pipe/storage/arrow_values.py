@@ -368,7 +368,7 @@ def _flatten(
 
 
 def growth(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield for each leaf how many bytes more it takes as a NumPy array than it does here.
+    """Yield for each leaf that grows how many bytes more it takes as a NumPy array than here.
 
     Flags have a byte instead of a bit; where some are missing, flags and texts are objects.
 
@@ -378,7 +378,7 @@ def growth(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
     Example:
         >>> list(growth(pa.array([{"x": True, "y": 1.0}] * 8), ("infos",)))
-        [(('infos', 'x'), 7), (('infos', 'y'), 0)]
+        [(('infos', 'x'), 7)]
     """
     kind, types = array.type, pa.types
     if types.is_struct(kind):
@@ -393,7 +393,8 @@ def growth(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
     elif types.is_boolean(kind) and not array.null_count:
         yield path, len(array) - len(array) // 8
     elif types.is_integer(kind) or types.is_floating(kind):
-        yield path, (8 - kind.bit_width // 8) * len(array) if array.null_count else 0
+        if array.null_count:
+            yield path, (8 - kind.bit_width // 8) * len(array)
     else:
         yield path, _OBJECT * len(array)
 

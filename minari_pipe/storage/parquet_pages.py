@@ -62,27 +62,26 @@ def column_chunks(data: bytes) -> Iterator[Chunk]:
         CorruptDatasetError: the file is damaged.
         IndexError, KeyError, struct.error, ValueError, TypeError: likewise.
     """
-    view = memoryview(data)
-    begin = len(view) - _END - _LENGTH.unpack_from(view, len(view) - _END)[0]
+    begin = len(data) - _END - _LENGTH.unpack_from(data, len(data) - _END)[0]
     if begin < 0:
         raise CorruptDatasetError("its footer is longer than the file")
-    footer, _ = _structure(view, begin, 0)
+    footer, _ = _structure(data, begin, 0)
     for group in footer.get(4, ()):
         for column in group.get(1, ()):
-            yield _chunk(view, column[3])
+            yield _chunk(data, column[3])
 
 
-def _chunk(view: memoryview, about: dict[int, Any]) -> Chunk:
+def _chunk(data: bytes, about: dict[int, Any]) -> Chunk:
     at = about[9]
     if 0 < about.get(11, 0) < at:
         at = about[11]
     end = at + about[7]
-    if not 0 <= at <= end <= len(view):
+    if not 0 <= at <= end <= len(data):
         raise CorruptDatasetError("a column has its values outside of the file")
     values = unpacked = 0
     dictionary, is_delta = None, False
     while at < end and values < about[5]:  # pyarrow reads no further
-        header, at = _structure(view, at, 0)
+        header, at = _structure(data, at, 0)
         kind, size, packed = header[1], header[2], header[3]
         if size < 0 or packed < 0:
             raise CorruptDatasetError(f"a page has {packed} bytes, and unpacked {size}")
@@ -91,7 +90,7 @@ def _chunk(view: memoryview, about: dict[int, Any]) -> Chunk:
         count = about_page.get(1, 0)
         is_delta |= about_page.get(_ENCODINGS.get(kind, 0)) == _DELTA_TEXTS
         if kind == _DICTIONARY_PAGE:
-            dictionary = (about[4], view[at : at + packed], size)
+            dictionary = (about[4], memoryview(data)[at : at + packed], size)
         else:
             values += max(count, 0)
         at += packed
@@ -99,59 +98,66 @@ def _chunk(view: memoryview, about: dict[int, Any]) -> Chunk:
     return Chunk(path, _WIDTHS.get(about[1]), values, unpacked, is_delta, dictionary)
 
 
-def _structure(view: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
+def _structure(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """Read a structure: its fields by their numbers, and where it ends."""
     if depth > _DEEPEST:
         raise CorruptDatasetError("its structures lie too deep in one another")
     fields: dict[int, Any] = {}
     number = 0
-    while kind_and_step := view[at]:
+    while kind_and_step := data[at]:
         at += 1
         kind, step = kind_and_step & 15, kind_and_step >> 4
         if step:
             number += step
         else:
-            number, at = _integer(view, at)
+            number, at = _integer(data, at)
         if kind in (_TRUE, _FALSE):
             fields[number] = kind == _TRUE
+        elif _BYTE < kind < _DOUBLE and (byte := data[at]) < 128:
+            # Most of all values: a call for each takes a third of the time.
+            fields[number], at = (byte >> 1) ^ -(byte & 1), at + 1
         else:
-            fields[number], at = _value(view, at, kind, depth)
+            fields[number], at = _value(data, at, kind, depth)
     return fields, at + 1
 
 
-def _value(view: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if _BYTE < kind < _DOUBLE:
-        return _integer(view, at)
+        return _integer(data, at)
     if kind == _BINARY:
-        size, at = _unsigned(view, at)
-        if size > len(view) - at:
+        size, at = _unsigned(data, at)
+        if size > len(data) - at:
             raise CorruptDatasetError("a text is longer than the file")
-        return view[at : at + size], at + size
+        return data[at : at + size], at + size
     if kind in (_LIST, _SET):
-        size, of = view[at] >> 4, view[at] & 15
+        size, of = data[at] >> 4, data[at] & 15
         at += 1
         if size == 15:
-            size, at = _unsigned(view, at)
-        if size > len(view) - at:
+            size, at = _unsigned(data, at)
+        if size > len(data) - at:
             raise CorruptDatasetError("a list is longer than the file")
-        values = []
+        values: list[Any] = []
         for _ in range(size):
-            value, at = (view[at], at + 1) if of <= _BYTE else _value(view, at, of, depth + 1)
+            value: Any
+            if of == _STRUCT:
+                value, at = _structure(data, at, depth + 1)
+            else:
+                value, at = (data[at], at + 1) if of <= _BYTE else _value(data, at, of, depth + 1)
             values.append(value)
         return values, at
     if kind == _STRUCT:
-        return _structure(view, at, depth + 1)
+        return _structure(data, at, depth + 1)
     if kind == _BYTE:
-        return view[at], at + 1
+        return data[at], at + 1
     if kind == _DOUBLE:
         return None, at + 8
     raise CorruptDatasetError(f"a field has the type {kind}, which Parquet files have not")
 
 
-def _unsigned(view: memoryview, at: int) -> tuple[int, int]:
+def _unsigned(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = view[at]
+        byte = data[at]
         at += 1
         value |= (byte & 127) << shift
         shift += 7
@@ -161,6 +167,6 @@ def _unsigned(view: memoryview, at: int) -> tuple[int, int]:
             raise CorruptDatasetError("a number has more than 64 bits")
 
 
-def _integer(view: memoryview, at: int) -> tuple[int, int]:
-    value, at = _unsigned(view, at)
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _unsigned(data, at)
     return (value >> 1) ^ -(value & 1), at
