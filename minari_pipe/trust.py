@@ -250,6 +250,8 @@ def importing() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:

@@ -34,6 +34,8 @@ _Version = tuple[int, int, int, int]
 _verdicts: dict[_Version, str | None] = {}
 #: versions of files whose structure was checked and is right
 _checked: set[_Version] = set()
+#: those of which libhdf5 may read the values, too
+_readable: set[_Version] = set()
 
 
 def open_checked(path: str | Path) -> nodes.File:
@@ -66,18 +68,19 @@ def check_structure(path: str | Path, *, values: bool = False) -> None:
     """
     path = Path(path)
     version = _version(path)
-    if version in _checked and not values:
+    if version in (_readable if values else _checked):
         return
     try:
         with File(path) as file:
-            is_plain = walk(file)
+            to_prove = not walk(file) and values
     except NotUnderstoodError:
-        is_plain = False
-        prove(path)
-    if values and not is_plain:
+        to_prove = True
+    if to_prove:
         prove(path)
     if _version(path) == version:
         _checked.add(version)
+        if values:
+            _readable.add(version)
 
 
 def trust(path: Path) -> None:

@@ -16,6 +16,8 @@ import numpy as np
 
 #: rows are read in parts of about this many bytes
 _PART = 2**26
+#: bytes of what refers to another object
+_REFERENCE = 8
 
 
 def walk(file: h5py.File, size: int) -> None:
@@ -64,7 +66,9 @@ def texts(dataset: h5py.Dataset, size: int) -> Iterator[Any]:
 
 
 def _bytes(value: Any) -> int:
-    return int(value.nbytes) if isinstance(value, np.ndarray) else len(value)
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes)
+    return len(value) if isinstance(value, bytes | str) else _REFERENCE
 
 
 def _read(dataset: h5py.Dataset, size: int) -> None:
