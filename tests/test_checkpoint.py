@@ -114,7 +114,7 @@ def test_a_pickle_in_place_of_weights_is_refused_by_name(saved, tmp_path):
         ([1, 2], "not a mapping of weights"),
         ({"w": 3}, "is not a tensor"),
         ({"w": torch.tensor([1.0, float("nan")])}, "'w' holds NaN"),
-        ({"w": torch.zeros(1).expand(10**12)}, "not a plain dense tensor"),
+        ({"w": torch.zeros(1).expand(10**12)}, "repeats its values; together they exceed the file"),
         ({"w": torch.eye(3).to_sparse()}, "names the global 'torch._utils._rebuild_sparse_tensor'"),
     ],
     ids=["empty", "list", "number", "nan", "terabytes", "sparse"],
@@ -131,12 +131,35 @@ LONG = b"\x80\x02}X\x01\0\0\0acbuiltins\nbytearray\n\x8a\x05\0\x5e\xd0\xb2\0\x85
 """Calls for three gigabytes."""
 
 
-@pytest.mark.parametrize("program", [DEEP, LONG], ids=["deep", "long"])
+PLACE = b"\x80\x02)" + b"\x85" * 400_000 + b"Q."
+"""The same as the place of values, which PyTorch looks up."""
+ITEMS = b"\x80\x02ccollections\nOrderedDict\n((()" + b"\x85" * 400_000 + b"K\x01tttR."
+"""The same as an item that a mapping is made with."""
+PROGRAMS = {"deep": DEEP, "long": LONG, "a place": PLACE, "items": ITEMS}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_pickle_that_would_end_the_process_is_refused(program, saved, tmp_path):
     entries = {"archive/data.pkl": program, "archive/byteorder": b"little", "archive/version": b"3"}
     evil = rewritten(saved, tmp_path / "evil.zip", **{"policy.pth": zipped(entries)})
     with pytest.raises(ConfigError, match="holds more than tensors"):
         load_weights(evil)
+
+
+def test_values_that_the_file_has_not_are_damage(saved, tmp_path):
+    entries = unzipped(torch_bytes({"w": torch.ones(1000)}))
+    (values,) = (name for name in entries if "/data/" in name and not name.endswith("_id"))
+    short = zipped({**entries, values: bytes(64)})
+    with pytest.raises(ConfigError, match="is damaged .64 bytes of 1000 values of float32"):
+        load_weights(rewritten(saved, tmp_path / "short.zip", **{"policy.pth": short}))
+
+
+def test_weights_of_many_names_and_of_any_order_are_read(saved, tmp_path):
+    shared = torch.arange(6.0).reshape(2, 3)
+    value = {"a": shared, "b": shared.T, "c": shared[1, 1:], "d": torch.empty(0, 4)}
+    written = rewritten(saved, tmp_path / "w.zip", **{"policy.pth": torch_bytes(value)})
+    found = load_weights(written)
+    assert all(torch.equal(found[name], value[name]) for name in value)
 
 
 def test_what_a_checkpoint_says_of_its_layers_may_be_anything(saved, tmp_path):

@@ -20,10 +20,12 @@ import base64
 import hashlib
 import io
 import json
+import math
 import os
 import pickle
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.policies import BasePolicy
 
 _PICKLE_PROTOCOL = 4
+_MOST_DIMENSIONS = 32
 
 # What a training leaves in a model that says when and where it ran, or what it saw last.
 _VOLATILE = {
@@ -80,12 +83,9 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         ConfigError: there is no such file, it is no such zip, it is damaged, it would fill the
             memory, or its weights hold anything but tensors.
     """
-    import torch
-
     inner = read_entry(path, "policy.pth")
     try:
-        archive = _plain_archive(inner)
-        weights = torch.load(archive, map_location="cpu", weights_only=True)
+        weights = _Weights(_records(inner)).read()
     except RefusedError as exc:
         raise ConfigError(
             f"checkpoint {path}: its policy.pth holds more than tensors and was not loaded ({exc})"
@@ -95,96 +95,156 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
             f"checkpoint {path}: its policy.pth is not an archive of PyTorch 1.6 or later "
             f"({one_line(exc)}); load it with the library that wrote it and save it again"
         ) from exc
-    except Exception as exc:  # a damaged file raises almost anything inside torch.load
+    except Exception as exc:  # whatever the parsers of a zip, a pickle and numbers stumble over
         raise ConfigError(
             f"checkpoint {path}: its policy.pth is damaged ({one_line(exc)})"
         ) from exc
     if not isinstance(weights, dict) or not weights:
         raise ConfigError(f"checkpoint {path}: its policy.pth is not a mapping of weights")
     for name, value in weights.items():
-        _check_tensor(path, name, value, limit=len(inner))
+        _check_tensor(path, name, value)
     return dict(weights)
 
 
+@dataclass(frozen=True)
+class _Values:
+    """What a pickle says about the values of a tensor."""
+
+    dtype: str
+    key: str
+    count: int
+
+
 class _Weights(Machine):
-    """Builds nothing; knows what ``torch.save`` writes of a ``state_dict``, and refuses the rest.
+    """Builds what ``torch.save`` writes of a ``state_dict``, and refuses the rest.
 
     PyTorch's own reader of weights can be made to crash, or to take all memory.
+
+    Args:
+        records: of the archive, by name.
     """
 
     hint = "a mapping of plain tensors can be read"
-    globals: ClassVar[Mapping[str, str]] = {
+    storages: ClassVar[dict[str, str]] = {
+        "torch FloatStorage": "float32",
+        "torch DoubleStorage": "float64",
+        "torch HalfStorage": "float16",
+        "torch BFloat16Storage": "bfloat16",
+        "torch LongStorage": "int64",
+        "torch IntStorage": "int32",
+        "torch ShortStorage": "int16",
+        "torch CharStorage": "int8",
+        "torch ByteStorage": "uint8",
+        "torch BoolStorage": "bool",
+    }
+    globals: ClassVar[Mapping[str, str]] = storages | {
         "collections OrderedDict": "dict",
         "torch._utils _rebuild_tensor_v2": "tensor",
-        "torch._utils _rebuild_parameter": "tensor",
-        **{
-            f"torch {kind}Storage": "storage"
-            for kind in (
-                *("Float", "Double", "Half", "BFloat16", "Bool"),
-                *("Long", "Int", "Short", "Char", "Byte"),
-            )
-        },
+        "torch._utils _rebuild_parameter": "parameter",
     }
 
+    def __init__(self, records: Mapping[str, bytes]) -> None:
+        # Names may share their values, as those of extractors of features do.
+        super().__init__(Allowance(8 * sum(map(len, records.values()))))
+        pickles = [name for name in records if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise zipfile.BadZipFile("it has no data.pkl, or several")
+        self._program = records[pickles[0]]
+        self._folder = pickles[0].removesuffix("data.pkl")
+        self._records = records
+        if records.get(f"{self._folder}byteorder", b"little") != b"little":
+            raise RefusedError("numbers of another byte order")
+
+    def read(self) -> Any:
+        """What the pickle makes.
+
+        Raises:
+            RefusedError: it holds or calls something else.
+            ValueError, LookupError: it is damaged.
+        """
+        return interpret(self._program, self)
+
     def step(self, name: str, argument: Any) -> None:
-        if name == "BINPERSID":
-            self.pop()
-            self.stack.append(StandIn("values"))
-        else:
+        if name != "BINPERSID":
             super().step(name, argument)
+            return
+        match self.pop():
+            case ("storage", StandIn(dtype), str(key), str(), int(count)) if (
+                dtype in self.storages.values()
+            ):
+                self.stack.append(_Values(dtype, key, count))
+            case _:
+                raise RefusedError(f"refers to what is no values of a tensor; {self.hint}")
 
     def call(self) -> None:
         arguments, callee = self.pop(), self.pop()
-        if not isinstance(callee, StandIn) or callee.kind not in ("dict", "tensor"):
-            raise RefusedError("it calls something else")
-        if callee.kind == "dict" and arguments == ():
-            self.stack.append({})
-        else:
-            self.stack.append(StandIn("value"))
+        if not isinstance(callee, StandIn) or not isinstance(arguments, tuple):
+            raise RefusedError(f"calls something else; {self.hint}")
+        match callee.kind, arguments:
+            case "dict", ():
+                self.stack.append({})
+            case "tensor", (_Values() as values, int(offset), tuple(size), tuple(stride), *_):
+                self.stack.append(self._tensor(values, offset, size, stride))
+            case "parameter", (value, *_):
+                self.stack.append(value)
+            case _:
+                raise RefusedError(f"calls {callee.kind} in an unknown way; {self.hint}")
 
     def build(self) -> None:
         self.pop()  # the versions of modules, as attributes of the mapping
         self.top(dict)
 
+    def _tensor(
+        self, values: _Values, offset: int, size: tuple[Any, ...], stride: tuple[Any, ...]
+    ) -> torch.Tensor:
+        import torch
 
-def _plain_archive(inner: bytes) -> io.BytesIO:
-    """The archive of weights, once its pickle has been read here; written anew.
+        dtype = getattr(torch, values.dtype)
+        record = self._records[f"{self._folder}data/{values.key}"]
+        if len(record) != values.count * dtype.itemsize:
+            raise ValueError(f"{len(record)} bytes of {values.count} values of {values.dtype}")
+        if len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
+            raise ValueError(f"a tensor of {len(size)} dimensions and {len(stride)} steps")
+        if not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
+            raise ValueError("a tensor whose place is no number")
+        n_values = math.prod(size)
+        self.allowance.left -= n_values * dtype.itemsize
+        if self.allowance.left < 0:
+            raise RefusedError("repeats its values; together they exceed the file")
+        if not n_values:
+            return torch.empty(size, dtype=dtype)
+        steps = zip(size, stride, strict=True)
+        if offset + sum((n - 1) * step for n, step in steps) >= values.count:
+            raise ValueError("a tensor that ends behind its values")
+        flat = torch.frombuffer(bytearray(record), dtype=dtype)
+        return torch.as_strided(flat, size, stride, offset).clone()
 
-    PyTorch's reader of archives may find other records in one that is made to deceive.
+
+def _records(inner: bytes) -> dict[str, bytes]:
+    """The records of an archive of PyTorch's.
 
     Raises:
-        RefusedError: it holds more than weights.
-        zipfile.BadZipFile: it is damaged, or none.
+        zipfile.BadZipFile: it is none.
+        RefusedError: it is made to grow while it is read.
+        ValueError: it is damaged.
     """
     with zipfile.ZipFile(io.BytesIO(inner)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            # PyTorch never compresses; whoever does wants it to grow while it is read.
-            raise RefusedError("compressed records")
+            raise RefusedError("compressed records")  # PyTorch never compresses
         if sum(entry.file_size for entry in entries) > len(inner):
             raise RefusedError("records that lie upon one another")
-        records = {entry.filename: archive.read(entry) for entry in entries}
-    pickles = [name for name in records if name.endswith("/data.pkl")]
-    if len(pickles) != 1:
-        raise zipfile.BadZipFile("it has no data.pkl, or several")
-    interpret(records[pickles[0]], _Weights(Allowance(0)))
-    written = io.BytesIO()
-    with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
-        for name, record in records.items():
-            archive.writestr(name, record)
-    written.seek(0)
-    return written
+        try:
+            return {entry.filename: archive.read(entry) for entry in entries}
+        except zipfile.BadZipFile as exc:
+            raise ValueError(str(exc)) from exc
 
 
-def _check_tensor(path: Any, name: Any, value: Any, *, limit: int) -> None:
+def _check_tensor(path: Any, name: str, value: Any) -> None:
     import torch
 
-    if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+    if not isinstance(value, torch.Tensor):
         raise ConfigError(f"checkpoint {path}: entry {name!r} of policy.pth is not a tensor")
-    plain = value.layout == torch.strided and value.device.type == "cpu" and not value.is_quantized
-    # A view with stride 0 may claim terabytes; a real parameter has its bytes in the file.
-    if not plain or value.numel() * value.element_size() > limit:
-        raise ConfigError(f"checkpoint {path}: parameter {name!r} is not a plain dense tensor")
     if not torch.isfinite(value).all():
         raise ConfigError(
             f"checkpoint {path}: parameter {name!r} holds NaN or infinity; the training diverged"
