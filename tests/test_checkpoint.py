@@ -125,15 +125,15 @@ def test_weights_that_are_not_weights(saved, tmp_path, value, message):
         load_weights(odd)
 
 
-DEEP = b"\x80\x02})" + b"\x85" * 400_000 + b"K\x01s."
+DEEP = b"\x80\x02})" + b"\x85" * 150_000 + b"K\x01s."
 """Of tuples in tuples as a key, whose hash overflows the stack."""
 LONG = b"\x80\x02}X\x01\0\0\0acbuiltins\nbytearray\n\x8a\x05\0\x5e\xd0\xb2\0\x85Rs."
 """Calls for three gigabytes."""
 
 
-PLACE = b"\x80\x02)" + b"\x85" * 400_000 + b"Q."
+PLACE = b"\x80\x02)" + b"\x85" * 150_000 + b"Q."
 """The same as the place of values, which PyTorch looks up."""
-ITEMS = b"\x80\x02ccollections\nOrderedDict\n((()" + b"\x85" * 400_000 + b"K\x01tttR."
+ITEMS = b"\x80\x02ccollections\nOrderedDict\n((()" + b"\x85" * 150_000 + b"K\x01tttR."
 """The same as an item that a mapping is made with."""
 PROGRAMS = {"deep": DEEP, "long": LONG, "a place": PLACE, "items": ITEMS}
 

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
+from minari_pipe.storage.parquet_pages import column_chunks
 from minari_pipe.testing import episode
 from minari_pipe.testing.strategies import TEXT
 from tests.conftest import CHECKOUT, FULL
@@ -288,6 +289,27 @@ def test_what_grows_when_numpy_reads_it_is_refused(tmp_path: Path, values: pa.Ar
     with pa.ipc.new_file(part(storage), table.schema, options=options) as writer:
         writer.write_table(table)
     refused(storage, "far more than a file of")
+
+
+def thrift(*fields: tuple[int, int, bytes]) -> bytes:
+    """Encode a structure of Thrift's compact protocol: numbers, types and values of its fields."""
+    steps = zip((0, *(number for number, _, _ in fields)), fields, strict=False)
+    return (
+        b"".join(bytes([number - last << 4 | kind]) + v for last, (number, kind, v) in steps)
+        + b"\0"
+    )
+
+
+def test_columns_of_parquet_that_share_their_pages_are_refused() -> None:
+    """Each is looked into, and what is small on disk would take hours."""
+    size = b"\x80\x01"  # 64, as its double
+    where = ((5, 6, b"\x02"), (6, 6, size), (7, 6, size), (9, 6, b"\x08"))
+    about = thrift((1, 5, b"\x0a"), (3, 9, b"\x18\x07rewards"), (4, 5, b"\0"), *where)
+    column = thrift((3, 12, about))
+    footer = thrift((4, 9, b"\x1c" + thrift((1, 9, bytes([15 << 4 | 12, 40]) + column * 40))))
+    length = len(footer).to_bytes(4, "little")
+    with pytest.raises(CorruptDatasetError, match="its columns lie upon one another"):
+        list(column_chunks(b"PAR1" + bytes(64) + footer + length + b"PAR1"))
 
 
 def test_texts_that_repeat_the_one_before_are_refused(tmp_path: Path) -> None:

@@ -66,9 +66,11 @@ def column_chunks(data: bytes) -> Iterator[Chunk]:
     if begin < 0:
         raise CorruptDatasetError("its footer is longer than the file")
     footer, _ = _structure(data, begin, 0)
-    for group in footer.get(4, ()):
-        for column in group.get(1, ()):
-            yield _chunk(data, column[3])
+    columns = [column[3] for group in footer.get(4, ()) for column in group.get(1, ())]
+    if sum(about[7] for about in columns) > len(data):
+        raise CorruptDatasetError("its columns lie upon one another")
+    for about in columns:
+        yield _chunk(data, about)
 
 
 def _chunk(data: bytes, about: dict[int, Any]) -> Chunk:

@@ -23,6 +23,8 @@ from minari_pipe.manifest import unnamed as unnamed
 from minari_pipe.remotes.base import METADATA
 
 _FOLDERS = ("data", "policies", "card")
+#: folders within folders; the files of a dataset lie in three at most
+_DEEPEST = 20
 _LONGEST_NAME = 255
 
 
@@ -105,6 +107,7 @@ def check_name(name: str) -> str:
     parts = name.split("/")
     if (
         len(parts) < 2
+        or len(parts) > _DEEPEST
         or parts[0] not in _FOLDERS
         or not name.isprintable()  # such as what a terminal obeys, and what has no bytes
         or PurePosixPath(name).as_posix() != name
