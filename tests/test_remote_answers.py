@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -147,6 +148,38 @@ def test_small_files_of_any_bytes_arrive(content: bytes, proxy, address) -> None
     assert found == content
 
 
+def test_a_store_that_sends_more_than_was_asked_for_is_not_listened_to(proxy, address) -> None:
+    proxy.inject(Answer(206, body=bytes(5000)))
+    remote = open_remote(address)
+    assert "more than 1000 bytes" in refusal(
+        lambda: remote.retried(lambda: remote.read("steps-v0/data/main_data.hdf5", 0, 1000))
+    )
+
+
+def test_a_file_of_unknown_length_ends(proxy, address, monkeypatch) -> None:
+    monkeypatch.setattr(base, "MOST_BYTES", 1000)
+    proxy.inject(Answer(200, body=bytes(5000)))
+    remote = open_remote(address)
+    assert "more than 1000 bytes" in refusal(
+        lambda: remote.retried(lambda: remote.read(f"steps-v0/{base.METADATA}"))
+    )
+
+
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_an_answer_of_google_that_was_packed_unasked_is_not_unpacked(proxy, address) -> None:
+    packed = gzip.compress(bytes(2**20), 9)
+    proxy.inject(Answer(200, body=packed, packed="gzip"))
+    assert open_remote(address).read(f"steps-v0/{base.METADATA}") == packed
+
+
+def test_a_long_answer_about_an_error_is_told_at_once(proxy, address) -> None:
+    """Addresses are searched for what nobody may see in the time that their length takes."""
+    proxy.inject(Answer(403, body=b"://" * 200_000))
+    start = time.process_time()
+    refusal(lambda: list_remote_datasets(address))
+    assert time.process_time() - start < 5
+
+
 class Hub(BaseHTTPRequestHandler):
     """Answers every question with the same thing, which no Hub does."""
 
@@ -182,9 +215,16 @@ def test_an_answer_of_the_hub_that_was_packed_unasked_is_not_unpacked(hub) -> No
 
 
 def test_an_answer_of_the_hub_ends(hub, monkeypatch) -> None:
-    monkeypatch.setattr("minari_pipe.remotes.hub_client._MOST_BYTES", 1000)
+    monkeypatch.setattr(base, "MOST_BYTES", 1000)
     hub.body = b"[" + b" " * 1000 + b"]"
-    assert "has more than 1000 bytes" in refusal(lambda: list_remote_datasets("hf://org"))
+    assert "more than 1000 bytes" in refusal(lambda: list_remote_datasets("hf://org"))
+
+
+def test_a_list_of_the_hub_that_goes_on_elsewhere_is_not_followed(hub) -> None:
+    hub.headers_too = {"Link": '<http://127.0.0.1:9/api/datasets?page=2>; rel="next"'}
+    hub.body = b'[{"id": "org/x", "sha": "0"}]'
+    text = refusal(lambda: list_remote_datasets("hf://org"))
+    assert "goes on at another address" in text and "127.0.0.1:9" in text
 
 
 def test_a_list_of_the_hub_ends(hub, monkeypatch) -> None:

@@ -48,10 +48,12 @@ _LEAST_PIECE = 5 * 2**20  # S3 takes no smaller ones
 _MOST_PIECE = 8 * 2**20  # several of which are in memory
 _N_PIECES = 8  # half of which are on their way when the connection is cut
 
+MOST_BYTES = 1 << 27
+"""Of one answer of a server; a file of a dataset is asked for in pieces of 8 MiB."""
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
 """Seconds without a connection, or without a byte, after which an attempt has failed."""
 
-_SIGNED = re.compile(r"(?i)://\S*[?&][-\w]*(signature|upload_id|token|credential|sig)=")
+_SIGNED = re.compile(r"(?i)[?&][-\w]{0,40}(signature|upload_id|token|credential|sig)=")
 _WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth attempt
 _LONGEST_TEXT = 300  # characters of what a server or a library says
 _LONGEST_WAIT = 30.0  # seconds, however long a server asks for
@@ -286,6 +288,24 @@ def left_over(there: Iterable[str], upload: Upload) -> list[str]:
     """
     wanted = {*upload.files, METADATA}
     return [name for name in there if name.startswith(OWN) and name not in wanted]
+
+
+def check_length(address: str, n_bytes: int, most: int | None = None) -> None:
+    """Refuse an answer that is longer than was asked for, while it comes.
+
+    Args:
+        address: of the remote.
+        n_bytes: of the answer, so far.
+        most: that were asked for; None means what memory holds.
+
+    Raises:
+        RemoteError: it is longer.
+    """
+    if n_bytes > (most := MOST_BYTES if most is None else most):
+        raise RemoteError(
+            f"{address}: an answer has more than {most} bytes; is this the server you mean, or is "
+            "a proxy between?"
+        )
 
 
 def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:

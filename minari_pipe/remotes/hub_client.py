@@ -1,8 +1,8 @@
 """What is asked of the Hub over HTTP.
 
-Reading goes through the session of ``huggingface_hub`` with its headers, but for its retries, of
-which a remote has its own, and with a limit to how long an answer may take. Uploading is left to
-``huggingface_hub``, which knows LFS and xet.
+Reading goes through the session of ``huggingface_hub`` with the token that it finds, but for its
+retries, of which a remote has its own, and with a limit to how long an answer may take. Uploading
+is left to ``huggingface_hub``, which knows LFS and xet.
 """
 
 from __future__ import annotations
@@ -16,18 +16,13 @@ from urllib.parse import quote
 
 from minari_pipe import __version__
 from minari_pipe.errors import MissingDependencyError, RemoteError
-from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault
+from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault, check_length, one_line
 from minari_pipe.remotes.hub_index import Index
 
 try:
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import HfApi, constants, get_token
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
-    from huggingface_hub.utils import (
-        build_hf_headers,
-        get_session,
-        hf_raise_for_status,
-        validate_repo_id,
-    )
+    from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
 except ImportError as error:
     raise MissingDependencyError(
         f"a remote hf://... needs huggingface_hub: pip install 'minari_pipe[hf]' ({error})"
@@ -39,8 +34,6 @@ STALE = (409, 412)
 """The status of a commit while another is made, and of one whose parent is the newest no more."""
 
 _PATHS_AT_ONCE = 500  # the Hub takes 1000
-_MOST_BYTES = 1 << 27
-"""Of an answer; files are asked for in pieces of 8 MiB."""
 _MOST_PAGES = 1000
 _OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
 """Headers that say how an answer comes, which it has by then."""
@@ -197,6 +190,12 @@ class HubClient:
             following = response.links.get("next", {}).get("url")
             if following is None:
                 return
+            # The question carries the token, which is for the Hub.
+            if not following.startswith(f"{self.endpoint}/"):
+                raise RemoteError(
+                    f"{self.address}: a list of {self.endpoint} goes on at another address, "
+                    f"{one_line(following)!r}, which is not asked; is it the Hub?"
+                )
             response = self._get(following)
             yield from self._json(response)
         raise RemoteError(f"{self.address}: a list of {self.endpoint} does not end; is it the Hub?")
@@ -284,11 +283,7 @@ class HubClient:
         content = bytearray()
         for piece in stream.iter_raw():
             content += piece
-            if len(content) > _MOST_BYTES:
-                raise RemoteError(
-                    f"{self.address}: an answer of {self.endpoint} has more than {_MOST_BYTES} "
-                    f"bytes; is it the Hub?"
-                )
+            check_length(self.address, len(content))
         headers = [(k, v) for k, v in stream.headers.multi_items() if k.lower() not in _OF_THE_WAY]
         return type(stream)(
             stream.status_code, headers=headers, content=bytes(content), request=stream.request
@@ -297,9 +292,14 @@ class HubClient:
     def _own_headers(self) -> dict[str, str]:
         with self._lock:
             if self._headers is None:
-                headers = build_hf_headers(
-                    token=self._token, library_name="minari_pipe", library_version=__version__
-                )
+                token = self._token
+                if token is None and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+                    token = get_token()
+                # huggingface_hub's own headers name what its server has it look for here, and
+                # cannot be made for a day once a server has answered that with something else.
+                headers = {"user-agent": f"minari_pipe/{__version__}"}
+                if token:
+                    headers["authorization"] = f"Bearer {token}"
                 # the HTTP library would show the token in its own error
                 if not re.fullmatch(r"[ -~]*", headers.get("authorization", "")):
                     raise RemoteError(

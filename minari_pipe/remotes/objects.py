@@ -82,8 +82,7 @@ class ObjectStore(Remote):
         if end is not None and end <= start:
             return b""
         try:
-            # No range at all for the whole: an empty file has none.
-            return self._files.cat_file(self._path(path), start=start or None, end=end)
+            return self._content(self._path(path), start, end)
         except Exception as error:
             if status_of(error) == 416:  # it begins beyond the end
                 return b""
@@ -131,6 +130,14 @@ class ObjectStore(Remote):
         path = f"{namespace}/{NAMESPACE_METADATA}"
         with self.telling(FileNotFoundError):
             self.retried(partial(self._put, path, Source.of(metadata), _nobody))
+
+    @abstractmethod
+    def _content(self, path: str, start: int, end: int | None) -> bytes:
+        """Return bytes of an object, whose server sends no more than was asked for.
+
+        Raises:
+            RemoteError: it does.
+        """
 
     @abstractmethod
     def _put_large(self, path: str, source: Source, told: Told) -> None:

@@ -19,6 +19,7 @@ from minari_pipe.remotes.base import (
     Source,
     Told,
     Upload,
+    check_length,
     one_line,
     parts_of,
     piece_of,
@@ -27,6 +28,8 @@ from minari_pipe.remotes.crew import N_WAITING, at_once
 from minari_pipe.remotes.faults import judge
 from minari_pipe.remotes.objects import ObjectStore
 
+#: bytes that are read at once
+_CHUNK = 2**20
 #: S3 takes no more parts of one object
 _MAX_PARTS = 10_000
 _CREDENTIALS = (
@@ -75,6 +78,25 @@ class S3Remote(ObjectStore):
         files.retries = 1
         self._is_s3 = False  # as far as we know
         super().__init__(address, files)
+
+    def _content(self, path: str, start: int, end: int | None) -> bytes:
+        from fsspec.asyn import sync
+
+        key = path.removeprefix(f"{self.bucket}/")
+        where: dict[str, Any] = {"Bucket": self.bucket, "Key": key}
+        if start or end is not None:  # an empty file has no range
+            where["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
+
+        async def content() -> bytes:
+            answer = await self._files._call_s3("get_object", **where)
+            found = bytearray()
+            async with answer["Body"] as body:
+                async for piece in body.iter_chunks(_CHUNK):
+                    found += piece
+                    check_length(self.address, len(found), None if end is None else end - start)
+            return bytes(found)
+
+        return sync(self._files.loop, content)
 
     def judge(self, error: Exception) -> Fault:
         hint = _CREDENTIALS

@@ -39,6 +39,7 @@ class Answer:
     status: int
     retry_after: str | None = None
     body: bytes = b""
+    packed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -276,6 +277,7 @@ class Proxy:
             f"Content-Length: {len(answer.body)}",
             "Connection: close",
             *([f"Retry-After: {answer.retry_after}"] if answer.retry_after else []),
+            *([f"Content-Encoding: {answer.packed}"] if answer.packed else []),
         ]
         content = b"" if request.method == "HEAD" else answer.body
         client.sendall("\r\n".join([*lines, "", ""]).encode() + content)
