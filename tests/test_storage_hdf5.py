@@ -286,8 +286,73 @@ def test_what_only_libhdf5_unpacks_may_not_grow_without_end(storage, path: Path)
 
 def test_rows_that_refer_to_one_text_are_refused(storage, path: Path) -> None:
     _one_text_many_times(path / "main_data.hdf5")
-    with pytest.raises(CorruptDatasetError, match=r"many has at least \d+ bytes, its file has"):
+    with pytest.raises(CorruptDatasetError, match="many refers to values that others"):
         list(MinariStorage.read(path).get_episodes([1]))
+
+
+def refer_to_one_text(path: Path, many: int, *, size: int = 1_000_000) -> None:
+    """Let all texts of ``many`` bytes be one long text, which is in the file once."""
+    with h5py.File(path, "r+") as file:
+        file.attrs.create("once", np.array(["A" * size], object), dtype=h5py.string_dtype())
+    content = bytearray(path.read_bytes())
+    places = {
+        length: [
+            found.start()
+            for found in re.finditer(re.escape(length.to_bytes(4, "little")), content)
+            for heap in [int.from_bytes(content[found.start() + 4 : found.start() + 12], "little")]
+            if content[heap : heap + 4] == b"GCOL"
+        ]
+        for length in (size, many)
+    }
+    (once,) = places[size]
+    for place in places[many]:
+        content[place : place + 16] = content[once : once + 16]
+    assert len(places[many]) > 100
+    path.write_bytes(content)
+
+
+def _columns(file: h5py.File) -> None:
+    for number in range(40):
+        values = np.array([f"{number:011}"] * 6, object)
+        file["episode_1/infos"].create_dataset(f"t{number}", data=values, dtype=h5py.string_dtype())
+
+
+def _attributes(file: h5py.File) -> None:
+    for number in range(40):
+        values = np.array([f"{number:011}"] * 6, object)
+        file["episode_1"].attrs.create(f"t{number}", values, dtype=h5py.string_dtype())
+
+
+def _for_libhdf5(file: h5py.File) -> None:
+    _columns(file)
+    file["episode_1/infos"].create_dataset("x", data=np.zeros(7, int), scaleoffset=0)
+
+
+@pytest.mark.parametrize("add", [_columns, _attributes, _for_libhdf5])
+def test_columns_and_attributes_that_refer_to_one_text_are_refused(add, storage, path) -> None:
+    changed = plant(path, add)
+    refer_to_one_text(path / "main_data.hdf5", 11)
+    read = [MinariStorage.read(path).get_episodes, changed.get_episodes]
+    if add is _attributes:
+        read.append(MinariStorage.read(path).get_episode_metadata)
+    for use in read:
+        tracemalloc.start()
+        with pytest.raises(CorruptDatasetError):
+            list(use([1]))
+        assert tracemalloc.get_traced_memory()[1] < 80e6
+        tracemalloc.stop()
+
+
+def test_hard_links_to_a_column_of_long_texts_are_followed(storage, path: Path) -> None:
+    def link(file: h5py.File) -> None:
+        infos = file["episode_1/infos"]
+        values = np.array(["A" * 5000] * 6, object)
+        infos.create_dataset("t", data=values, dtype=h5py.string_dtype())
+        for number in range(8):
+            infos[f"t{number}"] = infos["t"]
+
+    infos = next(iter(plant(path, link).get_episodes([1])))["infos"]
+    assert all(list(infos[f"t{number}"]) == ["A" * 5000] * 6 for number in range(8))
 
 
 def test_the_file_that_a_virtual_dataset_names_is_not_opened(storage, path: Path) -> None:

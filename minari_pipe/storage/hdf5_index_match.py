@@ -161,7 +161,9 @@ def _table(
         raw = np.concatenate([one.values[which] for one in found])[whole]
         dtype = attribute.dtype
         if dtype is None:
-            others[attribute.name] = [_texts(heap, row, attribute.shape) for row in raw]
+            others[attribute.name] = [
+                _texts(heap, row, attribute.shape, (which, at)) for at, row in enumerate(raw)
+            ]
             continue
         if dtype.kind == "b" and (raw > 1).any():
             raise ValueError("a bool is neither 0 nor 1")
@@ -179,11 +181,15 @@ def _table(
     return AttributeTable(numbers, rows)
 
 
-def _texts(heap: GlobalHeap, row: npt.NDArray[np.uint8], shape: tuple[int, ...]) -> Any:
+def _texts(
+    heap: GlobalHeap, row: npt.NDArray[np.uint8], shape: tuple[int, ...], of: tuple[int, int]
+) -> Any:
     # as C programs do, libhdf5 ends a string at the first NUL
     texts = [
-        heap.get(address, number, length).partition(b"\0")[0].decode() if length else ""
-        for length, address, number in np.ascontiguousarray(row).view(REFERENCE).tolist()
+        heap.get(address, number, length, (*of, at)).partition(b"\0")[0].decode() if length else ""
+        for at, (length, address, number) in enumerate(
+            np.ascontiguousarray(row).view(REFERENCE).tolist()
+        )
     ]
     if not shape:
         return texts[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import h5py
@@ -16,8 +16,6 @@ import numpy as np
 
 #: rows are read in parts of about this many bytes
 _PART = 2**26
-#: bytes of what refers to another object
-_REFERENCE = 8
 
 
 def walk(file: h5py.File, size: int) -> None:
@@ -27,6 +25,7 @@ def walk(file: h5py.File, size: int) -> None:
         ValueError: an array declares far more bytes than a file of this size can hold.
     """
     seen = set()
+    left = size  # of what is not of one length, which a sound file has once
     pending: list[Any] = [file]
     while pending:
         node = pending.pop()
@@ -34,13 +33,14 @@ def walk(file: h5py.File, size: int) -> None:
         if address in seen:
             continue
         seen.add(address)
-        dict(node.attrs)
+        for name in node.attrs:
+            left = _take(left, [node.attrs[name]], f"the attribute {name!r} of {node.name}")
         if isinstance(node, h5py.Group):
             for name in node:
                 if isinstance(node.get(name, getlink=True), h5py.HardLink):
                     pending.append(node[name])
         elif isinstance(node, h5py.Dataset):
-            _read(node, size)
+            left = _read(node, size, left)
 
 
 def is_elsewhere(dataset: h5py.Dataset) -> bool:
@@ -49,51 +49,48 @@ def is_elsewhere(dataset: h5py.Dataset) -> bool:
     return bool(properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count())
 
 
-def texts(dataset: h5py.Dataset, size: int) -> Iterator[Any]:
-    """Yield the values of a dataset, each of its own length, in parts.
+def _take(left: int, values: Iterable[Any], what: str) -> int:
+    """Return how many of the bytes are left that the file may still have in values like these.
 
     Raises:
-        ValueError: together they have more bytes than the file, so many refer to the same ones.
+        ValueError: none, so many places refer to the same values.
     """
-    total, row = 0, max(1, math.prod(dataset.shape[1:]))
-    step = max(1, _PART // max(size, 1) // row)
-    for start in range(0, len(dataset), step):
-        values = dataset[start : start + step]
-        total += sum(map(_bytes, values.flat))
-        if total > size:
-            raise ValueError(f"{dataset.name} has at least {total} bytes, its file has {size}")
-        yield values
+    for value in values:
+        if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+            left = _take(left, value.flat, what)
+        elif isinstance(value, bytes | str):
+            left -= len(value)
+        elif isinstance(value, np.ndarray):
+            left -= value.nbytes
+    if left < 0:
+        raise ValueError(f"{what} refers to values that others have referred to, again and again")
+    return left
 
 
-def _bytes(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes)
-    return len(value) if isinstance(value, bytes | str) else _REFERENCE
-
-
-def _read(dataset: h5py.Dataset, size: int) -> None:
+def _read(dataset: h5py.Dataset, size: int, left: int) -> int:
     if is_elsewhere(dataset):
         raise ValueError(
             f"{dataset.name} takes its values from another file; only data in the file itself is "
             f"read"
         )
     if dataset.shape is None:
-        return
+        return left
     for shape in (dataset.shape, dataset.chunks or ()):
         declared = math.prod(shape) * dataset.dtype.itemsize
         if declared > _PART and declared > 1100 * size:
             raise ValueError(f"{dataset.name} declares {declared} bytes, its file has {size}")
+    is_text = dataset.dtype.kind == "O"
     if not dataset.shape:
-        dataset[()]
-        return
-    if dataset.dtype.kind == "O":
-        for _ in texts(dataset, size):
-            pass
-        return
-    row = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
+        value = dataset[()]
+        return _take(left, [value] if is_text else [], dataset.name)
+    # each text may be as long as the file
+    row = max(1, math.prod(dataset.shape[1:]) * (size if is_text else dataset.dtype.itemsize))
     step = max(1, _PART // row)
     for start in range(0, len(dataset), step):
-        dataset[start : start + step]
+        values = dataset[start : start + step]
+        if is_text:
+            left = _take(left, values.flat, dataset.name)
+    return left
 
 
 def main(path: str, seconds: int, memory: int, size: int) -> int:

@@ -180,7 +180,8 @@ class Dataset(nodes.Dataset):
                 raise CorruptDatasetError("its values are in another file")
             if self.shape is None:
                 return h5py.Empty(self.dtype)
-            values = file._values(self._raw().reshape(-1), self._type, self._space, text=True)
+            raw = self._raw().reshape(-1)
+            values = file._values(raw, self._type, self._space, self.name, text=True)
         except CorruptDatasetError as error:
             raise _at(self.name, error) from None
         except DAMAGE as error:
@@ -439,7 +440,8 @@ class File(Group, nodes.File):
                     found[key] = h5py.Empty(kind.dtype)
                     continue
                 raw = np.frombuffer(data, kind.raw, space.count)
-                values = self._values(raw, kind, space, text=kind.raw.kind != "S")
+                of = f"{name} {key}"
+                values = self._values(raw, kind, space, of, text=kind.raw.kind != "S")
                 found[key] = values if space.shape else values[()]
         except CorruptDatasetError as error:
             raise _at(f"attributes of {name}", error) from None
@@ -489,7 +491,7 @@ class File(Group, nodes.File):
         return [heap.get(record[:8]) for record in records]
 
     def _values(
-        self, raw: npt.NDArray[Any], kind: Type, space: Space, *, text: bool
+        self, raw: npt.NDArray[Any], kind: Type, space: Space, name: str, *, text: bool
     ) -> npt.NDArray[Any]:
         """Turn values as they lie in the file into those that h5py returns."""
         shape = space.shape or ()
@@ -501,12 +503,12 @@ class File(Group, nodes.File):
             return as_text(raw.tolist(), kind.encoding).reshape(shape)
         budget = max(FREE_BYTES, _MOST_UNWRITTEN * self.source.size)
         parts = []
-        for length, address, index in raw.tolist():
+        for row, (length, address, index) in enumerate(raw.tolist()):
             size = length * (kind.base.itemsize if kind.base is not None else 1)
             budget -= size
             if budget < 0:
                 raise CorruptDatasetError("its values are far more than the file can hold")
-            parts.append(self._heap.get(address, index, size) if size else b"")
+            parts.append(self._heap.get(address, index, size, (name, row)) if size else b"")
         if kind.encoding is None:
             values = np.empty(len(parts), kind.dtype)
             for at, part in enumerate(parts):
@@ -527,8 +529,12 @@ def open_file(path: str | Path) -> File:
     return File(Path(path))
 
 
-def walk(file: File) -> bool:
+def walk(file: File, *, values: bool = False) -> bool:
     """Read all structure of a file, but not the values of its arrays.
+
+    Args:
+        file: that is open.
+        values: read those of variable length, too.
 
     Returns:
         Whether all values lie in the file as they are: neither packed nor in another file.
@@ -552,6 +558,8 @@ def walk(file: File) -> bool:
                 node.check()
                 node.attrs  # noqa: B018
                 is_plain = is_plain and not (node.is_packed or node.is_elsewhere)
+                if is_plain and values and node.dtype.kind == "O":
+                    node.read()
             elif isinstance(node, Group):
                 pending.append(node)
     return is_plain

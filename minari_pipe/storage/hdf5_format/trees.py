@@ -217,6 +217,13 @@ def _grid(counts: tuple[int, ...], chunk: tuple[int, ...]) -> npt.NDArray[np.uin
     return np.hstack([ends[0], places, ends[1]])
 
 
+#: values shorter than this are not counted: what refers to them takes room of its own
+_LONG = 4096
+#: bytes of the long values that are read, for each of the file, which has each of them once; so
+#: hard links may lead to some of them by several names
+_MOST_READ = 16
+
+
 class GlobalHeap:
     """The values of variable length of a file."""
 
@@ -224,13 +231,27 @@ class GlobalHeap:
         self._source = source
         self._collections: dict[int, dict[int, tuple[int, int]]] = {}
         self._room = source.size
+        self._readers: set[tuple[int, int, object]] = set()
+        self._left = _MOST_READ * source.size
 
-    def get(self, address: int, index: int, length: int) -> bytes:
+    def get(self, address: int, index: int, length: int, reader: object) -> bytes:
         """Return the first bytes of an object.
 
+        Args:
+            address: of the collection that has it.
+            index: of the object in it.
+            length: in bytes.
+            reader: names the one place in the file that refers to it.
+
         Raises:
-            CorruptDatasetError: there is no such object, or it is shorter.
+            CorruptDatasetError: there is no such object, or it is shorter; or many places refer to
+                the same ones.
         """
+        if length >= _LONG and (address, index, reader) not in self._readers:
+            self._readers.add((address, index, reader))
+            self._left -= length
+            if self._left < 0:
+                raise CorruptDatasetError("its values are far more than the file can hold")
         objects = self._collections.get(address)
         if objects is None:
             objects = self._collections[address] = self._collection(address)
