@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
@@ -21,7 +20,7 @@ from minari_pipe.errors import (
     did_you_mean,
 )
 from minari_pipe.installation import new_dataset as new_dataset  # lower, for copies of datasets
-from minari_pipe.links import held_folder
+from minari_pipe.links import DEEPEST, held_folder, remove_folder
 from minari_pipe.listing import check_summary, selected
 from minari_pipe.locks import hidden_folder
 from minari_pipe.manifest import verify as verify_files
@@ -126,7 +125,7 @@ def _dataset_ids(below: str = "") -> Iterator[str]:
     for path, has_data in _entries(below):
         if has_data:
             yield path
-        elif not (get_dataset_path() / path).is_symlink():
+        elif path.count("/") < DEEPEST and not (get_dataset_path() / path).is_symlink():
             yield from _dataset_ids(path)
 
 
@@ -227,4 +226,4 @@ def delete_dataset(dataset_id: str) -> None:
             # out of sight in one step, so that a broken-off removal leaves no half of a dataset
             grave = stack.enter_context(hidden_folder(root))
             own.rename(grave / "data")
-            shutil.rmtree(grave / "data")
+            remove_folder(grave / "data")

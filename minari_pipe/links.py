@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -39,6 +40,9 @@ _FOLDER = (
 _IS_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, getattr(errno, "EFTYPE", errno.ELOOP))
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+#: folders in one another, in datasets and workspaces alike
+DEEPEST = 64
 
 #: folders into which links may lead, resolved
 _allowed: list[str] = []
@@ -260,7 +264,20 @@ def entries_below(
     Args:
         folder: one that the user named, by links or not.
         skips: whether an entry is not looked at, nor what is in it.
+
+    Raises:
+        LinkError: one of them is a link.
+        OSError: folders lie deeper in one another than anybody's.
     """
+    yield from _entries_below(folder, skips, 0)
+
+
+def _entries_below(
+    folder: PathLike, skips: Callable[[os.DirEntry[str]], bool], depth: int
+) -> Iterator[os.DirEntry[str]]:
+    if depth > DEEPEST:
+        problem = f"lies more than {DEEPEST} folders deep; move it up, or remove it"
+        raise OSError(errno.ENAMETOOLONG, problem, os.fspath(folder))
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -273,7 +290,42 @@ def entries_below(
             refuse_link(entry.path)
         yield entry
         if entry.is_dir():
-            yield from entries_below(entry.path, skips)
+            yield from _entries_below(entry.path, skips, depth + 1)
+
+
+def walk(
+    top: PathLike, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Do what ``os.walk`` does, but look into no folders that lie deeper than anybody's.
+
+    ``os.walk`` calls itself for each of them.
+    """
+    start = os.fspath(top).count(os.sep)
+    for folder, folders, files in os.walk(top, onerror=onerror):
+        if folder.count(os.sep) - start >= DEEPEST:
+            folders.clear()
+        yield folder, folders, files
+
+
+def remove_folder(path: PathLike) -> None:
+    """Remove a folder with all in it, however deep: ``shutil.rmtree`` calls itself for each folder.
+
+    Raises:
+        OSError: something of it cannot be removed.
+    """
+    try:
+        shutil.rmtree(path)
+        return
+    except (RecursionError, OSError):
+        pass
+    # Each folder becomes one of the first; none is looked into before it is.
+    pending = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    while pending:
+        for entry in list(os.scandir(pending.pop())):
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(f"{os.fspath(path)}/{secrets.token_hex(8)}")
+                os.rename(entry.path, pending[-1])
+    shutil.rmtree(path)
 
 
 def remove(path: PathLike) -> None:
@@ -283,7 +335,8 @@ def remove(path: PathLike) -> None:
     """
     with suppress(FileNotFoundError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
-            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                remove_folder(path)
         else:
             os.unlink(path)
 

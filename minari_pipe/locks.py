@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import secrets
-import shutil
 import socket
 import stat
 import threading
@@ -16,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.links import remove
 
 try:
     import fcntl
@@ -104,7 +104,7 @@ def hidden_folder(directory: Path) -> Iterator[Path]:
         with exclusive(directory):  # so that none is seen before it has its lock
             _remove_abandoned(directory)
             folder = directory / f"{_PREFIX}{secrets.token_hex(8)}"
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(remove, folder)
             folder.mkdir()
             stack.enter_context(exclusive(folder))
         yield folder
@@ -147,4 +147,4 @@ def _remove_abandoned(directory: Path) -> None:
         return
     for name in filter(_HIDDEN.fullmatch, os.listdir(directory)):
         with suppress(OSError), exclusive(directory / name, wait=False):
-            shutil.rmtree(directory / name, ignore_errors=True)
+            remove(directory / name)

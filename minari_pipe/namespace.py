@@ -31,7 +31,7 @@ from minari_pipe.errors import (
     LinkError,
     did_you_mean,
 )
-from minari_pipe.links import held_folder, read_below, write_new
+from minari_pipe.links import held_folder, read_below, walk, write_new
 from minari_pipe.locks import exclusive
 
 __all__ = [
@@ -214,7 +214,7 @@ def list_local_namespaces() -> list[str]:
     """
     root = get_dataset_path()
     found = []
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in walk(root):
         name = Path(folder).relative_to(root).as_posix()
         if "data" in (*folders, *files) and name != ".":
             folders.clear()  # a dataset

@@ -430,3 +430,59 @@ def test_an_episode_is_not_recovered_from_rows_that_a_link_leads_to(mine: Path) 
     (folder / "journal").unlink()
     os.mkfifo(folder / "journal")
     assert list_leftovers() == []
+
+
+@contextmanager
+def within(folder: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def nest(folder: Path, n_folders: int = 1400) -> None:
+    """Make folders in one another, more than Python calls functions, or a process opens files."""
+    with within(folder):
+        for _ in range(n_folders):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("file").touch()
+
+
+@pytest.mark.parametrize("below", ["data", "policies", "data/more"])
+def test_folders_that_lie_too_deep_are_told_and_removed(below: str, tmp_path: Path) -> None:
+    dataset = minari_pipe.get_dataset_path(make(ID).id)
+    make("tests/own-v0")
+    (dataset / below).mkdir(parents=True, exist_ok=True)
+    nest(dataset / below)
+    for use in (verify, upload):
+        with pytest.raises((CorruptDatasetError, OSError), match="64 folders deep"):
+            use(ID, tmp_path / "shared")
+    assert set(minari_pipe.list_local_datasets()) == {ID, "tests/own-v0"}
+    minari_pipe.delete_dataset(ID)
+    minari_pipe.delete_dataset("tests/own-v0")
+    assert [p.name for p in minari_pipe.get_dataset_path("tests").iterdir()] == [
+        namespaces.NAMESPACE_METADATA_FILENAME
+    ]
+
+
+def test_what_a_killed_process_left_in_deep_folders_is_removed(tmp_path: Path) -> None:
+    with hidden_folder(tmp_path) as folder:
+        left = folder.with_name(f"{folder.name[:-1]}{'0' if folder.name[-1] != '0' else '1'}")
+    left.mkdir()
+    nest(left)
+    with hidden_folder(tmp_path) as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_folders_in_one_another_hide_no_dataset_and_no_namespace() -> None:
+    make(ID)
+    (root := minari_pipe.get_dataset_path()).joinpath("deep").mkdir()
+    nest(root / "deep")
+    assert list(minari_pipe.list_local_datasets()) == [ID]
+    assert minari_pipe.list_local_namespaces() == ["tests"]
+    with within(root):
+        assert directory.DirectoryRemote(str(root)).dataset_ids() == [ID]
+    links.remove_folder(root / "deep")

@@ -25,7 +25,7 @@ from minari_pipe.errors import (
     RemoteError,
 )
 from minari_pipe.files import MANIFEST, remove_all_but, sha256_file
-from minari_pipe.links import held_folder, new_file, refuse_links
+from minari_pipe.links import held_folder, new_file, refuse_links, walk
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
     METADATA,
@@ -76,7 +76,7 @@ class DirectoryRemote(Remote):
     def files(self, dataset_id: str) -> dict[str, RemoteFile]:
         place = self._place(dataset_id)
         found = {}
-        for folder, folders, names in os.walk(place):
+        for folder, folders, names in walk(place):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in names:
                 status = os.lstat(path := Path(folder, name))
@@ -151,7 +151,7 @@ class DirectoryRemote(Remote):
             raise RemoteError(f"{self.address}: there is no directory {self._root}")
         found = []
         top = prefix.rpartition("/")[0]
-        for folder, folders, files in os.walk(self._place(top), onerror=_skip):
+        for folder, folders, files in walk(self._place(top), onerror=_skip):
             name = Path(folder).relative_to(self._root).as_posix()
             if "data" in folders and name != ".":
                 folders.clear()

@@ -19,6 +19,7 @@ from minari_pipe.environments import recover
 from minari_pipe.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
 from minari_pipe.files import OpenedFolder, current, read_text
+from minari_pipe.links import walk
 from minari_pipe.manifest import NAME_KEY
 from minari_pipe.metadata import metadata_faults
 from minari_pipe.spaces import deserialize_space
@@ -459,7 +460,7 @@ def file_sizes(*tops: Path) -> dict[str, int]:
     """Return the bytes of all files below directories, by their paths; the last ones replace."""
     sizes: dict[str, int] = {}
     for top in tops:
-        for folder, below, names in os.walk(top):
+        for folder, below, names in walk(top):
             below[:] = [name for name in below if not name.startswith(".")]
             for name in names:
                 path = os.path.join(folder, name)
