@@ -363,7 +363,15 @@ class EpisodeDecoder:
                 the body is not what the header says.
         """
         place = _Arrays(body, record, open_rows)
-        return EpisodeBuffer(**{name: make(place) for name, make in self._makers.items()})
+        episode = EpisodeBuffer(**{name: make(place) for name, make in self._makers.items()})
+        if not (
+            isinstance(episode.infos, dict | None)
+            and isinstance(episode.options, dict | None)
+            and isinstance(episode.metadata, dict)
+            and isinstance(episode.extras, dict)
+        ):
+            raise TypeError("its infos, options, metadata or extras are no dict")
+        return episode
 
 
 _Maker = Callable[["_Arrays"], Any]

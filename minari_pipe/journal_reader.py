@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
@@ -75,6 +76,8 @@ class JournalReader:
         self.damage: str | None = None
         self.cut = False
         self._trusted = trusted
+        # of the bytes in files of rows, how many were read, by their numbers
+        self._n_read: Counter[int] = Counter()
         # the text of a header, and what it says
         self._header: tuple[bytes, Any] = b"", None
         try:
@@ -113,6 +116,7 @@ class JournalReader:
         The arrays can be written to, but for those of long episodes, which are mapped.
         """
         self.file.seek(self.first)
+        self._n_read.clear()
         known, decoder = None, None
         for number, (record, header) in enumerate(self._records(EPISODE)):
             if number == limit:
@@ -159,8 +163,12 @@ class JournalReader:
         # opened for each place, which has many rows: there may be more files than can be open
         path = self.path.with_name(ROWS.format(place.file))
         with FileIO(path, opener=opener(path.parent)) as file:
-            if place.offset + place.size > os.fstat(file.fileno()).st_size:
+            size = os.fstat(file.fileno()).st_size
+            if place.offset + place.size > size:
                 raise ValueError(f"{file.name} ends before its rows")
+            self._n_read[place.file] += place.size
+            if self._n_read[place.file] > size:
+                raise ValueError(f"its rows in {file.name} are those of others, too")
             if not self._trusted and _checksum_of(file, place) != place.checksum:
                 raise ValueError(f"its rows in {file.name} are damaged")
             if place.size >= _MAPPED:

@@ -36,6 +36,7 @@ from minari_pipe.library import get_dataset_path, new_dataset, open_dataset
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, PathLike
 from minari_pipe.storage.columns import episode_columns
+from minari_pipe.storage.reading import file_sizes
 from minari_pipe.storage.writer import Lasting
 
 
@@ -335,6 +336,8 @@ class _JournalSource(_Source):
             self.action_space = deserialize_space(head["action_space"])
             self.env_spec = head["env_spec"]
             self.data_format, self.jpeg_encoding = head["data_format"], head["jpeg_encoding"]
+            if not (isinstance(self.data_format, str) and isinstance(self.env_spec, str | None)):
+                raise TypeError(f"data_format {self.data_format!r}, env_spec {self.env_spec!r}")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDatasetError(
                 f"{leftover.path}: the journal does not say what is collected: {error!r}"
@@ -356,6 +359,12 @@ class _MinariSource(_Source):
         self.env_spec = metadata.get("env_spec")
         self.data_format = self._storage.FORMAT
         self.jpeg_encoding = self._storage.jpeg_encoding
+        n_episodes, n_bytes = self._storage.total_episodes, sum(file_sizes(leftover.path).values())
+        if n_episodes > n_bytes:
+            raise CorruptDatasetError(
+                f"{leftover.path}: its metadata say total_episodes {n_episodes}, its files have "
+                f"{n_bytes} bytes together; correct the number in {METADATA_FILE_NAME}"
+            )
 
     def _episodes(self) -> Iterator[EpisodeBuffer]:
         for number in range(self._storage.total_episodes):

@@ -441,6 +441,10 @@ def test_a_file_makes_no_network_larger_than_itself():
     for told in ({"lstm_hidden_size": 10**9}, {"activation_fn": "os.system"}, {"x": "f()"}):
         assert plain_settings({"policy_kwargs": told}, shapes) == {}
     assert plain_settings({"policy_kwargs": {"net_arch": "[8, 8]"}}, shapes) == {"net_arch": [8, 8]}
+    # each weight is one layer, and a bias is none
+    for net_arch in ([8] * 3, {"pi": [8, 8], "vf": [8, 8]}, [9]):
+        told = {"policy_kwargs": {"net_arch": net_arch}}
+        assert plain_settings(told, [*shapes, (9,)]) == {}
 
 
 @pytest.mark.parametrize(

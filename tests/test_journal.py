@@ -418,6 +418,30 @@ def test_a_place_of_rows_that_cannot_be_is_damage(where) -> None:
     assert reader.damage is not None
 
 
+def test_an_episode_that_names_the_same_rows_again_and_again_is_damage() -> None:
+    journal = Journal(HEAD)
+    rows = journal.rows(journal.add_rows(None, np.zeros(200)), float, (200,))
+    journal.append(EpisodeBuffer(rewards=rows))
+    journal.append(EpisodeBuffer(rewards=rows, infos={str(n): rows for n in range(1000)}))
+    path = journal.leave()
+    assert path is not None
+    found, reader = read(path)
+    assert len(found) == 1
+    assert reader.damage is not None and "are those of others, too" in reader.damage
+
+
+@pytest.mark.parametrize("field", ["infos", "options", "extras"])
+def test_what_is_no_dict_in_the_place_of_one_is_damage(field: str) -> None:
+    journal = Journal(HEAD)
+    journal.append(EpisodeBuffer(rewards=np.zeros(1)))
+    journal.append(EpisodeBuffer(rewards=np.zeros(1), **{field: 5}))
+    path = journal.leave()
+    assert path is not None
+    found, reader = read(path)
+    assert len(found) == 1
+    assert reader.damage is not None and "no dict" in reader.damage
+
+
 def test_a_forked_child_has_the_rows_of_its_parent_and_writes_its_own() -> None:
     journal = Journal(HEAD)
     journal.append(long_episode(journal, 20)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import shutil
@@ -19,9 +20,11 @@ import minari
 import minari.namespace
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 
 from minari_pipe.collector import DataCollector
 from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -29,8 +32,10 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
 )
 from minari_pipe.hosting import load_dataset
+from minari_pipe.journal import Journal
 from minari_pipe.library import list_local_datasets
 from minari_pipe.recovery import Leftover, discard, list_leftovers, recover
+from minari_pipe.spaces import serialize_space
 from minari_pipe.testing import assert_same
 from tests.conftest import CHECKOUT, StepIndex
 from tests.peer import let_minari_collect
@@ -154,6 +159,12 @@ def test_of_a_damaged_leftover_of_real_minari_the_readable_episodes_are_kept(mon
         dataset = recover("aa/rescued-v0", leftover.path)
     found = dataset.storage.get_episode_metadata(range(4))
     assert [entry["seed"] for entry in found] == [0, 1, 3, 4]
+    metadata = leftover.path / "metadata.json"
+    text = metadata.read_text()
+    metadata.write_text(json.dumps({**json.loads(text), "total_episodes": 10**11}))
+    with pytest.raises(CorruptDatasetError, match="say total_episodes 100000000000, its files"):
+        recover("aa/none-v0", leftover)
+    metadata.write_text(text)
     data = (leftover.path / "main_data.hdf5").read_bytes()
     (leftover.path / "main_data.hdf5").write_bytes(data[:50])
     with pytest.raises(DatasetNotFoundError, match="no episode that can be read"):
@@ -329,6 +340,24 @@ def test_a_damaged_journal_gives_the_episodes_before_the_damage_and_is_kept() ->
     with pytest.raises(CorruptDatasetError, match="the record at byte 0 is damaged"):
         recover("aa/b-v0", found)
     assert list(list_local_datasets()) == ["aa/a-v0"]
+
+
+@pytest.mark.parametrize("wrong", [{"data_format": []}, {"env_spec": 5}])
+def test_a_journal_that_says_nothing_of_its_dataset_is_told(wrong: dict[str, object]) -> None:
+    journal = Journal(
+        {
+            "observation_space": serialize_space(Discrete(2)),
+            "action_space": serialize_space(Discrete(2)),
+            "env_spec": None,
+            "data_format": "hdf5",
+            "jpeg_encoding": False,
+            **wrong,
+        }
+    )
+    journal.append(EpisodeBuffer(rewards=np.zeros(1)))
+    journal.leave()
+    with pytest.raises(CorruptDatasetError, match="does not say what is collected"):
+        recover("aa/a-v0")
 
 
 def test_the_recovered_dataset_has_the_bytes_that_the_collector_would_have_made() -> None:

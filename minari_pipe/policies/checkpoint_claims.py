@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -124,13 +125,15 @@ def plain_settings(
 
 
 def _has_layers(net_arch: Any, shapes: Collection[tuple[int, ...]]) -> bool:
-    networks = net_arch.values() if isinstance(net_arch, dict) else [net_arch]
-    return all(
-        isinstance(sizes, list)
-        and all(type(size) is int and any(size in shape for shape in shapes) for size in sizes)
-        and all((out, size) in shapes for size, out in itertools.pairwise(sizes))
-        for sizes in networks
-    )
+    networks = list(net_arch.values()) if isinstance(net_arch, dict) else [net_arch]
+    if not all(
+        isinstance(sizes, list) and all(type(size) is int for size in sizes) for sizes in networks
+    ):
+        return False
+    weights = Counter(shape for shape in shapes if len(shape) == 2)
+    named = Counter((out, size) for sizes in networks for size, out in itertools.pairwise(sizes))
+    outputs = {shape[0] for shape in weights}
+    return named <= weights and all(sizes[0] in outputs for sizes in networks if sizes)
 
 
 def told_kwargs(recorded: Mapping[str, Any]) -> str:
