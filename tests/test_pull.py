@@ -62,6 +62,26 @@ def test_the_run_cache_comes_along(pushed, clone):
     assert hashes(clone.root / "datasets") == hashes(pushed.root / "datasets")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("dvc.yaml", "vars: [../secrets.yaml]\nstages: {more: {cmd: 'true', deps: ['${a}']}}\n"),
+        (
+            "x.dvc",
+            "deps: [{path: 's3://b/x', fs_config: {configpath: aws}, etag: a}]\n"
+            "outs: [{path: x}]\n",
+        ),
+    ],
+)
+def test_no_other_declaration_of_the_workspace_is_read(name, text, clone):
+    """It may name files and hosts, and commands that have credentials."""
+    (clone.root / "aws").write_text("[default]\ncredential_process = touch told\n")
+    (clone.root.parent / "secrets.yaml").write_text("a: [secret\n")
+    (clone.root / name).write_text(text)
+    assert clone.pipe(*PULL[3:]) == []
+    assert not (clone.root / "told").exists()
+
+
 @pytest.mark.parametrize("fault", ["gone", "damaged"])
 def test_what_the_remote_lacks_is_made(fault, pushed, clone, tmp_path):
     for path in objects(tmp_path)[::2]:

@@ -115,6 +115,13 @@ def code_of_tomorrow(w: Workspace) -> None:
     w.commit()
 
 
+def foreign_declaration(w: Workspace) -> None:
+    """DVC would read the variables of any file, and ask an address that holds them."""
+    with (w.root / "pipelines/mine/dvc.yaml").open("a") as file:
+        file.write("vars: [../../my_secrets.yaml]\n")
+    w.commit()
+
+
 def next_version(w: Workspace) -> None:
     w.replace("conf/dataset/mine.yaml", "mine-v0", "mine-v1")
     w.replace("pipelines/mine/params.yaml", "mine-v0", "mine-v1")
@@ -148,6 +155,7 @@ ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     changed_file: (ConfigError, "the git tree is not clean: dvc.yaml; commit or remove"),
     config_of_tomorrow: (ConfigError, "params.yaml is not what conf/ gives; run .* and commit"),
     code_of_tomorrow: (ConfigError, r"is not up to date \(collect\)"),
+    foreign_declaration: (ConfigError, "mine/dvc.yaml is not what its params.yaml gives; run py"),
     next_version: (ConfigError, "makes 'tests/mine-v1' now; to release 'tests/mine-v0', check"),
     touched_publication: (ConfigError, r"is not what was published \(data/main_data.hdf5 changed"),
     no_publication: (DatasetNotFoundError, "is not there, or has no manifest"),

@@ -24,7 +24,7 @@ from minari_pipe.messages import one_line
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
 from minari_pipe.pipeline.dry_run import DryRun
-from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc, repository
 from minari_pipe.pipeline.families import check_family, family_files, is_synced, sync_family
 from minari_pipe.pipeline.inputs import changed
 from minari_pipe.pipeline.install import check_before, install, would_install
@@ -347,7 +347,6 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         pull: what the command line wants from the DVC remote first.
     """
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
 
     quiet_dvc()
     check_dvc(root)
@@ -367,10 +366,10 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         pull.outputs(name, root)
 
     def work() -> None:
-        opened = pull.repository(root) if pull else Repo(str(root), _wait_for_lock=True)
-        with opened as repo:
+        declared = f"pipelines/{name}/dvc.yaml"
+        with pull.repository(name, root) if pull else repository(root, [declared]) as repo:
             remove_broken_run_caches(repo)
-            repo.reproduce([f"pipelines/{name}/dvc.yaml"], single_item=True)
+            repo.reproduce([declared], single_item=True)
 
     def repair() -> None:
         _await_stage(name, root)

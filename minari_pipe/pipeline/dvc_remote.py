@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
-from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc, repository
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
 
@@ -44,13 +46,12 @@ def push(name: str, root: Path) -> Pushed:
         RemoteError: something could not be pushed, or is in no cache.
     """
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
 
     quiet_dvc()
     check_dvc(root)
     targets = _targets(name, root)
     try:
-        with Repo(str(root), _wait_for_lock=True) as repo:
+        with repository(root, targets) as repo:
             remote = repo.config["core"].get("remote")
             if not remote:
                 raise ConfigError(
@@ -85,8 +86,18 @@ def _targets(name: str, root: Path) -> list[str]:
     for dependency in {dep for made in pipelines for dep in graph.dependencies(made, root)}:
         parts = dependency.split("/")
         above = ["/".join(parts[: i + 1]) + ".dvc" for i in range(len(parts))]
-        targets += [str(root / path) for path in above if path in tracked]
+        files = [root / path for path in above if path in tracked]
+        targets += [str(path) for path in files if not _is_elsewhere(path)]
     return sorted(set(targets))
+
+
+def _is_elsewhere(path: Path) -> bool:
+    """Whether a ``.dvc`` file names what another repository keeps, to which nothing is pushed."""
+    try:
+        deps = yaml.safe_load(path.read_bytes()).get("deps", [])
+        return any("repo" in dependency for dependency in deps)
+    except (AttributeError, TypeError, ValueError, yaml.YAMLError):
+        return False  # DVC says what is wrong with it
 
 
 def _missing(repo: Repo, targets: list[str]) -> list[str]:

@@ -11,9 +11,9 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.files import NO_NAMES
@@ -26,6 +26,9 @@ from minari_pipe.pipeline.workspace_links import (
     part_hard_links,
 )
 from minari_pipe.trust import is_trusted_address
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
 
 _LINKS = {"hardlink", "symlink"}
 _CACHE_KEYS = {"dir", "type", "protected", "shared", "slow_link_warning", "verify"}
@@ -61,6 +64,30 @@ def quiet_dvc() -> None:
         log = logging.getLogger(name)
         log.propagate = False
         log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
+
+
+def repository(
+    root: Path, declarations: Iterable[Path | str] = (), config: dict[str, Any] | None = None
+) -> Repo:
+    """Open DVC's repository of a workspace as if nothing but some files declared what it has.
+
+    DVC reads every ``dvc.yaml`` and ``*.dvc`` below the root for most of what it does. They may
+    name variables in files elsewhere, and hosts and commands that get the user's credentials.
+
+    Args:
+        root: the workspace.
+        declarations: paths of the ``dvc.yaml`` and ``*.dvc`` that are read.
+        config: settings above those of DVC's files.
+    """
+    from dvc.repo import Repo
+    from dvc.repo.index import Index
+
+    class Narrow(Repo):
+        @functools.cached_property
+        def index(self) -> Index:
+            return Index.from_indexes(self, [Index.from_file(self, str(p)) for p in declarations])
+
+    return Narrow(str(root), _wait_for_lock=True, config=config)
 
 
 def check_dvc(root: Path) -> None:
@@ -106,8 +133,10 @@ def _refuse_paths_out() -> None:
     """Let DVC follow no name out of the folder that it belongs to.
 
     DVC joins names to paths as they stand in its cache, in a remote or in ``dvc.lock``, ``..``
-    among them: those of a folder's files, those that a remote lists, and hashes.
+    among them: those of a folder's files, those that a remote lists, and hashes. An output or a
+    dependency with settings of its own would be looked for where they lead.
     """
+    from dvc.output import Output
     from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_data.hashfile.tree import Tree
     from dvc_objects.db import ObjectDB
@@ -137,6 +166,18 @@ def _refuse_paths_out() -> None:
 
         return checked
 
+    unchecked_output = Output.__init__
+
+    def output(self: Output, *args: Any, fs_config: Any = None, **kwargs: Any) -> None:
+        if fs_config is not None:
+            raise TrustError(
+                f"a dvc.yaml or .dvc file sets fs_config ({', '.join(map(str, fs_config))}), by "
+                f"which a file could have your credentials sent or a command run; remove it, and "
+                f"say the same with dvc remote modify --local"
+            )
+        unchecked_output(self, *args, **kwargs)
+
+    Output.__init__ = output
     Tree.add = add  # type: ignore[method-assign]
     for database in (ObjectDB, LocalHashFileDB):
         database.oid_to_path = checked_hash(database.oid_to_path)  # type: ignore[method-assign]

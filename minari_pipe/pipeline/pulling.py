@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.pipeline.dvc_settings import repository
 from minari_pipe.pipeline.stopping import run_stoppable
 
 if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
+    from dvc.stage import PipelineStage as Stage
 
 
 class Pull:
@@ -45,7 +47,7 @@ class Pull:
         def work() -> None:
             if not self._remote:
                 self._remote = _checked_remote(root)
-            with self.repository(root) as repo:
+            with self.repository(name, root) as repo:
                 told.append(self._pulled(repo, name))
 
         try:
@@ -56,17 +58,16 @@ class Pull:
             raise RemoteError(f"--pull: {_text(exc)}") from exc
         print(f"{name}: {told[0]}", flush=True)
 
-    def repository(self, root: Path) -> Repo:
+    def repository(self, name: str, root: Path) -> Repo:
         """DVC's repository; where it restores a stage from the run-cache, it fetches the outputs.
 
         Args:
+            name: of the pipeline.
             root: the workspace, in which :meth:`outputs` was called.
         """
-        from dvc.repo import Repo
-
         # Without `verify` DVC takes what it fetches for what its name says.
         settings = {"remote": {self._remote: {"verify": True}}}
-        repo = Repo(str(root), _wait_for_lock=True, config=settings)
+        repo = repository(root, [f"pipelines/{name}/dvc.yaml"], settings)
         # Not `repo.reproduce(pull=True)`, which fails where the remote lacks a file.
         repo.stage_cache.restore = partial(repo.stage_cache.restore, pull=True)
         return repo
@@ -78,43 +79,56 @@ class Pull:
             with suppress(RunCacheNotSupported):  # over http
                 repo.stage_cache.pull(None)
             self._has_run_cache = True
-        stages = repo.stage.collect(f"pipelines/{name}/dvc.yaml")
-        outs = [o for stage in stages for o in stage.outs if o.use_cache and o.hash_info]
-        _fetch(repo, [out for out in outs if out.changed_cache()])
-        here = [out for out in outs if not out.changed_cache()]
+        stages = [s for s in repo.stage.collect(f"pipelines/{name}/dvc.yaml") if _kept(s)]
+        _fetch(repo, [stage for stage in stages if not _is_cached(stage)])
+        here = [stage for stage in stages if _is_cached(stage)]
         n_pulled = _checked_out(repo, here)
-        n_missing = sum(bool(out.workspace_status()) for out in outs if out not in here)
+        outs = [out for stage in stages if stage not in here for out in _kept(stage)]
+        n_missing = sum(bool(out.workspace_status()) for out in outs)
         rest = f"; it lacks {n_missing}, whose stages run" if n_missing else ""
         return f"pulled {n_pulled} outputs from the DVC remote {self._remote!r}{rest}"
 
 
-def _fetch(repo: Repo, outs: list[Output]) -> None:
+def _kept(stage: Stage) -> list[Output]:
+    """The outputs that DVC keeps, if the stage ever ran."""
+    return [out for out in stage.outs if out.use_cache and out.hash_info]
+
+
+def _is_cached(stage: Stage) -> bool:
+    return not any(out.changed_cache() for out in _kept(stage))
+
+
+def _fetch(repo: Repo, stages: list[Stage]) -> None:
     """Bring outputs into the cache, those that the remote has."""
     from dvc.exceptions import DownloadError
     from dvc_objects.errors import ObjectFormatError
 
-    if not outs:
+    if not stages:
         return
     try:
-        # At once: each call reads all that the workspace declares.
-        repo.fetch([out.fspath for out in outs])
+        repo.fetch(_addresses(stages))
     except (DownloadError, ObjectFormatError):
         # A damaged list of a folder's files ends the fetch of all.
-        for out in outs if len(outs) > 1 else []:
-            _fetch(repo, [out] if out.changed_cache() else [])
+        for stage in stages if len(stages) > 1 else []:
+            _fetch(repo, [] if _is_cached(stage) else [stage])
 
 
-def _checked_out(repo: Repo, outs: list[Output]) -> int:
+def _checked_out(repo: Repo, stages: list[Stage]) -> int:
     """How many outputs came out of the cache into the workspace."""
     from dvc.exceptions import DvcException
 
-    if not outs:
+    if not stages:
         return 0
     try:
-        done = repo.checkout(targets=[out.fspath for out in outs])
+        done = repo.checkout(_addresses(stages))
     except DvcException:  # it refuses to replace files that it has no copy of
-        return sum(_checked_out(repo, [out]) for out in outs) if len(outs) > 1 else 0
+        return sum(_checked_out(repo, [stage]) for stage in stages) if len(stages) > 1 else 0
     return len(done["added"]) + len(done["modified"])
+
+
+def _addresses(stages: list[Stage]) -> list[str]:
+    """How DVC finds stages without the ``dvc.yaml`` at the root, where it looks for a path."""
+    return [f"{stage.path}:{stage.name}" for stage in stages]
 
 
 def _checked_remote(root: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline import graph
-from minari_pipe.pipeline.dvc_settings import check_dvc
+from minari_pipe.pipeline.dvc_settings import check_dvc, repository
 from minari_pipe.pipeline.mixtures import recomposed
 from minari_pipe.pipeline.params import recorded
 from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
@@ -65,6 +65,13 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
             raise ConfigError(
                 f"pipelines/{made}/params.yaml is not what conf/ gives; {again} and commit"
             )
+    for made in pipelines_of(name, root):
+        params = graph.read_params(made, root) or {}
+        text = (root / "pipelines" / made / "dvc.yaml").read_text(encoding="utf-8")
+        if text != graph.dvc_yaml(made, params, root):  # DVC is to read nothing else
+            raise ConfigError(
+                f"pipelines/{made}/dvc.yaml is not what its params.yaml gives; {again} and commit"
+            )
     changed = [
         stage for pipeline in pipelines_of(name, root) for stage in _dvc_status(root, pipeline)
     ]
@@ -77,12 +84,12 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
 def _dvc_status(root: Path, name: str) -> list[str]:
     """The stages that DVC would run."""
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
 
     check_dvc(root)
+    declared = str(root / "pipelines" / name / "dvc.yaml")
     try:
-        with Repo(str(root)) as repo:
-            found = repo.status(targets=[str(root / "pipelines" / name / "dvc.yaml")])
+        with repository(root, [declared]) as repo:
+            found = repo.status(targets=[declared])
     except DvcException as exc:
         raise ConfigError(f"DVC: {' '.join(str(exc).split())}") from exc
     return sorted(address.rpartition(":")[2] for address in found)
