@@ -171,7 +171,7 @@ def transaction(directory: Path) -> Iterator[Path]:
             held_folder(directory, root or directory) as held,
             exclusive(held),
         ):
-            _roll_forward(held, parent)
+            _roll_forward(held, parent if directory.name == "data" else None)
             stage = held / _STAGE
             refuse_links(directory / _STAGE, directory)
             remove(stage)
@@ -184,7 +184,7 @@ def transaction(directory: Path) -> Iterator[Path]:
                 shutil.rmtree(stage, ignore_errors=True)
                 raise
             try:
-                _roll_forward(held, parent)
+                _roll_forward(held, parent if directory.name == "data" else None)
             except OSError as error:  # an exception would say that nothing was changed
                 warnings.warn(
                     f"{directory} is changed, but the new files could not be moved to their "
@@ -198,6 +198,25 @@ def transaction(directory: Path) -> Iterator[Path]:
         raise DatasetNotFoundError(
             f"The data path {directory} doesn't exist any more; was the dataset deleted?"
         ) from error
+
+
+def settle(directory: Path) -> None:
+    """End a transaction that was broken off, so that the files are what :func:`current` reads.
+
+    Raises:
+        LinkError: what it left is a link.
+        ConfigError: the directory is read-only.
+    """
+    if not _is_left(directory):
+        return
+    root = _root_of(directory)
+    with (
+        held_folder(directory.parent, root or directory.parent) as parent,
+        held_folder(directory, root or directory) as held,
+        exclusive(held),
+        writing_below_root(),
+    ):
+        _roll_forward(held, parent if directory.name == "data" else None)
 
 
 def _root_of(directory: Path) -> Path | None:
@@ -302,8 +321,12 @@ def _is_left(directory: Path) -> bool:
     return stat.S_ISDIR(mode)
 
 
-def _roll_forward(directory: Path, parent: Path) -> None:
+def _roll_forward(directory: Path, parent: Path | None) -> None:
     """Move the files of a commit to their places, those at the top last.
+
+    Args:
+        directory: of the transactions.
+        parent: of a folder ``data``, the one that has the manifest; else None.
 
     Raises:
         CorruptDatasetError: something else stands where a commit would.
@@ -312,7 +335,7 @@ def _roll_forward(directory: Path, parent: Path) -> None:
     commit = directory / _COMMIT
     if _is_left(directory):
         refuse_links(staged_manifest(commit), directory)
-        if staged_manifest(commit).is_file():
+        if parent is not None and staged_manifest(commit).is_file():
             os.replace(staged_manifest(commit), parent / MANIFEST)
         move_below(commit, directory)
         shutil.rmtree(commit)

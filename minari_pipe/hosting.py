@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def find_datasets(
     return remote, {name: found[name]}
 
 
-def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> None:
+def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> list[str]:
     """Fetch one version of a dataset, and what it was combined from if that is not there.
 
     Args:
@@ -166,10 +166,14 @@ def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> None:
         dataset_id: with its version.
         replace: also if it is there, in its place.
 
+    Returns:
+        The ids of all that was fetched.
+
     Raises:
         MinariPipeError: see :func:`download_dataset`.
     """
     download(dataset_id, remote, replace=replace)
+    fetched = [dataset_id]
     waiting = [(dataset_id, parent) for parent in _combined(dataset_id)]
     seen = {dataset_id}
     while waiting:
@@ -183,10 +187,12 @@ def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> None:
             found = remote_listing.versions(remote, *parse_dataset_id(parent)[:2])
             name = chosen_version(remote.address, parent, found)
             download(name, remote)
+            fetched.append(name)
             waiting += [(name, other) for other in _combined(name)]
         except MinariPipeError as error:
             # It holds all of its episodes itself.
             warnings.warn(f"{child} was combined from {parent}: {error}", stacklevel=3)
+    return fetched
 
 
 def publish_dataset(
@@ -230,7 +236,10 @@ def publish_dataset(
 
 
 def upload_dataset(dataset_id: str, token: str | None = None) -> None:
-    """Publish a dataset in the remote of ``MINARI_REMOTE``, with those that it was combined from.
+    """Publish a dataset in the remote of ``MINARI_REMOTE``.
+
+    Real Minari publishes those that it was combined from, too. Here each is published by its own
+    name, as the metadata that name them may be a stranger's.
 
     Args:
         dataset_id: id of the dataset.
@@ -253,38 +262,31 @@ def upload_dataset(dataset_id: str, token: str | None = None) -> None:
         >>> delete_dataset("example/steps-v0")
     """
     remote = opened(None, token)
-    names, notes = with_combined([dataset_id])
-    for name in names:
-        done = upload(name, remote)
-        if done.outcome == "present":
-            warnings.warn(f"Upload aborted. {name} is already in remote.", stacklevel=2)
-        notes += done.notes
-    for note in notes:
+    done = upload(dataset_id, remote)
+    if done.outcome == "present":
+        warnings.warn(f"Upload aborted. {dataset_id} is already in remote.", stacklevel=2)
+    for note in (*unnamed_parents([dataset_id]), *done.notes):
         warnings.warn(note, stacklevel=2)
 
 
-def with_combined(dataset_ids: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return datasets with those of the local root that they were combined from.
+def unnamed_parents(dataset_ids: Collection[str]) -> list[str]:
+    """Return a sentence for each dataset that others were combined from and that is none of them.
 
     Args:
         dataset_ids: with versions.
-
-    Returns:
-        The ids, and a sentence for each that is not in the local root.
     """
     names, notes = list(dict.fromkeys(dataset_ids)), []
     for name in names:  # grows
         for parent in _combined(name):
             if parent in names:
                 continue
+            told = f"{name} was combined from {parent}, which"
             if _is_here(parent):
                 names.append(parent)
+                notes.append(f"{told} Minari downloads, too; to publish it, name it in an upload")
             else:
-                notes.append(
-                    f"{name} was combined from {parent}, which is not in the local root and stays "
-                    "unpublished"
-                )
-    return names, notes
+                notes.append(f"{told} is not in the local root and stays unpublished")
+    return notes
 
 
 def list_remote_datasets(

@@ -14,6 +14,7 @@ from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import (
     ConfigError,
+    CorruptDatasetError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
     MinariPipeError,
@@ -46,9 +47,21 @@ def open_dataset(
 ) -> MinariDataset:
     """Open a dataset that is in the local root; see :func:`minari_pipe.load_dataset`."""
     data = _data_of(dataset_id) or data_path_of(_latest(dataset_id))
+    if verify and data.name != "data":
+        raise CorruptDatasetError(
+            f"{data} cannot be verified: it has the layout of Minari 0.2, which knows no manifest. "
+            f"Load it without verify=True, or run minari-pipe migrate {data.stem} NEW_ID"
+        )
     if verify:
-        verify_files(data.parent if data.name == "data" else data.with_suffix(""))
-    return MinariDataset(data, trusted_modules=trusted_modules, copy=copy)
+        verify_files(data.parent)
+    dataset = MinariDataset(data, trusted_modules=trusted_modules, copy=copy)
+    if verify and (elsewhere := getattr(dataset.storage, "elsewhere", ())):
+        raise CorruptDatasetError(
+            f"{data} cannot be verified: links lead to episodes in {elsewhere[0]}, which its "
+            f"manifest does not name. Load it without verify=True, or run minari-pipe migrate "
+            f"{dataset_id} NEW_ID"
+        )
+    return dataset
 
 
 def latest_version_of(dataset_id: str) -> str:

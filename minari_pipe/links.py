@@ -460,6 +460,7 @@ def _opened(
 def _parts(path: PathLike, below: PathLike) -> list[str]:
     """The names on the way from a folder to what lies in it."""
     place, top = os.fspath(path), os.fspath(below).rstrip(os.sep)
+    top = "" if top == os.curdir else top  # which no Path has in front of a name
     parts = [part for part in place[len(top) :].split(os.sep) if part not in ("", ".")]
     if not place.startswith(top) or os.pardir in parts:
         raise OSError(errno.EINVAL, f"does not lie in {top}", place)

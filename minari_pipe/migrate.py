@@ -27,6 +27,7 @@ from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import (
     METADATA_FILE_NAME,
     MinariStorage,
+    file_format,
     has_metadata_file,
     other_format,
 )
@@ -121,7 +122,7 @@ def migrate_dataset(
             },
             observation_space=storage.observation_space,
             action_space=storage.action_space,
-            data_format=data_format,
+            data_format=file_format(data_format),
         )
     if unknown:
         warnings.warn(

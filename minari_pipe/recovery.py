@@ -34,7 +34,12 @@ from minari_pipe.journal_folders import JOURNAL, is_alive, journals, remove_jour
 from minari_pipe.journal_reader import JournalReader
 from minari_pipe.library import get_dataset_path, new_dataset, open_dataset
 from minari_pipe.spaces import deserialize_space
-from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, PathLike
+from minari_pipe.storage.base import (
+    METADATA_FILE_NAME,
+    MinariStorage,
+    PathLike,
+    file_format,
+)
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.storage.reading import file_sizes
 from minari_pipe.storage.writer import Lasting
@@ -125,6 +130,7 @@ def recover(
         ConfigError: there are several and none was named, or its process is alive.
         CorruptDatasetError: nothing of it can be read.
         DatasetExistsError: the id is taken.
+        UnknownFormatError: there is no such format, or its datasets end with the process.
 
     Example:
         >>> import gymnasium as gym
@@ -157,7 +163,7 @@ def recover(
                 observation_space=source.observation_space,
                 action_space=source.action_space,
                 env_spec=spec,
-                data_format=data_format or source.data_format,
+                data_format=file_format(data_format or source.data_format),
                 jpeg_encoding=source.jpeg_encoding,
             )
             if not storage.total_episodes:

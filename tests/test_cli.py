@@ -22,8 +22,15 @@ from minari_pipe.__main__ import main
 from minari_pipe.cli import app, datasets, tables
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.manifest import entry_of
 from tests.conftest import CHECKOUT
-from tests.legacy_files import d4rl_columns, write_attributes, write_d4rl, write_flat
+from tests.legacy_files import (
+    d4rl_columns,
+    write_attributes,
+    write_d4rl,
+    write_flat,
+    write_links,
+)
 
 ID = "tests/tiny-v0"
 
@@ -222,6 +229,48 @@ def test_validate_finds_a_changed_file_and_exits_with_1() -> None:
     assert f"{dataset.storage.data_path.parent}: 1 error, " in out
     assert "total_steps" in out
     assert json.loads(run("validate", ID, "--json", code=1).stdout)["errors"] == 1
+
+
+def test_validate_compares_with_the_manifest_however_the_data_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make().storage.data_path
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        file["episode_2/actions"][0] = 1
+    (tmp_path / "door").symlink_to(data)
+    names = [ID, str(data.parent), str(data), str(tmp_path / "door"), "."]
+    monkeypatch.chdir(data)
+    for name in names:
+        assert "has other content (xxh3_128)" in run("validate", name, code=1).stdout, name
+    # It counts where a change was broken off, too.
+    (data / ".minari_pipe-commit").mkdir()
+    (data.parent / "manifest.json").rename(data / ".minari_pipe-commit" / ".manifest.json")
+    assert "has other content (xxh3_128)" in run("validate", ID, code=1).stdout
+
+
+def test_what_links_of_an_older_dataset_lead_to_is_not_verified_unseen() -> None:
+    """Minari 0.3 and 0.4 appended and combined by links to other files."""
+    root = minari_pipe.get_dataset_path()
+    write_attributes(root, "other-v0", [50])
+    data = write_links(root, "old-v0", [("../../other-v0/data/main_data.hdf5", "/episode_0")])
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        file.attrs["total_steps"] = 3
+        file.attrs["combined_datasets"] = ["other-v0"]
+    entries = {"main_data.hdf5": entry_of(data / "main_data.hdf5")}
+    manifest = {"format": 2, "total_episodes": 1, "total_steps": 3, "data": entries}
+    (data.parent / "manifest.json").write_text(json.dumps(manifest))
+    assert minari_pipe.load_dataset("old-v0").total_steps == 3
+    with pytest.raises(CorruptDatasetError, match="other-v0/data/main_data.hdf5, which its manif"):
+        minari_pipe.load_dataset("old-v0", verify=True)
+    assert "has episodes, and is not in the manifest" in run("validate", "old-v0", code=1).stdout
+
+
+def test_an_upgrade_compares_the_content_of_a_manifest_of_today_as_well() -> None:
+    manifest = make().storage.data_path.parent / "manifest.json"
+    assert "of format 2 already; its files were" in run("validate", ID, "--upgrade").stdout
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "content_sha256": "0" * 64}))
+    assert "says content_sha256 000000000000, and that of" in error("validate", ID, "--upgrade")
 
 
 def test_migrate_and_recover_are_commands_of_the_library() -> None:

@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
 import time
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import h5py
 import pytest
 
 from minari_pipe import (
@@ -340,8 +342,14 @@ def test_what_a_dataset_was_combined_from_travels_too(shared, elsewhere) -> None
     combined("example/a-v0", "example/b-v0", "example/gone-v0")
     combined("example/b-v0", "example/c-v0", "example/a-v0")
     step_index_dataset("example/c-v0")
-    with pytest.warns(UserWarning, match="from example/gone-v0, which is not in the local root"):
+    with pytest.warns(UserWarning, match="combined") as told:
         upload_dataset("example/a-v0")
+    assert ["to publish it, name it" in str(warning.message) for warning in told] == [1, 0, 1]
+    # What metadata name may be another dataset of the user's.
+    assert list(list_remote_datasets()) == ["example/a-v0"]
+    with warnings.catch_warnings(action="ignore"):
+        upload_dataset("example/b-v0")
+        upload_dataset("example/c-v0")
     assert list(list_remote_datasets()) == [f"example/{name}-v0" for name in "abc"]
     elsewhere()
     with pytest.warns(UserWarning, match="combined") as told:
@@ -644,6 +652,20 @@ def test_a_dataset_of_such_a_root_is_published_and_changed_like_any_other(
     assert load_dataset(ID, verify=True).storage.metadata["author"] == {"Ada"}
     assert list(list_remote_datasets()) == [ID]
     assert publish_dataset(ID, second).outcome == "present"
+
+
+def test_what_is_read_is_what_is_published_where_a_change_was_broken_off(shared, elsewhere) -> None:
+    data = step_index_dataset(ID).storage.data_path
+    rewards = load_dataset(ID, verify=True)[0].rewards.tolist()
+    (data / ".minari_pipe-commit").mkdir()
+    shutil.copy(data / "main_data.hdf5", data / ".minari_pipe-commit")
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        file["episode_0/rewards"][0] = -666
+    assert load_dataset(ID, verify=True)[0].rewards.tolist() == rewards
+    upload_dataset(ID)
+    elsewhere()
+    download_dataset(ID)
+    assert load_dataset(ID, verify=True)[0].rewards.tolist() == rewards
 
 
 def test_published_metadata_that_were_changed_are_found(shared, monkeypatch) -> None:

@@ -383,6 +383,39 @@ def test_a_folder_of_data_that_leads_to_itself_is_named(data_format: str) -> Non
             use(ID, data)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="paths of open folders")
+def test_an_upload_writes_nowhere_else_when_a_link_takes_the_place_of_its_folder(
+    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who owns a shared folder could hold the lock until then."""
+    make(ID)
+    before, exclusive = content(mine), directory.exclusive
+
+    @contextmanager
+    def exchanged(folder: Path) -> Iterator[None]:
+        with exclusive(folder):
+            place = Path(os.path.realpath(folder))
+            place.rename(tmp_path / "aside")
+            place.symlink_to(mine)
+            yield
+
+    monkeypatch.setattr(directory, "exclusive", exchanged)
+    with pytest.raises(MinariPipeError):
+        upload(ID, tmp_path / "shared")
+    assert content(mine) == before
+
+
+def test_a_change_writes_no_manifest_beside_a_folder_that_is_not_called_data(
+    tmp_path: Path,
+) -> None:
+    data = shutil.copytree(make(ID).storage.data_path, tmp_path / "project" / "stuff")
+    (data.parent / "manifest.json").write_text("of something else")
+    (data / ".minari_pipe-commit").mkdir()
+    (data / ".minari_pipe-commit" / ".manifest.json").write_text("of a stranger")
+    MinariDataset(data).storage.update_metadata({"author": {"Ada"}})
+    assert (data.parent / "manifest.json").read_text() == "of something else"
+
+
 def an_unfinished_change(data: Path, mine: Path) -> None:
     (data / ".minari_pipe-commit").mkdir()
     (data / ".minari_pipe-commit" / "0").symlink_to(mine)

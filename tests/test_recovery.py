@@ -30,6 +30,7 @@ from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
+    UnknownFormatError,
 )
 from minari_pipe.hosting import load_dataset
 from minari_pipe.journal import Journal
@@ -316,6 +317,8 @@ def test_a_recovery_that_fails_keeps_the_leftover() -> None:
         recover("aa/taken-v0", leftover)
     with pytest.raises(ValueError, match="description"):
         recover("aa/b-v0", leftover, description=5)
+    with pytest.raises(UnknownFormatError, match="memory that keeps files"):
+        recover("aa/b-v0", leftover, data_format="memory")
     assert list_leftovers() == [leftover]
     assert_true(recover("aa/b-v0"))
 

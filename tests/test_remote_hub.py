@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +23,13 @@ from minari_pipe.examples import step_index_dataset
 from minari_pipe.hosting import download_dataset, load_dataset, publish_dataset
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA, Source, Upload
+from minari_pipe.remotes.hub_commits import Committer
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
 from tests.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
 
 REPO = "example"
 """The repository of the datasets that ``an_upload`` makes."""
+SECRET = b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _NUMBERS = itertools.count()
 
 
@@ -541,3 +544,23 @@ def test_a_hub_that_must_not_be_asked_is_not(address, monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     remote = open_remote(address)
     assert "HF_HUB_OFFLINE is set; unset it" in refused(lambda: remote.retried(remote.dataset_ids))
+
+
+def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_published(
+    hub: HubServer, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit has its small files opened again, long after large ones went ahead."""
+    (tmp_path / "key").write_bytes(SECRET)
+    file = step_index_dataset(ID, lengths=(2,)).storage.data_path / "main_data.hdf5"
+    send_ahead = Committer.send_ahead
+
+    def exchanged(*args: Any) -> None:
+        send_ahead(*args)
+        file.unlink()
+        file.symlink_to(tmp_path / "key")
+
+    monkeypatch.setattr(Committer, "send_ahead", exchanged)
+    with pytest.raises(MinariPipeError, match=r"main_data\.hdf5 (is a link|changes)"):
+        publish_dataset(ID, address)
+    kept = [path for path in hub.folder.rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if SECRET in path.read_bytes()]

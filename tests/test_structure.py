@@ -26,6 +26,7 @@ DEFERRED = {
     "dvc_data": "comes with dvc",
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
     "dvc_objects": "comes with DVC",
+    "fsspec": "0.2 s, needed only by the remotes of object stores",
     "gcsfs": "optional, and 0.7 s",
     "gymnasium_robotics": "optional, and it starts simulators",
     "hydra": "a private name that only multirun needs",

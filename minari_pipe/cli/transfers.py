@@ -13,7 +13,7 @@ from minari_pipe.cli.datasets import Json, complete_id, confirm, print_datasets
 from minari_pipe.cli.tables import counted, print_json, print_table, size
 from minari_pipe.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
-from minari_pipe.hosting import fetch, find_datasets, opened, with_combined
+from minari_pipe.hosting import fetch, find_datasets, opened, unnamed_parents
 from minari_pipe.library import HOW_TO_FETCH, latest_version_of
 from minari_pipe.links import files_below
 from minari_pipe.manifest import read_manifest
@@ -69,13 +69,7 @@ def upload(
     remote = opened(address, _token(address, token_file, key_path))
     _check_all_are_there(datasets)
     named = list(dict.fromkeys(datasets))
-    found, notes = with_combined(named)
-    if parents := [name for name in found if name not in named]:
-        # The metadata name them, and may be a stranger's.
-        notes.append(
-            f"{', '.join(parents)}: datasets were combined from these, and Minari downloads them, "
-            f"too; to publish them, name them"
-        )
+    notes = unnamed_parents(named)  # the metadata name them, and may be a stranger's
     told: list[dict[str, Any]] = []
     for name in named:
         try:
@@ -227,12 +221,14 @@ def download(
             confirm("Are you sure you want to override these local datasets?")
     for name, remote in found.items():
         try:
-            fetch(remote, name, replace=name in here)
+            fetched = fetch(remote, name, replace=name in here)
         except (MinariPipeError, OSError) as error:
             tell("error", str(error))
             failed = True
         else:
-            print(f"{name}: downloaded from {remote.address}, {_received(name)}")
+            for each in fetched:
+                why = "" if each == name else f", which {name} was combined from"
+                print(f"{each}: downloaded from {remote.address}, {_received(each)}{why}")
     if failed:
         raise typer.Exit(1)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -77,7 +79,7 @@ def validate(
     )
     subject = Subject.open(data_path, options=options)
     with ProgressBar("validate", subject.total_episodes, "episode", leave=False) as bar:
-        extra = _changed(data_path)
+        extra = _changed(data_path, getattr(subject.storage, "elsewhere", ()))
         report = run(subject, extra=extra, on_episode=lambda n, _: bar.show(n))
     if as_json:
         print_json(report.to_json())
@@ -95,7 +97,9 @@ def validate(
 
 def _found(dataset: str) -> tuple[str, Path]:
     """Return what the dataset is called, and where its data is."""
-    path = Path(dataset)
+    path = Path(os.path.abspath(dataset))
+    if path.name != "data" and os.path.basename(os.path.realpath(path)) == "data":
+        path = Path(os.path.realpath(path))  # a link to the data, which lie beside their manifest
     for place in (path / "data", path):
         if has_metadata_file(place) or other_format(place) is not None:
             return dataset, place
@@ -116,24 +120,25 @@ def _upgraded(data_path: Path) -> str:
         raise ConfigError(
             f"{dataset} has no {MANIFEST} to upgrade; combine it into a new version, which has one"
         )
-    if content.get("format") == FORMAT:
-        return f"its {MANIFEST} is of format {FORMAT} already"
     metadata = MinariStorage.read_raw_metadata(data_path)
     checked = "its files were compared with it"
     if "content_sha256" in content:
         digest = checked_content_sha256(dataset, metadata, content)
         checked = f"content_sha256 {digest[:12]} and its files were compared with it"
+    if content.get("format") == FORMAT:
+        return f"its {MANIFEST} is of format {FORMAT} already; {checked}"
     upgrade_manifest(dataset, content, metadata)
     return f"its {MANIFEST} is rewritten in format {FORMAT}, after {checked}"
 
 
-def _changed(data_path: Path) -> list[Finding]:
+def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:
     """Files that are not what the manifest beside the data names.
 
-    Where the totals are others too, a program that keeps no manifest has changed the dataset.
+    Where the totals are others too, a program that keeps no manifest has changed the dataset. To
+    the files ``elsewhere`` its links lead, for episodes.
     """
     dataset = data_path.parent
-    if data_path.name != "data" or not (dataset / MANIFEST).exists():
+    if data_path.name != "data":
         return []
     try:
         manifest = read_manifest(dataset)
@@ -150,6 +155,8 @@ def _changed(data_path: Path) -> list[Finding]:
     found += [
         Finding("warning", "card", name, fault) for name, fault in card_faults(dataset, manifest)
     ]
+    for path in elsewhere:
+        found.append(Finding("error", "manifest", path, "has episodes, and is not in the manifest"))
     if is_order_blind(manifest):
         found.append(Finding("warning", "manifest", MANIFEST, ORDER_BLIND))
     return found

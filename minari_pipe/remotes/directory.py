@@ -95,19 +95,28 @@ class DirectoryRemote(Remote):
             self._own_place(upload.dataset_id)
             remove_all_but(stage, {stage / name: file.size for name, file in upload.files.items()})
             for name, source in upload.files.items():
-                self._put(stage / name, source, told)
+                with _made(stage, os.path.dirname(name)) as folder:
+                    place = folder / os.path.basename(name)
+                    if place.is_file() and sha256_file(place) == source.sha256:
+                        told(source.size)
+                    else:
+                        _write(place, source, told)
+                        check_arrived(self, f"{_UPLOADS}/{_key(upload)}/{name}", source)
 
     def reveal(self, upload: Upload) -> bool:
         with self.telling(OSError), self._stage(upload) as stage:
             target = self._own_place(upload.dataset_id)
             _write(stage / METADATA, Source.of(upload.metadata))
             for namespace, metadata in upload.namespaces.items():
-                with self._made(namespace) as folder:
+                with _made(self._root, namespace) as folder:
                     if not (folder / NAMESPACE_METADATA).exists():
                         _write(folder / NAMESPACE_METADATA, Source.of(metadata))
             try:
-                with self._made(os.path.dirname(upload.dataset_id)) as folder:
-                    os.rename(stage, folder / target.name)
+                with (
+                    held_folder(self._root / _UPLOADS, self._root) as uploads,
+                    _made(self._root, os.path.dirname(upload.dataset_id)) as folder,
+                ):
+                    os.rename(uploads / _key(upload), folder / target.name)
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
@@ -125,7 +134,7 @@ class DirectoryRemote(Remote):
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
         with self.telling(OSError):
             self._own_place(namespace)
-            with self._made(namespace) as folder:
+            with _made(self._root, namespace) as folder:
                 _write(folder / NAMESPACE_METADATA, Source.of(metadata))
 
     def judge(self, error: Exception) -> Fault:
@@ -188,35 +197,29 @@ class DirectoryRemote(Remote):
         return place
 
     @contextmanager
-    def _made(self, namespace: str) -> Iterator[Path]:
-        """Hold the folder of a namespace, made if missing; the root if the name is empty."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        place = self._root
-        for part in filter(None, namespace.split("/")):
-            with held_folder(place, self._root) as above, suppress(FileExistsError):
-                (above / part).mkdir()
-            place /= part
-        with held_folder(place, self._root) as folder:
-            yield folder
-
-    @contextmanager
     def _stage(self, upload: Upload) -> Iterator[Path]:
         """Hold the folder in which this dataset is put together."""
-        key = f"{upload.dataset_id}\n{upload.files[MANIFEST].sha256}"
-        inner = os.path.join(_UPLOADS, hashlib.sha256(key.encode()).hexdigest()[:32])
-        stage = self._root / inner
-        if os.path.realpath(stage) != os.path.join(os.path.realpath(self._root), inner):
-            raise CorruptDatasetError(f"{stage} is a link, or in one; remove it and upload again")
-        stage.mkdir(parents=True, exist_ok=True)
-        with exclusive(stage):
+        with _made(self._root, f"{_UPLOADS}/{_key(upload)}") as stage, exclusive(stage):
             yield stage
 
-    def _put(self, place: Path, source: Source, told: Told) -> None:
-        if not (place.is_file() and sha256_file(place) == source.sha256):
-            _write(place, source, told)
-            check_arrived(self, place.relative_to(self._root).as_posix(), source)
-        else:
-            told(source.size)
+
+def _key(upload: Upload) -> str:
+    """The name of the folder of an upload, which an interrupted one finds again."""
+    key = f"{upload.dataset_id}\n{upload.files[MANIFEST].sha256}"
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def _made(top: Path, name: str) -> Iterator[Path]:
+    """Hold a folder in another one, both made if missing; the other one if the name is empty."""
+    top.mkdir(parents=True, exist_ok=True)
+    place = top
+    for part in filter(None, name.split("/")):
+        with held_folder(place, top) as above, suppress(FileExistsError):
+            (above / part).mkdir()
+        place /= part
+    with held_folder(place, top) as folder:
+        yield folder
 
 
 def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, constants
@@ -23,6 +24,7 @@ from huggingface_hub.utils import (
 from huggingface_hub.utils._runtime import is_xet_available
 
 from minari_pipe.errors import MinariPipeError, RemoteError
+from minari_pipe.links import opener
 from minari_pipe.remotes.base import PART, Remote, Source, Told, safe_cause
 from minari_pipe.remotes.crew import at_once
 from minari_pipe.remotes.hub_client import STALE, HfHubHTTPError, HubClient
@@ -246,13 +248,22 @@ class _Addition(CommitOperationAdd):
     """A file on its way that tells how far it is, where it goes as one body over HTTP."""
 
     def __init__(self, path: str, source: Source, told: Told | None = None) -> None:
-        super().__init__(path, source.content)
+        if isinstance(source.content, bytes):
+            super().__init__(path, source.content)
+        else:
+            with self._opened(source.content, source) as file:
+                super().__init__(path, file)
+            self.path_or_fileobj = str(source.content)
         self.source, self._told, self._n_told = source, told, 0
 
     @contextmanager
     def as_file(self, with_tqdm: bool = False) -> Iterator[BinaryIO]:
-        with super().as_file() as file:
-            if with_tqdm and isinstance(self.path_or_fileobj, str):
+        if not isinstance(self.source.content, Path):
+            with super().as_file() as file:
+                yield file
+            return
+        with self._opened(self.source.content, self.source) as file:
+            if with_tqdm:
                 read = file.read
 
                 def reading(size: int = -1) -> bytes:
@@ -262,6 +273,11 @@ class _Addition(CommitOperationAdd):
 
                 file.read = reading  # type: ignore[method-assign]
             yield file
+
+    @staticmethod
+    def _opened(path: Path, source: Source) -> BinaryIO:
+        """Open the file where no link leads to it, which huggingface_hub would follow."""
+        return open(path, "rb", opener=opener(source.below or path.parent))
 
     def check_sent(self) -> None:
         """Compare what was sent with what was to be; all of it counts as told then."""

@@ -141,7 +141,7 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
     if not isinstance(stored, h5py.Dataset):
         raise InvalidEpisodeError(f"{where} has rows, stored are the keys {sorted(stored)}")
     dataset = stored
-    frames = _read_frames(adapt(dataset), None)
+    frames = _read_frames(check_leaf(dataset), None)
     if frames is not None and isinstance(column, Frames):
         del group[name]
         write_column(group, name, Frames([*frames, *column]))

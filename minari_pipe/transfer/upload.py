@@ -21,7 +21,7 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     LinkError,
 )
-from minari_pipe.files import MANIFEST
+from minari_pipe.files import MANIFEST, settle
 from minari_pipe.identity import checked_content_sha256
 from minari_pipe.links import read_below, status_below
 from minari_pipe.manifest import (
@@ -98,6 +98,7 @@ def upload(
     check_new_dataset_id(dataset_id)
     _check_address(remote.address, dataset_id)
     place = folder or _local(dataset_id)
+    settle(place / "data")
     metadata_bytes = _read_metadata(place / METADATA, dataset_id)
     metadata = json.loads(metadata_bytes)
     own = read_manifest(place)

@@ -81,6 +81,7 @@ class _Summary:
     metadata: dict[str, Any]
     flattened: dict[str, bool]
     unknown: tuple[str, ...]
+    elsewhere: tuple[str, ...]
 
 
 class AttributesStorage(LegacyStorage):
@@ -156,6 +157,7 @@ class AttributesStorage(LegacyStorage):
         storage = cls(data_path, known["observation_space"], known["action_space"])
         storage._unflatten = unflatten
         storage.unknown = tuple(unknown)
+        storage.elsewhere = summary.elsewhere
         return storage
 
     @property
@@ -244,6 +246,12 @@ def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None,
             steps += _steps(member(group, "rewards"))
             if layout is None and "rewards_sum" in group.attrs:
                 layout = "hdf5-0.4.3"
+        own = data_path.resolve()
+        elsewhere = [
+            str(other)
+            for other in sorted(files.others)
+            if other.parent != own or other.name.startswith(".")
+        ]
     said = recorded.pop("total_steps", None)
     if said is not None and said != steps:
         unknown.append(f"the file says {said} steps, its episodes have {steps}")
@@ -264,7 +272,7 @@ def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None,
         "total_steps": steps,
         "data_format": layout or "hdf5-0.4",
     }
-    return _Summary(metadata, flattened, tuple(unknown))
+    return _Summary(metadata, flattened, tuple(unknown), tuple(elsewhere))
 
 
 def _environment_spaces(

@@ -44,6 +44,8 @@ class LegacyStorage(MinariStorage):
     """
 
     unknown: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    """Files with episodes that no manifest of the dataset names."""
 
     @classmethod
     @abstractmethod

@@ -34,6 +34,8 @@ class LinkedFiles:
 
     def __init__(self, main: Path) -> None:
         self._main = main
+        self.others: set[Path] = set()
+        """The files that the links of groups asked for lead to, resolved."""
         self._open: dict[Path, h5py.File] = {}
 
     @classmethod
@@ -118,6 +120,7 @@ class LinkedFiles:
                 if not any(resolved.is_relative_to(folder) for folder in allowed):
                     outside = True
                 elif resolved.is_file():
+                    self.others.add(resolved)
                     return resolved
         if outside and len(candidates) == 1:
             raise CorruptDatasetError(
