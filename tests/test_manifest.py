@@ -248,7 +248,7 @@ def test_validate_upgrades_a_manifest_of_format_1() -> None:
     assert_verified()
     done = upgraded("--json")
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (0, True)
-    assert done.stderr.endswith("its manifest.json is of format 2 already\n")
+    assert done.stderr.endswith("is of format 2 already; its files were compared with it\n")
     assert (place / MANIFEST).read_bytes() == good
 
 
