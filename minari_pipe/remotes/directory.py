@@ -94,14 +94,8 @@ class DirectoryRemote(Remote):
         with self.telling(OSError), self._stage(upload) as stage:
             self._own_place(upload.dataset_id)
             remove_all_but(stage, {stage / name: file.size for name, file in upload.files.items()})
-            for name, source in upload.files.items():
-                with _made(stage, os.path.dirname(name)) as folder:
-                    place = folder / os.path.basename(name)
-                    if place.is_file() and sha256_file(place) == source.sha256:
-                        told(source.size)
-                    else:
-                        _write(place, source, told)
-                        check_arrived(self, f"{_UPLOADS}/{_key(upload)}/{name}", source)
+            for name in upload.files:
+                self._put(stage, name, upload, told)
 
     def reveal(self, upload: Upload) -> bool:
         with self.telling(OSError), self._stage(upload) as stage:
@@ -195,6 +189,16 @@ class DirectoryRemote(Remote):
         place = self._place(path)
         refuse_links(place, self._root)
         return place
+
+    def _put(self, stage: Path, name: str, upload: Upload, told: Told) -> None:
+        source = upload.files[name]
+        with _made(stage, os.path.dirname(name)) as folder:
+            place = folder / os.path.basename(name)
+            if place.is_file() and sha256_file(place) == source.sha256:
+                told(source.size)
+            else:
+                _write(place, source, told)
+                check_arrived(self, f"{_UPLOADS}/{_key(upload)}/{name}", source)
 
     @contextmanager
     def _stage(self, upload: Upload) -> Iterator[Path]:
