@@ -100,6 +100,8 @@ class Recording:
         self._expected_first = 0  # number of the journal's first episode in a dataset
         # finished episodes that the journal has not taken: the disk is full, or Ctrl-C came
         self._unkept: list[EpisodeBuffer] = []
+        # whose episode the journal is taking, and how many it had before
+        self._adding: tuple[JudgingRecorder | StrictRecorder, int] | None = None
         # of the last regular episode without metadata
         self._form: list[Any] | None = None
         self._header = b""
@@ -122,6 +124,7 @@ class Recording:
                 outside of it and the recording is strict.
         """
         self._pid = os.getpid()
+        self._forget_added()
         self.journal.release(env)
         recorder = self.recorders[env]
         recorder.start(observation, info, seed=seed, options=options, extras=extras)
@@ -146,6 +149,7 @@ class Recording:
 
     def close_episode(self, env: int = 0) -> None:
         """Finish an episode that was broken off, as truncated, if it has any step."""
+        self._forget_added()
         if len(self.recorders[env]):
             self.recorders[env].truncate()
             self.finish_episode(env)
@@ -176,6 +180,7 @@ class Recording:
                 one.
             OSError: the disk is full; :meth:`keep` tries again.
         """
+        self._forget_added()
         recorder = self.recorders[env]
         number = self._n_given + len(self.journal) + len(self._unkept)
         told = recorder.told(number)
@@ -226,16 +231,23 @@ class Recording:
             return False
         if type(self.episode_metadata) is not EpisodeMetadataCallback or self.on_episode:
             return False
-        count = len(self.journal)
+        self._adding = recorder, len(self.journal)
         try:
             arrays = recorder.take_bytes()
             self.journal.append_alike(self._header, len(recorder), recorder.seed, arrays)
         except OSError:
             return False  # to keep it until the disk has room
         finally:
-            if len(self.journal) > count:  # also if Ctrl-C comes
-                recorder.forget()
+            self._forget_added()
         return True
+
+    def _forget_added(self) -> None:
+        """Forget the episode that the journal has taken, also if Ctrl-C came before that ended."""
+        if self._adding is not None:
+            recorder, count = self._adding
+            if len(self.journal) > count:
+                recorder.forget()
+            self._adding = None
 
     def keep(self) -> None:
         """Add to the journal what it could not take before.
@@ -243,6 +255,7 @@ class Recording:
         Raises:
             OSError: it still cannot.
         """
+        self._forget_added()
         while self._unkept:
             # it is there already if Ctrl-C came before it was forgotten
             if (self._unkept[0].id or 0) >= len(self.journal):

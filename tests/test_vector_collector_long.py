@@ -27,6 +27,7 @@ from minari_pipe import VectorDataCollector
 from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.hosting import load_dataset
 from minari_pipe.library import delete_dataset
+from minari_pipe.recorder import EpisodeRecorder
 from minari_pipe.recovery import list_leftovers, recover
 from minari_pipe.testing import assert_same, examples
 from tests import test_collector_long
@@ -293,6 +294,31 @@ def test_memory_does_not_grow_with_the_run(length) -> None:
     collected, created = map(int, done.stdout.split())
     assert collected < 32_000_000, done.stdout
     assert created < 64_000_000, done.stdout
+
+
+def test_ctrl_c_after_the_journal_has_an_episode_does_not_record_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    envs = [partial(Long, index, length) for index, length in enumerate((3, 4))]
+    collector = VectorDataCollector(SyncVectorEnv(envs, autoreset_mode=AutoresetMode.SAME_STEP))
+    collector.reset(seed=0)
+    step_index(collector, 0, 9)  # the form of an episode is known by its second
+    forget, presses = EpisodeRecorder.forget, iter([KeyboardInterrupt])
+
+    def pressed(self: EpisodeRecorder) -> None:
+        for press in presses:
+            raise press
+        forget(self)
+
+    monkeypatch.setattr(EpisodeRecorder, "forget", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        step_index(collector, 9, 13)
+    collector.reset(seed=99)
+    dataset = collector.create_dataset("aa/b-v0")
+    collector.close()
+    actions = [each.actions.tolist() for each in dataset if each.observations[0, 0] == 0]
+    delete_dataset("aa/b-v0")
+    assert actions == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
 INTERRUPTED_TOO = ["minari_pipe.vector_collector", "minari_pipe.vector_rows"]
