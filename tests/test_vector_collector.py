@@ -305,11 +305,10 @@ def test_a_recorded_seed_replays_its_episode(mode) -> None:
     env = gym.make_vec("CartPole-v1", 3, "sync", vector_kwargs={"autoreset_mode": mode})
     collector = VectorDataCollector(env)
     rng = np.random.default_rng(0)
-    over = np.ones(3, bool)
+    collector.reset()  # without any seed of ours
+    over = np.zeros(3, bool)
     for _ in range(50):
-        if over.all():  # at first, without any seed of ours
-            collector.reset()
-        elif mode is DISABLED and over.any():
+        if mode is DISABLED and over.any():
             collector.reset(seed=rng.integers(9, size=3), options={"reset_mask": over})
         *_, terminated, truncated, _ = collector.step(rng.integers(2, size=3))
         over = terminated | truncated
