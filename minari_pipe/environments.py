@@ -239,7 +239,12 @@ def wrapper_class(target: str) -> type[gym.Wrapper]:
     if module.split(".")[0] == "gymnasium" and name in REFUSED_WRAPPERS:
         raise ConfigError(f"env.wrappers: {target!r} is refused: it {REFUSED_WRAPPERS[name]}")
     if module == "gymnasium.wrappers" and name in gym.wrappers.__all__:
-        found = getattr(gym.wrappers, name)
+        try:
+            found = getattr(gym.wrappers, name)
+        except ModuleNotFoundError as exc:
+            raise MissingDependencyError(
+                f"env.wrappers: {target!r} needs the module {exc.name!r}, which is not installed"
+            ) from exc
     elif module == "gymnasium.wrappers":
         hint = did_you_mean(name, gym.wrappers.__all__)
         raise ConfigError(f"env.wrappers: gymnasium.wrappers has no {name!r}.{hint}")

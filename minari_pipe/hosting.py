@@ -12,6 +12,7 @@ from typing import Any
 
 from minari_pipe.dataset import MinariDataset
 from minari_pipe.dataset_id import (
+    gen_dataset_id,
     namespace_hierarchy,
     parse_dataset_id,
     validate_namespace,
@@ -19,12 +20,13 @@ from minari_pipe.dataset_id import (
 from minari_pipe.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.errors import (
     ConfigError,
+    DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
     MinariPipeError,
     RemoteError,
 )
-from minari_pipe.library import open_dataset
+from minari_pipe.library import latest_version_of, open_dataset
 from minari_pipe.listing import selected
 from minari_pipe.namespace import (
     get_namespace_metadata,
@@ -100,6 +102,9 @@ def load_dataset(
 
 def download_dataset(dataset_id: str, force_download: bool = False) -> None:
     """Fetch a dataset into the local root, with those that it was combined from.
+
+    One of those is left out, with a warning, if it would be a later version of a dataset that is
+    there: who publishes the dataset says what it was combined from.
 
     Nothing is seen of it before it is whole and verified; a download that was interrupted goes on
     where it was.
@@ -186,6 +191,7 @@ def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> list[str
                 continue
             found = remote_listing.versions(remote, *parse_dataset_id(parent)[:2])
             name = chosen_version(remote.address, parent, found)
+            _check_later_than_none(name)
             download(name, remote)
             fetched.append(name)
             waiting += [(name, other) for other in _combined(name)]
@@ -528,6 +534,20 @@ def _skipped(dataset_id: str) -> bool:
         stacklevel=3,
     )
     return True
+
+
+def _check_later_than_none(dataset_id: str) -> None:
+    """Refuse what would take the place of a dataset that is loaded without a version."""
+    namespace, name, version = parse_dataset_id(dataset_id)
+    try:
+        latest = latest_version_of(gen_dataset_id(namespace, name))
+    except DatasetNotFoundError:
+        return
+    here = parse_dataset_id(latest)[2]
+    if here is not None and version is not None and version > here:
+        raise DatasetExistsError(
+            f"it is not downloaded, as {latest} is the latest version here; to have it, name it"
+        )
 
 
 def _combined(dataset_id: str) -> list[str]:

@@ -57,6 +57,12 @@ def test_a_mistyped_wrapper_is_answered_with_the_nearest():
         wrapper_class("gymnasium.wrappers.FlatenObservation")
 
 
+def test_a_wrapper_that_needs_another_package_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "array_api_compat", None)
+    with pytest.raises(MissingDependencyError, match="'array_api_compat', which is not installed"):
+        wrapper_class("gymnasium.wrappers.ArrayConversion")
+
+
 @pytest.mark.parametrize("env_id", environments.GYM_ADAPTERS)
 def test_a_registered_environment_that_imports_what_its_arguments_name_needs_trust(env_id):
     with pytest.raises(TrustError, match="--trust-module gym"):

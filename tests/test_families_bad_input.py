@@ -131,13 +131,14 @@ def test_a_dataset_may_not_have_the_name_of_a_family(workspace, capfd):
 
 MIXTURES = {
     "an unknown parent": ("{tny: 0.5, other: 0.5}", "no dataset 'tny'. Did you mean 'tiny'"),
-    "no parents": ("{}", "policy.parents names no dataset; expected datasets with their shares"),
+    "no parents": ("{}", "policy.parents is {}; expected datasets with their shares"),
     "shares that are too small": (
         "{tiny: 0.5, other: 0.4}",
         "the shares of policy.parents sum to 0.9, not to 1: tiny 0.5 + other 0.4",
     ),
     "a share of nothing": ("{tiny: 0.0, other: 1.0}", "policy.parents.tiny is 0.0; expected"),
     "a share that is no number": ("{tiny: .nan, other: 1.0}", "policy.parents.tiny is nan"),
+    "a share that is a text": ("{tiny: 0.5, other: x}", "'x' of type 'str' could not be"),
     "itself": ("{mixed: 1.0}", "mixed is mixed from itself"),
 }
 
@@ -147,6 +148,14 @@ def test_a_wrong_mixture_is_refused_before_its_parents_are_made(workspace, capfd
     write_config(workspace, "mixed", MIXED.replace("{tiny: 0.5, other: 0.5}", parents))
     assert message in refused(capfd, "+dataset=mixed")
     assert not (workspace / "pipelines").exists()
+
+
+def test_a_mixture_without_the_schema_is_told_how_parents_are_given(workspace, capfd):
+    target = "policy: {_target_: minari_pipe.pipeline.Mixture, parents: [{dataset: tiny}]}"
+    text = MIXED.replace("policy: {parents: {tiny: 0.5, other: 0.5}}", target)
+    write_config(workspace, "mixed", text.replace("{/policy: mixture}, ", ""))
+    told = refused(capfd, "+dataset=mixed")
+    assert "policy.parents is [{'dataset': 'tiny'}]; expected datasets with their shares" in told
 
 
 def test_parents_of_other_environments_are_named_with_both(workspace, capfd):

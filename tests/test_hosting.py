@@ -360,6 +360,22 @@ def test_what_a_dataset_was_combined_from_travels_too(shared, elsewhere) -> None
     assert list(list_local_datasets()) == [f"example/{name}-v0" for name in "abc"]
 
 
+def test_no_remote_can_make_a_dataset_of_its_own_the_latest_version_here(shared, elsewhere) -> None:
+    combined("example/a-v0", "other/b-v1", "other/b-v9", "other/c-v9")
+    for name in ("other/b-v1", "other/b-v9", "other/c-v9"):
+        step_index_dataset(name)
+    with warnings.catch_warnings(action="ignore"):
+        for name in list(list_local_datasets()):
+            upload_dataset(name)
+    elsewhere()
+    step_index_dataset("other/b-v2")
+    with pytest.warns(UserWarning, match="We recommend|combined from") as told:
+        download_dataset("example/a-v0")
+    left_out = "other/b-v9: it is not downloaded, as other/b-v2 is the latest version here"
+    assert sum(left_out in str(warning.message) for warning in told) == 1
+    assert list(list_local_datasets(prefix="other/")) == ["other/b-v1", "other/b-v2", "other/c-v9"]
+
+
 @pytest.mark.parametrize("parents", [["../../evil-v0"], ["/etc/x-v0"], [3], "text", [None], {}])
 def test_parents_that_are_no_ids_are_told_and_stop_nothing(parents, shared, elsewhere) -> None:
     published(ID)

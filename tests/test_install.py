@@ -298,6 +298,10 @@ TOLD = {
     "the command line": (True, ["+dataset=x", "publish.replace=true"], True),
     "the whole section": (True, ["publish={replace: true}"], True),
     "it with a plus": (True, ["++publish.replace=true"], True),
+    "the section without it, which the config says": (True, ["publish={targets: [a]}"], False),
+    "what another key of the config says": (True, ["publish.replace='${dataset.x}'"], False),
+    "it taken away": (True, ["~publish.replace"], False),
+    "a group of that name": (True, ["+publish=theirs"], False),
     "the config alone": (True, ["+dataset=x", "collect.seed=1"], False),
     "the command line, which says no": (False, ["publish.replace=false"], False),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.errors import (
@@ -142,6 +143,20 @@ def damaged_params(w: Workspace) -> None:
     w.commit()
 
 
+def parent_elsewhere(w: Workspace) -> None:
+    (w.root.parent / "secret.json").write_text('{"pipeline": "its secret content"}')
+    path = w.root / "pipelines/mine/params.yaml"
+    params = yaml.safe_load(path.read_text())
+    parents = [{"dataset": "mine", "id": "../../secret", "share": 1.0}]
+    params["policy"] = {
+        "_target_": "minari_pipe.pipeline.Mixture",
+        "parents": parents,
+        "scores": "mine",
+    }
+    path.write_text(yaml.safe_dump(params))
+    w.commit()
+
+
 def no_repository(w: Workspace) -> None:
     (w.root / ".git").rename(w.root.parent / "git")
     (w.root / ".dvc" / "config").write_text("[core]\n    no_scm = true\n")
@@ -160,6 +175,7 @@ ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     touched_publication: (ConfigError, r"is not what was published \(data/main_data.hdf5 changed"),
     no_publication: (DatasetNotFoundError, "is not there, or has no manifest"),
     damaged_params: (ConfigError, "params.yaml is missing or damaged"),
+    parent_elsewhere: (InvalidDatasetIdError, "Malformed dataset ID: ../../secret"),
     no_repository: (ConfigError, "is not a git repository"),
 }
 

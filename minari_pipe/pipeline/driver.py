@@ -31,7 +31,7 @@ from minari_pipe.pipeline.install import check_before, install, would_install
 from minari_pipe.pipeline.leftovers import mend, remove_broken_run_caches, remove_wrong_entries
 from minari_pipe.pipeline.manifest import released, released_manifest
 from minari_pipe.pipeline.mixtures import completed, parents
-from minari_pipe.pipeline.oc_env import resolved, told_texts
+from minari_pipe.pipeline.oc_env import is_set, resolved, told_texts
 from minari_pipe.pipeline.params import check_files, prepare
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.pulling import Pull
@@ -242,17 +242,14 @@ def _told_to_replace(params: dict[str, Any], overrides: list[str]) -> bool:
 
     A config may come from a stranger, and must not remove what the user has.
     """
-    told = any(re.match(r"\+*publish(\.replace)?=", override) for override in overrides)
-    return told and bool(params["publish"]["replace"])
+    return is_set(overrides, "publish", "replace") and bool(params["publish"]["replace"])
 
 
 def _trust_told(engine: dict[str, Any], overrides: list[str], files: list[str]) -> None:
     """Trust places that this very command line names; stages heed no others."""
     told = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
     for key in ("address", "storage"):
-        if engine[key] is not None and any(
-            re.match(rf"\+*engine\.{key}=", override) for override in overrides
-        ):
+        if engine[key] is not None and is_set(overrides, "engine", key):
             told.append(resolved(engine[key]))
     os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, told))
 
@@ -280,11 +277,12 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
                     f"dataset id {dataset_id!r} belongs to pipeline {path.parent.name!r}; give "
                     f"this one another with dataset.id=..."
                 )
-    entry = root / "catalog" / f"{dataset_id}.json"
-    if entry.is_file() and (owner := read_catalog_entry(entry)["pipeline"]) != name:
+    entry = read_catalog_entry(root, dataset_id)
+    if entry and entry["pipeline"] != name:
         raise ConfigError(
-            f"dataset id {dataset_id!r} belongs to what pipeline {owner!r} published earlier; give "
-            f"this one another with dataset.id=..., or remove {entry} if that is not wanted"
+            f"dataset id {dataset_id!r} belongs to what pipeline {entry['pipeline']!r} published "
+            f"earlier; give this one another with dataset.id=..., or remove "
+            f"{root / 'catalog' / dataset_id}.json if that is not wanted"
         )
     # Publishing replaces a whole folder, so none may lie in another.
     catalog = root / "catalog"

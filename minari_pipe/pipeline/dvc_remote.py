@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc, repository
@@ -93,10 +91,13 @@ def _targets(name: str, root: Path) -> list[str]:
 
 def _is_elsewhere(path: Path) -> bool:
     """Whether a ``.dvc`` file names what another repository keeps, to which nothing is pushed."""
+    # DVC's own reader, which takes some files that other readers of YAML refuse.
+    from dvc.utils.serialize import ParseError, load_yaml
+
     try:
-        deps = yaml.safe_load(path.read_bytes()).get("deps", [])
+        deps = load_yaml(str(path)).get("deps", [])
         return any("repo" in dependency for dependency in deps)
-    except (AttributeError, TypeError, ValueError, yaml.YAMLError):
+    except (AttributeError, TypeError, ValueError, ParseError):
         return False  # DVC says what is wrong with it
 
 

@@ -17,6 +17,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.remotes import check_remote_address
 
 if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
     from omegaconf import Node
 
 KEYS = ("engine.address", "engine.storage", "publish.targets")
@@ -108,11 +109,34 @@ def told_texts(overrides: list[str], *keys: str) -> set[str]:
         >>> told_texts(["+dataset=a", "publish.targets=[s3://b,'${dataset.license}']"], "publish")
         {'s3://b'}
     """
+    values = [override.value() for override in _parsed(overrides, *keys)]
+    return {text for value in values for text in _texts(value) if is_told(text)}
+
+
+def is_set(overrides: list[str], section: str, key: str) -> bool:
+    """Whether overrides set ``section.key`` themselves, to a value that is not taken from a file.
+
+    Example:
+        >>> is_set(["publish={targets: [s3://a]}"], "publish", "replace")
+        False
+        >>> is_set(["publish={replace: true}"], "publish", "replace")
+        True
+    """
+    values = []
+    for override in _parsed(overrides, section):
+        value = override.value()
+        if override.key_or_group == section and isinstance(value, dict):
+            values.append(value.get(key, _NO_DEFAULT))
+        elif override.key_or_group == f"{section}.{key}" and not override.is_delete():
+            values.append(value)
+    return any(value is not _NO_DEFAULT and is_told(str(value)) for value in values)
+
+
+def _parsed(overrides: list[str], *keys: str) -> list[Override]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     own = [override for override in overrides if override.lstrip("+~").startswith(keys)]
-    values = [override.value() for override in OverridesParser.create().parse_overrides(own)]
-    return {text for value in values for text in _texts(value) if is_told(text)}
+    return OverridesParser.create().parse_overrides(own)
 
 
 def _texts(value: Any) -> Iterator[str]:

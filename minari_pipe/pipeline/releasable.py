@@ -33,9 +33,8 @@ def pipelines_of(name: str, root: Path) -> list[str]:
 
 def _maker(parent: dict[str, str], root: Path) -> str:
     """The pipeline that makes a parent of a mixture."""
-    entry = root / "catalog" / f"{parent['id']}.json"
-    name = read_catalog_entry(entry)["pipeline"] if entry.is_file() else parent["dataset"]
-    return check_pipeline_name(str(name))
+    entry = read_catalog_entry(root, parent["id"])
+    return check_pipeline_name(str(entry["pipeline"] if entry else parent["dataset"]))
 
 
 def arguments(root: Path, name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.manifest import changed_files, readable_manifest
 from minari_pipe.pipeline.dvc_remote import push
@@ -43,14 +42,12 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         DatasetExistsError: the version is released, with other content.
         RemoteError: the outputs could not be pushed; there is no record then.
     """
-    parse_dataset_id(dataset_id)
     root = open_root()
-    entry_path = inside(root, root / "catalog" / f"{dataset_id}.json")
-    if not entry_path.is_file():
+    entry = read_catalog_entry(root, dataset_id)
+    if entry is None:
         raise DatasetNotFoundError(
             f"no dataset {dataset_id!r} is published in {root}; known: {_known(root)}"
         )
-    entry = read_catalog_entry(entry_path)
     name = check_pipeline_name(entry["pipeline"])
     busy = f"pipeline {name!r} is running in this workspace; wait for it"
     with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):

@@ -19,13 +19,13 @@ def exact_shares(parents: dict[str, float]) -> dict[str, Fraction]:
         >>> exact_shares({"medium": 0.9, "expert": 0.1})
         {'medium': Fraction(9, 10), 'expert': Fraction(1, 10)}
     """
-    if not parents:
+    if not isinstance(parents, dict) or not parents:
         raise ConfigError(
-            "policy.parents names no dataset; expected datasets with their shares of the steps, "
-            "e.g. policy.parents={cartpole_medium: 0.5, cartpole_expert: 0.5}"
+            f"policy.parents is {parents!r}; expected datasets with their shares of the steps, "
+            f"e.g. policy.parents={{cartpole_medium: 0.5, cartpole_expert: 0.5}}"
         )
     for name, share in parents.items():
-        if not 0 < share <= 1:  # also for NaN
+        if not isinstance(share, int | float) or not 0 < share <= 1:  # also for NaN
             raise ConfigError(
                 f"policy.parents.{name} is {share}; expected a share of the steps, above 0 and at "
                 f"most 1"

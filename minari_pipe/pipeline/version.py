@@ -84,10 +84,10 @@ def published_data(
 
 def _params(root: Path, dataset_id: str, tag: str | None) -> dict[str, Any] | None:
     """The parameters of a version without a record, as they were tagged or are now."""
-    entry = root / "catalog" / f"{dataset_id}.json"
-    if not entry.is_file():
+    entry = read_catalog_entry(root, dataset_id)
+    if entry is None:
         return None
-    name = str(read_catalog_entry(entry)["pipeline"])
+    name = entry["pipeline"]
     if not PIPELINE_NAME.fullmatch(name):
         return None
     text = text_at(root, tag, f"pipelines/{name}/params.yaml") if tag else None

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.links import new_file, refuse_links
 
@@ -109,12 +110,17 @@ def read_json(path: Path) -> Any:
         raise ConfigError(f"{path} is damaged: {exc}; restore it from git, or remove it") from exc
 
 
-def read_catalog_entry(path: Path) -> dict[str, Any]:
+def read_catalog_entry(root: Path, dataset_id: str) -> dict[str, Any] | None:
     """Return what ``catalog/ID.json`` says of a published dataset, with the name of its pipeline.
 
     Raises:
         ConfigError: it is damaged.
+        InvalidDatasetIdError: the id is malformed, and could name any file.
     """
+    parse_dataset_id(dataset_id)
+    path = root / "catalog" / f"{dataset_id}.json"
+    if not path.is_file():
+        return None
     found = read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("pipeline"), str):
         raise ConfigError(f"{path} is damaged: it names no pipeline; restore it from git")
