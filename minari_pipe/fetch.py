@@ -10,13 +10,14 @@ beside its place in the user's cache and renamed, so that a cached file is alway
 from __future__ import annotations
 
 import hashlib
+import netrc
 import os
 import re
 import time
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     import requests
 
 MIRROR_VARIABLE = "MINARI_PIPE_MIRROR"
+DEFAULT_MACHINE = "default"
 CACHE_VARIABLE = "MINARI_PIPE_CACHE"
 SHIPPED = Path(__file__).parent / "policies" / "shipped"
 
 _CHUNK = 1 << 20
+_LARGEST = 16 * 2**30  # bytes of a file whose size the server does not tell
 _WAITS = (0.5, 1.0, 2.0)  # seconds before the second, third and fourth attempt
 _LONGEST_WAIT = 10.0  # seconds, however long a server's Retry-After asks for
 _TIMEOUT = (10.0, 30.0)  # seconds to connect, seconds between two packets
@@ -245,13 +248,55 @@ def _copied(path: Path) -> Iterator[_Stream]:
         yield os.fstat(file.fileno()).st_size, iter(lambda: file.read(_CHUNK), b"")
 
 
+def netrc_entries() -> dict[str, tuple[str, str, str]]:
+    """Return login, account and password by machine, as ``~/.netrc`` has them.
+
+    One may be that of :data:`DEFAULT_MACHINE`, for all that it does not name.
+    """
+    files = [os.environ["NETRC"]] if os.environ.get("NETRC") else ["~/.netrc", "~/_netrc"]
+    for file in files:
+        with suppress(OSError, UnicodeDecodeError, netrc.NetrcParseError):
+            return netrc.netrc(os.path.expanduser(file)).hosts
+    return {}
+
+
+def _own_password(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Add what the address says, or ``~/.netrc`` of this very machine.
+
+    Not its ``default``, which requests would send to whatever machine a config names.
+    """
+    from requests.auth import HTTPBasicAuth
+    from requests.utils import get_auth_from_url
+
+    login, password = get_auth_from_url(str(request.url))
+    machine = urlsplit(str(request.url)).hostname
+    if not login and machine != DEFAULT_MACHINE and machine in (known := netrc_entries()):
+        login, _, password = known[machine]
+    return HTTPBasicAuth(login, password)(request) if login else request
+
+
 @contextmanager
 def _downloaded(address: str) -> Iterator[_Stream]:
     import requests
 
+    class Session(requests.Session):
+        def rebuild_auth(
+            self, prepared_request: requests.PreparedRequest, response: requests.Response
+        ) -> None:
+            headers, before = prepared_request.headers, str(response.request.url)
+            if self.should_strip_auth(before, str(prepared_request.url)):
+                headers.pop("Authorization", None)
+            if "Authorization" not in headers:
+                _own_password(prepared_request)
+
     # "identity": a compressed transfer would make Content-Length and the bar speak of other bytes.
     headers = {"Accept-Encoding": "identity"}
-    with requests.get(address, stream=True, timeout=_TIMEOUT, headers=headers) as response:
+    with (
+        Session() as session,
+        session.get(
+            address, auth=_own_password, stream=True, timeout=_TIMEOUT, headers=headers
+        ) as response,
+    ):
         response.raise_for_status()
         length = response.headers.get("Content-Length", "")
         plain = not response.headers.get("Content-Encoding")
@@ -260,12 +305,17 @@ def _downloaded(address: str) -> Iterator[_Stream]:
 
 
 def _whole(response: requests.Response, size: int | None) -> Iterator[bytes]:
-    """The body's chunks; a body that is shorter than announced is a broken connection."""
+    """The body's chunks; a body that is shorter than announced is a broken connection.
+
+    One that does not end, or is made of zeros that were compressed, does not fill the disk.
+    """
     from requests.exceptions import ChunkedEncodingError
 
     received = 0
     for chunk in response.iter_content(_CHUNK):
         received += len(chunk)
+        if received > (_LARGEST if size is None else size):
+            raise _DownloadError(f"it has more than {received - len(chunk)} bytes")
         yield chunk
     if size is not None and received != size:
         raise ChunkedEncodingError(f"{received} of {size} bytes")

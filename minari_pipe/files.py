@@ -9,6 +9,7 @@ import shutil
 import stat
 import struct
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,6 +45,21 @@ MANIFEST = "manifest.json"
 """The file of a dataset that lies beside the directory of its data; a transaction may change it."""
 NO_NAMES = frozenset({"", ".", ".."})
 """Parts with which a path leads elsewhere than it says."""
+_SETTINGS_FOLDERS = frozenset({".git", "git~1", ".dvc"})
+"""Folders in which git and DVC find commands that they run."""
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a stranger may name a file or folder so: it is one of the folder before it, and no
+    settings of git's or DVC's, as any file system reads the name.
+
+    Example:
+        >>> [is_file_name(name) for name in ("main_data.hdf5", "..", ".git", ".GIT.")]
+        [True, False, False, False]
+    """
+    visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    read = visible.casefold().partition(":")[0].rstrip(" .")
+    return name not in NO_NAMES and "\0" not in name and read not in _SETTINGS_FOLDERS
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
@@ -160,7 +176,7 @@ def transaction(directory: Path) -> Iterator[Path]:
     transaction ends what was broken off. One process has a transaction at a time, others wait.
 
     Raises:
-        DatasetNotFoundError: the directory is not there, or is deleted meanwhile.
+        DatasetNotFoundError: the directory is not there, or is deleted or replaced meanwhile.
         LinkError: what an earlier change left there is a link.
         ConfigError: it is read-only.
     """
@@ -169,8 +185,10 @@ def transaction(directory: Path) -> Iterator[Path]:
         with (
             held_folder(directory.parent, root or directory.parent) as parent,
             held_folder(directory, root or directory) as held,
-            exclusive(held),
+            exclusive(held) as locked,
         ):
+            if not os.path.samestat(os.stat(directory), locked):  # while it was waited for
+                raise _replaced(directory)
             _roll_forward(held, parent if directory.name == "data" else None)
             stage = held / _STAGE
             refuse_links(directory / _STAGE, directory)
@@ -228,6 +246,13 @@ def _root_of(directory: Path) -> Path | None:
     return None
 
 
+def _replaced(path: str | Path) -> DatasetNotFoundError:
+    return DatasetNotFoundError(
+        f"{path} is not there any more as it was opened: the dataset was replaced since, as by a "
+        "download. Load it again"
+    )
+
+
 class OpenedFolder:
     """A folder as it was opened, which tells when another one has taken its place.
 
@@ -264,10 +289,7 @@ class OpenedFolder:
         except OSError:
             return  # reading says what is wrong
         if (found.st_dev, found.st_ino) != self.identity:
-            raise DatasetNotFoundError(
-                f"{self._path} is not there any more as it was opened: the dataset was replaced "
-                "since, as by a download. Load it again"
-            )
+            raise _replaced(self._path)
 
     def __reduce__(self) -> Any:
         return OpenedFolder, (Path(self._path), self.identity)

@@ -48,8 +48,8 @@ from minari_pipe.checksums import (
 from minari_pipe.errors import CorruptDatasetError, LinkError, UnsupportedVersionError
 from minari_pipe.files import (
     MANIFEST,
-    NO_NAMES,
     current,
+    is_file_name,
     read_text,
     sha256_file,
     staged_manifest,
@@ -547,4 +547,4 @@ def _is_name(name: str) -> bool:
         os.fsencode(name)
     except UnicodeEncodeError:
         return False
-    return below.get(folder, False) and NO_NAMES.isdisjoint(rest) and "\0" not in name
+    return below.get(folder, False) and all(map(is_file_name, rest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import hashlib
 import http.server
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -214,6 +216,53 @@ def test_nothing_listens() -> None:
         port = free.getsockname()[1]
     with pytest.raises(RemoteError, match="no connection, 4 attempts"):
         get(f"http://127.0.0.1:{port}/demos.pickle")
+
+
+def test_a_body_without_an_end_is_given_up(server: Server, cache: Path, monkeypatch):
+    monkeypatch.setattr(fetch, "_LARGEST", 2**22)
+
+    def endless(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        with suppress(OSError):
+            while True:
+                request.wfile.write(bytes(2**16))
+
+    server.pages["/policy.zip"] = endless
+    with pytest.raises(RemoteError, match=r"cannot be downloaded.*it has more than 4\d{6} bytes"):
+        get(server.address + "/policy.zip")
+    assert not files(cache)
+
+
+NETRC = "machine 127.0.0.1 login ada password {}\ndefault login ada password {}\n"
+
+
+def test_a_password_goes_only_to_a_machine_that_netrc_names(server: Server, tmp_path, monkeypatch):
+    told: list[str | None] = []
+
+    def listening(answer: Answer) -> Answer:
+        def page(request: http.server.BaseHTTPRequestHandler) -> None:
+            told.append(request.headers["Authorization"])
+            answer(request)
+
+        return page
+
+    def moved(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(302)
+        request.send_header("Location", f"{elsewhere}/policy.zip")
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    elsewhere = server.address.replace("127.0.0.1", "localhost")
+    server.pages["/moved.zip"] = listening(moved)
+    server.pages["/policy.zip"] = listening(send(b"other"))
+    (tmp_path / "netrc").write_text(NETRC.format("own", "any"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    for page in ("/moved.zip", "/policy.zip"):
+        with pytest.raises(RemoteError, match="nothing was kept"):
+            get(server.address + page)
+    own = "Basic " + base64.b64encode(b"ada:own").decode()
+    assert told == [own, None, own]
 
 
 def test_another_file_at_the_address_is_refused_and_not_kept(server: Server, cache: Path) -> None:

@@ -6,14 +6,26 @@ import hashlib
 import json
 import os
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from minari_pipe import manifest
-from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError, LinkError
+from minari_pipe import load_dataset, manifest
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetExistsError,
+    LinkError,
+    MinariPipeError,
+)
+from minari_pipe.examples import step_index_dataset
+from minari_pipe.identity import manifest as published_as
 from minari_pipe.pipeline.driver import _told_to_replace, check_owner
 from minari_pipe.pipeline.install import MARKER, install, settle
+from minari_pipe.swap import swap_in
 from tests.repositories import hashes
 
 ID = "tests/group/small-v0"
@@ -193,6 +205,75 @@ def test_what_is_not_this_pipelines_draft_stays_unless_told(own, root, target):
     assert hashes(target) == before
     install("small", ID, root, replace=True)
     assert installed(target) == hashes(root / "datasets" / ID)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch) -> Callable[[Callable[[], object]], None]:
+    """Lets something happen once the copy is made, before it takes its place."""
+
+    def happens(act: Callable[[], object]) -> None:
+        def then_act(*args: Any) -> list[str]:
+            found = changed_files(*args)
+            if args[0].name.endswith(".installing"):
+                act()
+            return found
+
+        changed_files = manifest.changed_files
+        monkeypatch.setattr("minari_pipe.pipeline.install.changed_files", then_act)
+
+    return happens
+
+
+def test_a_dataset_that_the_user_makes_meanwhile_stays(root, target, meanwhile):
+    meanwhile(lambda: step_index_dataset(ID))
+    with pytest.raises(DatasetExistsError, match="holds another dataset"):
+        install("small", ID, root, replace=False)
+    assert load_dataset(ID).total_episodes == 3
+    assert [p.name for p in target.parents[2].iterdir()] == ["tests"]
+
+
+def test_a_draft_that_is_changed_meanwhile_stays(root, target, meanwhile):
+    install("small", ID, root, replace=False)
+    publish(root, "second")
+    meanwhile(lambda: (target / "data" / "metadata.json").write_text("of the user"))
+    with pytest.raises(DatasetExistsError, match="publish.replace=true"):
+        install("small", ID, root, replace=False)
+    assert (target / "data" / "metadata.json").read_text() == "of the user"
+
+
+def test_an_append_that_waits_for_the_new_draft_loses_no_episode(root, target, monkeypatch):
+    def published(*lengths: int) -> None:
+        shutil.rmtree(root / "datasets" / ID, ignore_errors=True)
+        step_index_dataset(ID, lengths=lengths)
+        source = shutil.move(target, root / "datasets" / ID)
+        (source / "manifest.json").write_text(json.dumps(published_as(source, 64 * "0")))
+
+    published(2, 3)
+    install("small", ID, root, replace=False)
+    dataset, buffers = load_dataset(ID), list(load_dataset(ID).storage.get_buffers([0]))
+    shutil.move(target, target.with_name("aside"))
+    published(2, 3, 4)
+    shutil.move(target.with_name("aside"), target)
+    said: list[MinariPipeError] = []
+
+    def append() -> None:
+        try:
+            dataset.update_dataset_from_buffer(buffers)
+        except MinariPipeError as error:
+            said.append(error)
+
+    def swap_while_it_waits(new: Path, place: Path) -> None:
+        appending.start()
+        appending.join(0.5)
+        assert appending.is_alive()
+        swap_in(new, place)
+
+    appending = threading.Thread(target=append)
+    monkeypatch.setattr("minari_pipe.pipeline.install.swap_in", swap_while_it_waits)
+    install("small", ID, root, replace=False)
+    appending.join()
+    assert "the dataset was replaced since" in str(said)
+    assert load_dataset(ID).total_episodes == 3
 
 
 def test_equal_content_of_somebody_else_is_no_conflict_and_stays_theirs(root, target):

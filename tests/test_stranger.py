@@ -25,6 +25,7 @@ from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.params import check_files
+from minari_pipe.pipeline.repository import git, uncommitted
 from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
 from tests.repositories import Workspace, dvc_workspace, hashes
@@ -279,6 +280,17 @@ def test_an_account_of_the_user_goes_to_no_address_of_the_workspace(workspace):
     assert "secret" not in told
 
 
+def test_a_dvc_remote_is_not_sent_the_password_for_any_machine(workspace, monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("default login ada password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text("[core]\n    no_scm = true\n['remote \"far\"']\n    url = http://x/y\n")
+    with pytest.raises(TrustError, match="'default' in your ~/.netrc to; name machines there, or"):
+        check_dvc(workspace.root)
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "http://x")
+    check_dvc(workspace.root)
+
+
 @pytest.mark.parametrize("how", [(), ("--dry-run",)])
 def test_a_hash_that_is_a_path_reads_and_removes_no_file(how, workspace, tmp_path):
     """DVC joins it to the folder of its cache, and removes what does not have that hash."""
@@ -311,7 +323,8 @@ def test_a_remote_that_lists_a_file_outside_of_its_folder_has_none_written(works
     assert not list(tmp_path.rglob("planted"))
 
 
-def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
+@pytest.mark.parametrize("named", ["../../../thesis.txt", ".git/config", "x/.GIT./config"])
+def test_a_list_of_files_names_nothing_but_files_of_its_folder(named, workspace, tmp_path):
     victim = tmp_path / "thesis.txt"
     victim.write_text("precious")
     lock_file = workspace.root / "pipelines" / "tiny" / "dvc.lock"
@@ -319,7 +332,7 @@ def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
     (out,) = lock["stages"]["collect"]["outs"]
     cache = workspace.root / ".dvc" / "cache" / "files" / "md5"
     entries = json.loads((cache / out["md5"][:2] / out["md5"][2:]).read_text())
-    relpath = os.path.relpath(victim, workspace.root / out["path"])
+    relpath = os.path.relpath(victim, workspace.root / out["path"]) if ".." in named else named
     raw = json.dumps([*entries, {"md5": entries[0]["md5"], "relpath": relpath}]).encode()
     digest = hashlib.md5(raw).hexdigest() + ".dir"
     (cache / digest[:2]).mkdir(exist_ok=True)
@@ -334,6 +347,23 @@ def test_a_list_of_files_does_not_lead_out_of_its_folder(workspace, tmp_path):
     assert victim.read_text() == "precious"
     assert done.returncode == 1
     assert f"names {relpath!r}, which may lie outside" in done.stdout
+
+
+def test_what_is_uncommitted_is_asked_of_no_submodule(tmp_path):
+    inner, ran = tmp_path / "inner", tmp_path / "ran"
+    inner.mkdir()
+    (inner / ".gitattributes").write_text("* filter=evil")
+    (inner / "a.txt").touch()
+    for folder, names in ((inner, ["a.txt", ".gitattributes"]), (tmp_path, ["inner"])):
+        for words in (["init"], ["add", *names], ["commit", "-m", "x"]):
+            assert (
+                git(folder, "-c", "user.name=a", "-c", "user.email=a@b.c", *words).returncode == 0
+            )
+    with (inner / ".git" / "config").open("a") as file:
+        file.write(f'[filter "evil"]\n\tclean = "touch {ran}; cat"\n')
+    (inner / "a.txt").write_text("changed")
+    assert uncommitted(tmp_path) == []
+    assert not ran.exists()
 
 
 def test_the_run_cache_adds_no_output_to_a_stage(workspace, tmp_path):

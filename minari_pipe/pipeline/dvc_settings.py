@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
-from minari_pipe.files import NO_NAMES
+from minari_pipe.fetch import DEFAULT_MACHINE, netrc_entries
+from minari_pipe.files import is_file_name
 from minari_pipe.pipeline.repository import tracked_files
 from minari_pipe.pipeline.workspace_links import (
     cache_types,
@@ -25,7 +26,7 @@ from minari_pipe.pipeline.workspace_links import (
     follow_own_cache,
     part_hard_links,
 )
-from minari_pipe.trust import is_trusted_address
+from minari_pipe.trust import ADDRESSES_VARIABLE, is_trusted_address
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -145,7 +146,7 @@ def _refuse_paths_out() -> None:
     unchecked = Tree.add
 
     def add(self: Tree, key: tuple[str, ...], meta: Any, oid: Any) -> None:
-        if any(_leads_up(part) for part in key):
+        if not all(map(_are_file_names, key)):
             raise _refusal("a list of the files of a folder", "/".join(key))
         unchecked(self, key, meta, oid)
 
@@ -189,16 +190,15 @@ _HASH = re.compile(r"[0-9a-f]+(\.dir)?")
 """Or the beginning of one, by which DVC lists."""
 
 
-def _leads_up(name: str) -> bool:
-    parts = name.replace("\\", "/").split("/")
-    return "\0" in name or not set(NO_NAMES).isdisjoint(parts)
+def _are_file_names(path: str) -> bool:
+    return all(map(is_file_name, path.replace("\\", "/").split("/")))
 
 
 def _refusal(what: str, name: str) -> TrustError:
     return TrustError(
         f"{what}, in DVC's cache or remote or in dvc.lock, names {name!r}, which may lie outside "
-        f"of its folder; nothing of it is read or made. Remove the entry of the stage from "
-        f"dvc.lock, and the cache or remote that is not yours"
+        f"of its folder, or be settings of git or DVC; nothing of it is read or made. Remove the "
+        f"entry of the stage from dvc.lock, and the cache or remote that is not yours"
     )
 
 
@@ -237,6 +237,13 @@ def _check_remotes(remotes: dict[str, dict[str, Any]], file: str, root: Path) ->
                 f"dvc remote modify --local {name} {key} {value}"
             )
         url = str(settings.get("url", ""))
+        is_web = url.lower().startswith(("http:", "https:"))
+        if is_web and DEFAULT_MACHINE in netrc_entries() and not is_trusted_address(url):
+            raise TrustError(
+                f"{file}: the remote {name!r} is at {url}, which DVC would send the password of "
+                f"the entry 'default' in your ~/.netrc to; name machines there, or set "
+                f"{ADDRESSES_VARIABLE}={url}"
+            )
         if "://" not in url and (place := _below(Path(url), root)) is not None:
             check_folder(place, root)
 

@@ -7,14 +7,17 @@ import os
 import re
 import shutil
 import uuid
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from minari_pipe import installation
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
 from minari_pipe.files import MANIFEST
 from minari_pipe.links import remove
+from minari_pipe.locks import exclusive
 from minari_pipe.manifest import CARD, POLICIES, changed_files, identity_of
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
@@ -68,8 +71,14 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         if released_manifest(dataset_id, root) != identity_of(content):
             mark = {"pipeline": name, "workspace": workspace_id(root)}
             (new / MARKER).write_text(dump_json(mark), encoding="utf-8")
-        _make_namespaces(minari_root, dataset_id)
-        swap_in(new, target)
+        if target.exists():
+            # An append that comes meanwhile waits, and one that came is not lost.
+            with exclusive(target / "data") if (target / "data").is_dir() else nullcontext():
+                if not replace and not _is_own_draft(target, name, root):
+                    raise _other_dataset(target, dataset_id)
+                swap_in(new, target)
+        else:
+            installation.install(new, dataset_id)
     finally:
         shutil.rmtree(new, ignore_errors=True)
     _is_installed(target, content, root)  # remembers that it is
@@ -225,11 +234,3 @@ def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
             f"{target} holds other folders ({', '.join(sorted(below))}): it is a namespace, not "
             f"only a dataset; choose another id with dataset.id=..."
         )
-
-
-def _make_namespaces(minari_root: Path, dataset_id: str) -> None:
-    namespace, _, _ = parse_dataset_id(dataset_id)
-    for part in namespace_hierarchy(namespace):
-        path = minari_root / part / "namespace_metadata.json"
-        if not path.is_file():
-            write_atomic(path, json.dumps({}))

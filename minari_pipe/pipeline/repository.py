@@ -83,6 +83,10 @@ def tracked_files(root: Path) -> set[str]:
 
 
 def uncommitted(root: Path) -> list[str]:
-    """What of the working tree is changed or new, whatever the user's settings hide."""
-    lines = git(root, "status", "--porcelain", "--untracked-files=all").stdout.splitlines()
+    """What of the working tree is changed or new, whatever the user's settings hide.
+
+    Not what is changed within a submodule, whose own settings may name commands.
+    """
+    how = ("--porcelain", "--untracked-files=all", "--ignore-submodules=dirty")
+    lines = git(root, "status", *how).stdout.splitlines()
     return [line[3:] for line in lines]
