@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
+from minari_pipe.hosting import opened
 from minari_pipe.namespace import namespace_metadata_bytes
-from minari_pipe.remotes import Remote, default_address, open_remote, split_scheme
+from minari_pipe.remotes import Remote, default_address, split_scheme
 from minari_pipe.transfer.download import download, fetch_namespace
 from minari_pipe.transfer.remote_listing import datasets, namespaces, published_metadata
 from minari_pipe.transfer.upload import upload
@@ -36,7 +37,7 @@ class CloudStorage:
         self._token = token
 
     def _open(self) -> Remote:
-        return open_remote(f"{self.scheme}://{self.name}", self._token)
+        return opened(f"{self.scheme}://{self.name}", self._token)
 
     def upload_dataset(self, dataset_id: str) -> None:
         """Publish a dataset of the local root."""

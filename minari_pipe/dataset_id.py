@@ -137,7 +137,7 @@ def check_new_namespace(namespace: str | None) -> None:
     validate_namespace(namespace)
     for parent in namespace_hierarchy(namespace):
         validate_namespace(parent)
-    _refuse_data(str(namespace))
+    refuse_data(str(namespace))
 
 
 def check_new_dataset_id(dataset_id: str) -> None:
@@ -159,12 +159,22 @@ def check_new_dataset_id(dataset_id: str) -> None:
         raise InvalidDatasetIdError(
             f"{dataset_id!r} has no version; a new dataset needs one, such as '{dataset_id}-v0'"
         )
+    if not dataset_id.endswith(f"-v{version}"):
+        raise InvalidDatasetIdError(
+            f"{dataset_id!r} has a version with leading zeros, which another dataset could have "
+            f"without them; expected -v{version} at its end"
+        )
     if namespace is not None:
         check_new_namespace(namespace)
-    _refuse_data(dataset_id)
+    refuse_data(dataset_id)
 
 
-def _refuse_data(path: str) -> None:
+def refuse_data(path: str) -> None:
+    """Refuse an id or a namespace of which a folder would make a dataset of the one above it.
+
+    Raises:
+        InvalidDatasetIdError: it has a part ``data``.
+    """
     if "data" in path.split("/"):
         raise InvalidDatasetIdError(
             f"{path!r} has the part 'data', the name of the directory that marks a dataset; "

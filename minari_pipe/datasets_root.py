@@ -41,7 +41,7 @@ def get_dataset_path(dataset_id: str | None = None) -> Path:
     Raises:
         ConfigError: the root is not there and cannot be made, or is no folder.
         InvalidDatasetIdError: the id would lead out of the root, is malformed or is too long.
-        CorruptDatasetError: a link below the root leads out of it.
+        CorruptDatasetError: a link is on the way, or leads out of the root.
 
     Example:
         >>> from minari_pipe import get_dataset_path
@@ -138,7 +138,10 @@ def _root() -> Path:
 
 
 def _inside(path: Path, root: Path) -> Path:
-    """Return a path below the root if it leads nowhere else."""
+    """Return a path below the root if no link is on the way.
+
+    Only ``data`` itself may be a link of the user's, to another place below the root.
+    """
     place = os.fspath(root)
     for part in os.fspath(path)[len(place) :].strip(os.sep).split(os.sep):
         place = os.path.join(place, part)
@@ -158,4 +161,6 @@ def _inside(path: Path, root: Path) -> Path:
             f"{path} is a link that leads out of the datasets root to {end}; move the "
             f"data below the root, or set {ROOT_VARIABLE}"
         )
+    if path.name != "data" or place != os.fspath(path):
+        refuse_link(place)
     return path

@@ -384,7 +384,8 @@ def _check_installed(entry_point: Any, env_id: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise MissingDependencyError(
             f"No module named {package!r}: environment {env_id!r} needs it, and nothing else "
-            f"registers that id here. Install the package that has it"
+            f"registers that id here. Install the package that has it; if it is a module of this "
+            f"workspace, {how_to_trust(package)}"
         )
 
 

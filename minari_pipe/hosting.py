@@ -139,7 +139,16 @@ def download_dataset(dataset_id: str, force_download: bool = False) -> None:
     remote, found = find_datasets(dataset_id, force=force_download)
     for name in found:
         if force_download or not _skipped(name):
-            fetch(remote, name, replace=force_download)
+            fetch(remote, name, replace=force_download, alone=is_path(dataset_id))
+
+
+def is_path(dataset_id: str) -> bool:
+    """Whether this is the address of a dataset or a namespace, not of the remote that it is in.
+
+    What lies there says which folder, or place in a bucket, is the remote: nothing but what is
+    named is fetched from that. An organization of the Hub is known by its address.
+    """
+    return is_address(dataset_id) and split_scheme(dataset_id)[0] != "hf"
 
 
 def find_datasets(
@@ -163,13 +172,16 @@ def find_datasets(
     return remote, {name: found[name]}
 
 
-def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> list[str]:
+def fetch(
+    remote: Remote, dataset_id: str, *, replace: bool = False, alone: bool = False
+) -> list[str]:
     """Fetch one version of a dataset, and what it was combined from if that is not there.
 
     Args:
         remote: where from.
         dataset_id: with its version.
         replace: also if it is there, in its place.
+        alone: only say what it was combined from, see :func:`is_path`.
 
     Returns:
         The ids of all that was fetched.
@@ -189,9 +201,14 @@ def fetch(remote: Remote, dataset_id: str, *, replace: bool = False) -> list[str
         try:
             if data_path_of(parent).exists():
                 continue
+            if alone:
+                raise DatasetNotFoundError(
+                    f"it is not downloaded, as the address names a dataset alone; to have it, "
+                    f"name it: {remote.address.rstrip('/')}/{parent}"
+                )
             found = remote_listing.versions(remote, *parse_dataset_id(parent)[:2])
             name = chosen_version(remote.address, parent, found)
-            _check_later_than_none(name)
+            _check_takes_no_place(name)
             download(name, remote)
             fetched.append(name)
             waiting += [(name, other) for other in _combined(name)]
@@ -536,7 +553,7 @@ def _skipped(dataset_id: str) -> bool:
     return True
 
 
-def _check_later_than_none(dataset_id: str) -> None:
+def _check_takes_no_place(dataset_id: str) -> None:
     """Refuse what would take the place of a dataset that is loaded without a version."""
     namespace, name, version = parse_dataset_id(dataset_id)
     try:
@@ -544,9 +561,10 @@ def _check_later_than_none(dataset_id: str) -> None:
     except DatasetNotFoundError:
         return
     here = parse_dataset_id(latest)[2]
-    if here is not None and version is not None and version > here:
+    if version is None or here is None or version >= here:  # v00 is another name of v0
         raise DatasetExistsError(
-            f"it is not downloaded, as {latest} is the latest version here; to have it, name it"
+            f"it is not downloaded, as {latest} is what is loaded here without a version; to have "
+            f"it, name it"
         )
 
 
@@ -555,4 +573,5 @@ def _combined(dataset_id: str) -> list[str]:
         metadata = MinariStorage.read_raw_metadata(data_path_of(dataset_id))
     except MinariPipeError:  # of a version that cannot be read
         return []
-    return [name for name in metadata.get("combined_datasets") or () if isinstance(name, str)]
+    found = metadata.get("combined_datasets")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

@@ -47,7 +47,7 @@ def open_dataset(
 ) -> MinariDataset:
     """Open a dataset that is in the local root; see :func:`minari_pipe.load_dataset`."""
     data = _data_of(dataset_id) or data_path_of(_latest(dataset_id))
-    if verify and data.name != "data":
+    if verify and not data.is_dir():
         raise CorruptDatasetError(
             f"{data} cannot be verified: it has the layout of Minari 0.2, which knows no manifest. "
             f"Load it without verify=True, or run minari-pipe migrate {data.stem} NEW_ID"

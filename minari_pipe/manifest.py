@@ -522,6 +522,8 @@ def files_of(dataset: Path) -> Iterator[str]:
     for folder in ("data", CARD, POLICIES):
         if folder != "data":  # which the user may reach by a link
             refuse_links(dataset / folder, dataset)
+        if (dataset / folder).is_file():  # which no manifest names
+            yield folder
         with suppress(FileNotFoundError, NotADirectoryError):
             for name in files_below(dataset / folder):
                 # In policies/ a folder is a dataset's or a namespace's, which this one is for it.

@@ -188,8 +188,12 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     """The path that a text leads to, if it leads out of a folder."""
     path = os.path.expanduser(text)
     leads_up = os.pardir in Path(path).parts
-    if "\0" in text or not (leads_up or (os.path.isabs(path) and os.path.lexists(path))):
+    # Gymnasium takes what begins with a point for a file of the current folder.
+    is_place = os.path.isabs(path) or (below is None and path.startswith(os.curdir))
+    if "\0" in text or not (leads_up or (is_place and os.path.lexists(path))):
         return None
+    if below is None and not leads_up:
+        return os.path.abspath(path)
     place = path if below is None else os.path.join(below, path)
     if below is not None:
         # Behind `..` the system goes on from where a link has led, not from what is written.

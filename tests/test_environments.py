@@ -249,15 +249,19 @@ def test_what_a_trusted_module_imports_is_not_called_because_a_file_says_so(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("path", ["{folder}/model.xml", "../model.xml", "~/model.xml"])
+@pytest.mark.parametrize(
+    "path", ["{folder}/model.xml", "../model.xml", "~/model.xml", "./model.xml"]
+)
 def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "model.xml").write_text("precious")
     path = path.format(folder=tmp_path)
     spec = json.loads(gym.spec("Ant-v5").to_json()) | {"kwargs": {"xml_file": path}}
     with pytest.raises(TrustError, match=f"xml_file is '{path}', which is a file elsewhere"):
         recover(json.dumps(spec))
-    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", os.path.expanduser(path))
+    trusted = str(tmp_path / "model.xml") if path.startswith("./") else os.path.expanduser(path)
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", trusted)
     with pytest.raises(ConfigError, match="cannot be made"):
         recover(json.dumps(spec))
 

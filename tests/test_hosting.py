@@ -34,12 +34,15 @@ from minari_pipe import (
     upload_dataset,
     upload_namespace,
 )
+from minari_pipe.cloud_storage import get_cloud_storage
 from minari_pipe.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
+    InvalidDatasetIdError,
+    LinkError,
     MinariPipeError,
     RemoteError,
     UnsupportedVersionError,
@@ -360,19 +363,56 @@ def test_what_a_dataset_was_combined_from_travels_too(shared, elsewhere) -> None
     assert list(list_local_datasets()) == [f"example/{name}-v0" for name in "abc"]
 
 
+def test_no_download_makes_a_dataset_of_a_namespace(shared, elsewhere) -> None:
+    """By a part ``data``: what is in the namespace would not be found, and deleted with it."""
+    published("example/b-v0")
+    (shared / "example/b-v0").rename(shared / "data-b-v0")
+    (shared / "example/data").mkdir()
+    (shared / "data-b-v0").rename(shared / "example/data/b-v0")
+    change_published(shared, "example/data/b-v0")
+    change_metadata(shared / "example/data/b-v0/data", dataset_id="example/data/b-v0")
+    elsewhere()
+    with pytest.raises(InvalidDatasetIdError, match="has the part 'data'"):
+        download_dataset("example/data/b-v0", force_download=True)
+    assert list(get_dataset_path().iterdir()) == []
+
+
+def test_of_an_address_only_what_it_names_is_fetched(shared, elsewhere) -> None:
+    """What a dataset says of its id decides which folder its remote is: it may be the user's."""
+    combined("inbox/a-v0", "private/b-v0")
+    step_index_dataset("private/b-v0")
+    for name in ("inbox/a-v0", "private/b-v0"):
+        with warnings.catch_warnings(action="ignore"):
+            upload_dataset(name)
+    elsewhere()
+    with pytest.warns(UserWarning, match=f"as the address names .* name it: {shared}/private/b-v0"):
+        download_dataset(f"{shared}/inbox/a-v0")
+    assert list(list_local_datasets()) == ["inbox/a-v0"]
+
+
+#: under what ids others are made that this package makes no datasets of
+PLAIN = {"other/b": "other/b-v3", "other/b-v02": "other/b-v4"}
+
+
 def test_no_remote_can_make_a_dataset_of_its_own_the_latest_version_here(shared, elsewhere) -> None:
-    combined("example/a-v0", "other/b-v1", "other/b-v9", "other/c-v9")
-    for name in ("other/b-v1", "other/b-v9", "other/c-v9"):
-        step_index_dataset(name)
+    parents = [f"other/{name}" for name in ("b-v1", "b-v02", "b-v9", "b", "c-v9")]
+    combined("example/a-v0", *parents)
+    for name in parents:
+        step_index_dataset(PLAIN.get(name, name))
     with warnings.catch_warnings(action="ignore"):
         for name in list(list_local_datasets()):
             upload_dataset(name)
+    for name, plain in PLAIN.items():
+        (shared / plain).rename(shared / name)
+        change_published(shared, name)
+        change_metadata(shared / name / "data", dataset_id=name)
     elsewhere()
     step_index_dataset("other/b-v2")
     with pytest.warns(UserWarning, match="We recommend|combined from") as told:
         download_dataset("example/a-v0")
-    left_out = "other/b-v9: it is not downloaded, as other/b-v2 is the latest version here"
-    assert sum(left_out in str(warning.message) for warning in told) == 1
+    left_out = "it is not downloaded, as other/b-v2 is what is loaded here without a version"
+    named = [str(w.message).split()[4].rstrip(":") for w in told if left_out in str(w.message)]
+    assert sorted(named) == ["other/b", "other/b-v02", "other/b-v9"]
     assert list(list_local_datasets(prefix="other/")) == ["other/b-v1", "other/b-v2", "other/c-v9"]
 
 
@@ -471,6 +511,7 @@ def test_offline_only_a_directory_is_asked(value, shared, monkeypatch) -> None:
         list_remote_datasets,
         list_remote_namespaces,
         lambda: upload_dataset(ID),
+        lambda: get_cloud_storage("hf://org").list_datasets(),
     ):
         with pytest.raises(RemoteError, match=words):
             ask()
@@ -527,6 +568,28 @@ def test_of_a_swap_that_was_killed_the_old_dataset_is_not_taken_for_a_download(
     assert tree(data_path_of(ID)) == good
 
 
+def test_bytes_that_nothing_verifies_are_not_taken_from_a_download_that_was_cut_off(
+    shared, monkeypatch
+) -> None:
+    """Who gave the user the root may have made them."""
+    published(ID)
+    change_published(shared, ID)
+    good = tree(shared / ID / "data")
+
+    def cut(*_):
+        raise RemoteError("cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minari_pipe.transfer.download._piece", cut)
+        with pytest.raises(RemoteError, match="cut"):
+            download_dataset(ID)
+    (stage,) = get_dataset_path().glob(".download-*")
+    planted = stage / "dataset" / "data" / "main_data.hdf5"
+    planted.write_bytes(bytes(len(good["main_data.hdf5"])))
+    download_dataset(ID)
+    assert tree(data_path_of(ID))["main_data.hdf5"] == good["main_data.hdf5"]
+
+
 def test_a_download_that_goes_on_waits_for_the_next_run_as_long_again(shared) -> None:
     published(ID)
     data = shared / ID / "data" / "main_data.hdf5"
@@ -567,7 +630,8 @@ def test_what_is_no_dataset_is_not_replaced_by_one(kind, force, shared) -> None:
     else:
         place.symlink_to("nowhere")
     before = tree(get_dataset_path())
-    with pytest.raises(DatasetExistsError, match="already exists and is no dataset"):
+    said = "already exists and is no dataset|is a link to nowhere"
+    with pytest.raises((DatasetExistsError, LinkError), match=said):
         download_dataset("team-v1", force_download=force)
     assert tree(get_dataset_path()) == before
     assert os.path.lexists(place)
@@ -603,17 +667,17 @@ def test_a_dataset_that_is_made_during_a_download_stays(shared, monkeypatch) -> 
     assert {path.name for path in get_dataset_path().iterdir()} == {"example"}
 
 
-def test_a_link_is_replaced_by_force_and_what_it_leads_to_stays(shared) -> None:
+def test_no_dataset_is_downloaded_through_a_link(shared) -> None:
     published(ID)
     download_dataset(ID)
     place, other = get_dataset_path(ID), get_dataset_path() / "elsewhere"
     place.rename(other)
     place.symlink_to(other)
     mine = tree(other)
-    for _ in range(2):
-        download_dataset(ID, force_download=True)
-        assert not place.is_symlink()
-        assert tree(place) == tree(other) == mine
+    for force in (False, True):
+        with pytest.raises(LinkError, match=f"^{place} is a link to"):
+            download_dataset(ID, force_download=force)
+    assert tree(other) == mine
     assert not list(get_dataset_path().glob(".download-*"))
 
 

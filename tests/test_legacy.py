@@ -459,6 +459,18 @@ def test_a_source_outside_of_the_root_has_no_link_into_it(root, tmp_path):
         shutil.rmtree(source)
 
 
+@pytest.mark.parametrize("place", ["sibling.hdf5", "thesis/private.hdf5", "root/mine-v0/x.hdf5"])
+def test_a_file_that_is_migrated_links_to_no_other_file_of_the_user_s(place, root, tmp_path):
+    """The default root lies in the home, where a file may have been downloaded to."""
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    mine = write_attributes(tmp_path / "made", "mine-v0", [10]) / "main_data.hdf5"
+    shutil.move(mine, tmp_path / place)
+    source = write_links(tmp_path / "made", "a-v0", [(place, "/episode_0")]) / "main_data.hdf5"
+    shutil.move(source, tmp_path / "a.hdf5")
+    with pytest.raises(CorruptDatasetError, match="outside of the dataset"):
+        migrate_dataset(tmp_path / "a.hdf5", "copy-v0")
+
+
 def test_a_dangling_link_names_the_missing_file(root):
     write_links(root, "ab-v0", [("/gone/root/a-v0/data/main_data.hdf5", "/episode_0")])
     with pytest.raises(CorruptDatasetError, match="/gone/root/a-v0/data/main_data.hdf5"):

@@ -33,6 +33,7 @@ from minari_pipe.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
+    LinkError,
     MinariPipeError,
     TrustError,
 )
@@ -44,6 +45,7 @@ from minari_pipe.library import (
     list_local_datasets,
     new_dataset,
 )
+from minari_pipe.manifest import file_faults
 from minari_pipe.namespace import (
     create_namespace,
     delete_namespace,
@@ -118,11 +120,14 @@ def test_links_that_lead_out_of_the_root_are_refused(root: Path, tmp_path: Path)
     assert (tmp_path / "outside" / "b-v0" / "data" / "metadata.json").exists()
 
 
-def test_a_link_inside_the_root_is_followed_and_deleted_alone(root: Path) -> None:
+def test_a_link_inside_the_root_is_not_followed(root: Path) -> None:
     install("aa/b-v0")
     (root / "c-v0").symlink_to(root / "aa" / "b-v0")
-    assert load_dataset("c-v0").id == "aa/b-v0"
-    delete_dataset("c-v0")
+    (root / "bb").symlink_to("aa")
+    for dataset_id, link in (("c-v0", root / "c-v0"), ("bb/b-v0", root / "bb")):
+        for function in (load_dataset, get_dataset_path, delete_dataset):
+            with pytest.raises(LinkError, match=f"^{link} is a link to"):
+                function(dataset_id)
     assert load_dataset("aa/b-v0").total_episodes == 1
 
 
@@ -520,6 +525,15 @@ def test_older_generations_are_listed_loaded_and_deleted(root: Path) -> None:
         load_dataset("door_v2_human", verify=True)
     with pytest.raises(DatasetExistsError):
         install("door_v2_human/x-v0")
+    (root / "file-v0").mkdir()
+    (root / "file-v0" / "data").write_bytes(b"0.2")
+    (root / "file-v0" / "manifest.json").write_text('{"format": 2, "data": {}}')
+    with pytest.raises(CorruptDatasetError, match="data cannot be verified: .* 0.2"):
+        load_dataset("file-v0", verify=True)
+    assert list(file_faults(root / "file-v0", {"format": 2, "data": {}})) == [
+        ("data", "is not in the manifest")
+    ]
+    shutil.rmtree(root / "file-v0")
     delete_dataset("door_v2_human")
     delete_dataset("door-human-v1")
     assert [name for name in content(root) if "door" in name] == []

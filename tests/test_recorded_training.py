@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from minari_pipe.environments import make_environment
 from minari_pipe.episode import EpisodeData
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.pipeline.episode_sources import TrainingEpisodes
 from minari_pipe.pipeline.recorded_training import (
     recorded_training,
@@ -287,6 +287,14 @@ def test_infos_are_recorded_if_that_is_asked_for(tmp_path, record_infos):
         assert episode.infos["success"].tolist() == [False] * 7 + [True]
         filled = {"third": [[0, 3], [4, 6], [7, 8]], "success": [[0, 7]]}
         assert episode.metadata == {"infos_filled": filled}
+
+
+@pytest.mark.parametrize("name", ["../other.hdf5", "/mine.hdf5", ".."])
+def test_an_index_leads_to_no_file_elsewhere(name, tmp_path):
+    index = {"blocks": [name], "episodes": {"ended_at": [1]}}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(CorruptDatasetError, match="index.json names the file .* which is none in"):
+        TrainingEpisodes(tmp_path, 1, {})
 
 
 def test_sb3_is_told_what_its_own_vector_environment_tells_it():

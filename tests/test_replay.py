@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -545,6 +545,23 @@ def test_negated_rewards_are_an_error_whatever_the_requirements_say(
     assert {f.path.partition(" / ")[2] for f in report.findings if f.level == "error"} == {
         "rewards"
     }
+
+
+@pytest.mark.parametrize("env_id", ["MountainCarContinuous-v0", "Pendulum-v1"])
+@pytest.mark.parametrize("change", [np.negative, np.zeros_like])
+def test_late_actions_that_did_something_else_are_reported_whatever_the_requirements_say(
+    env_id: str, change: Callable[[np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
+    """Also where one action moves less than other versions may."""
+    data = random_episodes(tmp_path, env_id, 2)
+    data.update(requirements=["numpy==1.0"])
+    assert data.check().findings == []
+    with data.file() as file:
+        for episode in ("episode_0", "episode_1"):
+            actions = file[episode]["actions"]
+            actions[30:] = change(actions[30:])
+    finding, *_ = data.check().findings
+    assert finding.level == "error" or finding.id == "inexact-steps"
 
 
 def random_episodes(path: Path, env_id: str, n_episodes: int) -> Planted:

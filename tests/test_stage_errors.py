@@ -172,6 +172,10 @@ def test_a_fault_of_the_environment_names_episode_and_step(what, told, goes_on, 
 
 
 ENDS = {
+    "local, as if all was well": (
+        "os._exit(0)",
+        "error: stage collect of killed ended with exit code 0 in block 0, ",
+    ),
     "local": ("os._exit(3)", "error: stage collect of killed ended with exit code 3 in block 0, "),
     "by a signal": (
         "os.abort()",

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
+from minari_pipe.storage.arrow_files import read_ipc
 from minari_pipe.storage.parquet_pages import column_chunks
 from minari_pipe.testing import episode
 from minari_pipe.testing.strategies import TEXT
@@ -542,3 +543,72 @@ def test_changed_bytes_never_end_the_process(storage: MinariStorage, name: str) 
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, (done.stdout[-200:], done.stderr[-2000:])
     assert "refused" in done.stdout
+
+
+def follow(data: bytes, place: int) -> int:
+    return place + int.from_bytes(data[place : place + 4], "little")
+
+
+def field(data: bytes, table: int, number: int) -> int:
+    """The place of a field of a flatbuffer's table that is there."""
+    fields = table - int.from_bytes(data[table : table + 4], "little", signed=True)
+    return table + int.from_bytes(data[fields + 4 + 2 * number :][:2], "little")
+
+
+def big_endian(message: bytes, table: int) -> bytes:
+    """A flatbuffer whose schema at ``table`` says that numbers begin with their highest byte."""
+    found = bytearray(message + bytes(-len(message) % 8))
+    fields = table - int.from_bytes(found[table : table + 4], "little", signed=True)
+    size = int.from_bytes(found[fields : fields + 2], "little")
+    new = len(found)
+    found += found[fields : fields + size] + b"\1\0"
+    found[new + 4 : new + 6] = (new + size - table).to_bytes(2, "little")
+    found[table : table + 4] = (table - new).to_bytes(4, "little", signed=True)
+    return bytes(found + bytes(-len(found) % 8))
+
+
+def swapped(batch: pa.RecordBatch) -> bytes:
+    """The file of a batch of numbers as a machine writes it whose numbers are big-endian."""
+    columns = [pa.array(column.to_numpy().byteswap()) for column in batch.columns]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as file:
+        file.write_batch(pa.record_batch(columns, schema=batch.schema))
+    raw = sink.getvalue().to_pybytes()
+    size = int.from_bytes(raw[12:16], "little")
+    schema = raw[16 : 16 + size]
+    schema = big_endian(schema, follow(schema, field(schema, follow(schema, 0), 2)))
+    end = len(raw) - 10
+    begin = end - int.from_bytes(raw[end : end + 4], "little")
+    footer = bytearray(raw[begin:end])
+    block = follow(footer, field(footer, follow(footer, 0), 3)) + 4
+    moved = int.from_bytes(footer[block : block + 8], "little") + len(schema) - size
+    footer[block : block + 8] = moved.to_bytes(8, "little")
+    last = big_endian(footer, follow(footer, field(footer, follow(footer, 0), 1)))
+    length = [len(part).to_bytes(4, "little") for part in (schema, last)]
+    return raw[:12] + length[0] + schema + raw[16 + size : begin] + last + length[1] + b"ARROW1"
+
+
+def test_a_file_of_a_machine_with_other_byte_order_has_the_same_values():
+    batch = pa.record_batch({"x": np.arange(5), "y": np.linspace(0, 1, 5)})
+    data = swapped(batch)
+    assert pa.ipc.open_file(data).read_all().to_pydict() == batch.to_pydict()
+    assert read_ipc(data).to_pydict() == batch.to_pydict()
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_batches_in_another_order_than_they_lie_in_are_refused(compression):
+    batch = pa.record_batch({"x": np.arange(5), "text": list("abcde")})
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as file:
+        for begin in (0, 2, 3):
+            file.write_batch(batch[begin : begin + 2])
+    data = bytearray(sink.getvalue().to_pybytes())
+    assert read_ipc(bytes(data)).num_rows == 6
+    end = len(data) - 10
+    begin = end - int.from_bytes(data[end : end + 4], "little")
+    footer = data[begin:end]
+    blocks = begin + follow(footer, field(footer, follow(footer, 0), 3)) + 4
+    data[blocks : blocks + 48] = data[blocks + 24 : blocks + 48] + data[blocks : blocks + 24]
+    with pytest.raises(CorruptDatasetError, match="names its batches in another order"):
+        read_ipc(bytes(data))

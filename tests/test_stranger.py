@@ -25,7 +25,7 @@ from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline import sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.params import check_files
-from minari_pipe.pipeline.repository import git, uncommitted
+from minari_pipe.pipeline.repository import git, tracked_files, uncommitted
 from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
 from tests.repositories import Workspace, dvc_workspace, hashes
@@ -201,6 +201,16 @@ def test_help_prints_no_file_that_a_link_leads_to(workspace, elsewhere):
     assert "precious" not in done.stdout
 
 
+def test_help_looks_into_no_folder_that_conf_is_a_link_to(workspace, elsewhere):
+    shutil.rmtree(workspace.root / "conf")
+    (elsewhere / "dataset").mkdir()
+    (elsewhere / "dataset" / "secretname.yaml").touch()
+    (workspace.root / "conf").symlink_to(elsewhere)
+    done = workspace.call(*SCRIPT, "--help")
+    assert (done.returncode, "secretname" in done.stdout) == (1, False)
+    assert f"{workspace.root / 'conf'} is a link to" in done.stdout
+
+
 def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
     told = workspace.home / "executed"
     (workspace.root / "evil.py").write_text(f"open({str(told)!r}, 'w')\n")
@@ -222,22 +232,41 @@ def bare_repository(folder: Path, told: Path) -> None:
     (folder / "config").write_text(f"[core]\n\trepositoryformatversion = 0\n{settings}")
 
 
-@pytest.mark.parametrize(
-    "command", [("+dataset=tiny", "--dry-run"), ("release", "tests/tiny-v0", "--no-push")], ids=str
-)
-def test_a_folder_that_git_takes_for_a_repository_runs_no_command(command, workspace):
+IN_REPOSITORY = {
+    "dry run": ("+dataset=tiny", "--dry-run"),
+    "release": ("release", "tests/tiny-v0", "--no-push"),
+    "init": ("init",),
+}
+
+
+@pytest.mark.parametrize("command", IN_REPOSITORY.values(), ids=IN_REPOSITORY)
+@pytest.mark.parametrize("above", [False, True], ids=["itself", "above"])
+def test_a_folder_that_git_takes_for_a_repository_runs_no_command(above, command, workspace):
     told = workspace.home / "executed"
     shutil.rmtree(workspace.root / ".git", ignore_errors=True)
-    bare_repository(workspace.root, told)
-    (workspace.root / ".dvc" / "config.local").write_text("[core]\n    site_cache_dir = /x\n")
+    if command == ("init",):
+        shutil.rmtree(workspace.root / ".dvc")
+    folder = workspace.root.parent if above else workspace.root
+    bare_repository(folder, told)
+    with (folder / "config").open("a") as file:
+        file.write(f'[filter "x"]\n\tclean = touch {told}\n')
+    (workspace.root / ".gitattributes").write_text("* filter=x\n")
     done = workspace.call(*SCRIPT, *command)
     assert not told.exists()
     assert done.returncode == 1
-    assert re.search("site_cache_dir|not a git repository", done.stdout)
+    assert f"{folder} has folders objects and refs, by which git takes it for" in done.stdout
+
+
+def test_settings_of_git_are_read_through_no_link(workspace, tmp_path):
+    (tmp_path / "key").write_text("secret\n")
+    (workspace.root / ".gitmodules").symlink_to(tmp_path / "key")
+    done = workspace.call(*SCRIPT, "+dataset=tiny", "--dry-run")
+    assert (done.returncode, "secret" in done.stdout) == (1, False)
+    assert ".gitmodules is a link" in done.stdout
 
 
 REMOTES = {
-    "another remote": "url = REMOTE://y\n['remote \"other\"']\n    url = s3://y\n    profile = x",
+    "another remote": "url = REMOTE://z\n['remote \"z\"']\n    url = s3://y\n    profile = x",
     "command": "configpath = ../aws",
     "credentials": "endpointurl = http://127.0.0.1:9",
     "files": "keyfile = ../key",
@@ -254,7 +283,7 @@ def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace
     settings.write_text(
         f"[core]\n    remote = far\n    no_scm = true\n['remote \"far\"']\n    {setting}\n"
     )
-    name, key = ("other", "profile") if "other" in setting else ("far", setting.partition(" ")[0])
+    name, key = ("z", "profile") if "://z" in setting else ("far", setting.partition(" ")[0])
     told = f"{settings}: the remote {name!r} sets {key}, by which a file could"
     with pytest.raises(TrustError, match=re.escape(told)):
         check_dvc(workspace.root)
@@ -262,6 +291,16 @@ def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace
         done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
         assert done.returncode == 1
         assert done.stdout.startswith(f"error: {told}")
+
+
+def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(workspace):
+    settings = workspace.root / ".dvc" / "config"
+    own = "[core]\n    no_scm = true\n['remote \"near\"']\n    url = http://x/y\n"
+    settings.write_text(f"{own}['remote \"far\"']\n    url = remote://near/../z\n")
+    check_dvc(workspace.root)
+    settings.write_text(f"{own}['remote \"far\"']\n    url = REMOTE://company/../z\n")
+    with pytest.raises(TrustError, match="would use what your own settings say of 'company'"):
+        check_dvc(workspace.root)
 
 
 def test_an_account_of_the_user_goes_to_no_address_of_the_workspace(workspace):
@@ -347,6 +386,14 @@ def test_a_list_of_files_names_nothing_but_files_of_its_folder(named, workspace,
     assert victim.read_text() == "precious"
     assert done.returncode == 1
     assert f"names {relpath!r}, which may lie outside" in done.stdout
+
+
+def test_a_name_that_holds_the_end_of_a_line_is_one_name(tmp_path):
+    names = {"x\u2028.dvc", "y\n.dvc", "z"}
+    for name in names:
+        (tmp_path / name).touch()
+    assert git(tmp_path, "init").returncode == git(tmp_path, "add", ".").returncode == 0
+    assert tracked_files(tmp_path) == names
 
 
 def test_what_is_uncommitted_is_asked_of_no_submodule(tmp_path):
@@ -803,10 +850,71 @@ def test_a_file_of_the_workspace_is_read_and_a_link_to_one_elsewhere_is_not(tmp_
     config = {"env": {"kwargs": {"xml_file": "model.xml", "render_mode": "human"}}}
     config |= {"policy": {"checkpoint": {"path": str(root / "model.xml")}}, "ref_scores": {}}
     assert check_files(config, root, []) == []
-    (root / "model.xml").unlink()
-    (root / "model.xml").symlink_to(elsewhere / "tiny" / "thesis.txt")
-    with pytest.raises(LinkError, match=r"model\.xml is a link"):
-        check_files(config, root, [])
+    for name in ("model.xml", "model"):
+        (root / name).unlink(missing_ok=True)
+        (root / name).symlink_to(elsewhere / "tiny" / "thesis.txt")
+        config["env"]["kwargs"]["xml_file"] = name
+        with pytest.raises(LinkError, match=f"{name} is a link"):
+            check_files(config, root, [])
+
+
+def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_work(tmp_path):
+    root = make_workspace(tmp_path / "work")
+    (root / "model.xml").write_text("")
+    config = {"env": {"kwargs": {"xml_file": str(root / "model.xml")}}, "policy": {}}
+    with pytest.raises(ConfigError, match=r"env.kwargs.xml_file is .*, a path of .* \./model.xml"):
+        check_files({**config, "ref_scores": {}}, root, [])
+
+
+@pytest.mark.parametrize("value", ["!!binary aGVs", "!!python/object/apply:pathlib.PosixPath [x]"])
+def test_a_value_that_is_neither_number_nor_text_is_refused(value, workspace):
+    odd = f"id: A-v0, kwargs: {{xml_file: {value}}}"
+    text = tiny("tests/tiny-v0")
+    assert "id: CartPole-v1" in text
+    workspace.write_config("tiny", text.replace("id: CartPole-v1", odd))
+    assert "env.kwargs.xml_file is a" in workspace.refused("+dataset=tiny")
+
+
+MODEL = """\
+# @package _global_
+defaults: [{/policy: random}, _self_]
+dataset: {id: tests/model-v0, description: d}
+author: {name: Ada}
+env: {id: InvertedPendulum-v5, kwargs: {xml_file: ./model.xml}}
+collect: {n_episodes: 2, n_envs: 1}
+ref_scores: {ref_min_score: 0.0, ref_max_score: 1.0}
+"""
+
+
+def test_an_edit_of_a_model_that_the_environment_is_told_to_read_runs_its_stages_again(workspace):
+    import gymnasium.envs.mujoco
+
+    assets = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
+    model = workspace.root / "model.xml"
+    model.write_text((assets / "inverted_pendulum.xml").read_text())
+    workspace.write_config("model", MODEL)
+    assert "collect" in workspace.pipe("+dataset=model")
+    assert workspace.pipe("+dataset=model") == []
+    model.write_text(model.read_text().replace('gravity="0 0 -9.81"', 'gravity="0 0 -3"'))
+    assert workspace.pipe("+dataset=model")[:2] == ["collect", "create"]
+
+
+def test_the_name_of_a_family_is_checked_before_its_folder_is_looked_into(workspace, tmp_path):
+    for name in ("a", "b"):
+        config = tiny(f"tests/{name}-v0") + "family: {name: ../../../elsewhere}\n"
+        config = config.replace("[{/policy: random}", "[{/family: near}, {/policy: random}", 1)
+        workspace.write_config(name, config)
+    (workspace.root / "conf" / "family").mkdir()
+    (workspace.root / "conf" / "family" / "near.yaml").write_text("# @package _global_\n{}\n")
+    (workspace.home / "elsewhere").mkdir()
+    (workspace.home / "elsewhere" / "params.yaml").write_text(
+        "packages: {}\noverrides: [policy.secret=1]\n"
+    )
+    text = tiny("tests/mix-v0").replace("/policy: random", "/policy: mixture", 1)
+    workspace.write_config("mix", f"{text}policy: {{parents: {{a: 0.5, b: 0.5}}}}\n")
+    told = workspace.refused("+dataset=mix", "--dry-run")
+    assert "secret" not in told
+    assert "../../../elsewhere" in told
 
 
 def test_a_checkpoint_elsewhere_is_named_on_the_command_line(workspace):

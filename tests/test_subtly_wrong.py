@@ -431,6 +431,8 @@ ROWS: dict[str, tuple[str, Wrong, set[str]]] = {
         {"both-flags"},
     ),
     "a copy": ("unseeded walker", copy_one, {"duplicate-episodes"}),
+    "a copy of a pendulum": ("unseeded", copy_one, {"duplicate-episodes"}),
+    "a copy of a pole": ("unseeded pole", copy_one, {"duplicate-episodes"}),
     "a copy with its seed": ("seeded", copy_one, {"duplicate-episodes"}),
     "a copy without an environment": ("no environment", copy_one, {"duplicate-episodes"}),
     "no actions without an environment": (

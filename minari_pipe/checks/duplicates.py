@@ -50,7 +50,7 @@ class Duplicates(Check):
         first = self._of_content.setdefault(_content(episode), episode.index)
         if first != episode.index:
             chance = not _has_fractions(episode) and episode.n_steps <= CHANCE_STEPS
-            own_start = episode.is_verified and known == episode.index
+            own_start = start and episode.is_verified and known == episode.index
             (self._by_chance if chance or own_start else self._copies).append(
                 (episode.index, first)
             )

@@ -152,7 +152,8 @@ class InfoRows(Check):
                     missing[begin:end] = False
                 if missing.any():
                     self._count("nan-infos", path, where, f"row {missing.argmax()} is NaN")
-            if looks_at_rows and (off := _rows_off(episode, column)):
+            is_replayed = path in episode.replayed_infos
+            if looks_at_rows and not is_replayed and (off := _rows_off(episode, column)):
                 self._count("shifted-infos", path, where, off)
         return ()
 

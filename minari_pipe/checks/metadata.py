@@ -54,7 +54,7 @@ class Metadata(Check):
                     "metadata / author_email", f"{wrong[0]!r} is no mail address: it has no @"
                 )
         for key in ("author", "description"):
-            if key not in faulty and not metadata.get(key):
+            if key not in faulty and not str(metadata.get(key) or "").strip():
                 yield self.warning(f"metadata / {key}", "is missing", f"missing-{key}")
         if "requirements" not in faulty and "requirements" in given:
             for fault in _unmet(given["requirements"]):

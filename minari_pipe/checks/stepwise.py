@@ -164,7 +164,8 @@ def judge_steps(steps: Steps, tolerance: Tolerance) -> Verdict:
     n = len(beyond)
     for path in steps.recorded:
         if (rows := np.flatnonzero(steps.excess(path, tolerance.half) > 1)).size > n / 2:
-            return Verdict(False, int(rows[0]), path, f"{rows.size} of {n} steps differ", True)
+            why = f"{rows.size} of {n} steps differ"
+            return Verdict(False, int(rows[0]), path, why, True, rows.size)
     rows = np.flatnonzero(beyond)
     if not rows.size:
         return AGREES

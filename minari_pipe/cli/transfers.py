@@ -13,7 +13,7 @@ from minari_pipe.cli.datasets import Json, complete_id, confirm, print_datasets
 from minari_pipe.cli.tables import counted, print_json, print_table, size
 from minari_pipe.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
-from minari_pipe.hosting import fetch, find_datasets, opened, unnamed_parents
+from minari_pipe.hosting import fetch, find_datasets, is_path, opened, unnamed_parents
 from minari_pipe.library import HOW_TO_FETCH, latest_version_of
 from minari_pipe.links import files_below
 from minari_pipe.manifest import read_manifest
@@ -199,6 +199,7 @@ def download(
     """
     found: dict[str, Remote] = {}
     asked_for: set[str] = set()
+    by_path: set[str] = set()
     failed = False
     for wanted in datasets:
         try:
@@ -208,6 +209,8 @@ def download(
             failed = True
             continue
         found.update(dict.fromkeys(metadata, remote))
+        if is_path(wanted):
+            by_path.update(metadata)
         if not wanted.endswith("/"):
             asked_for.update(metadata)
     here = {name for name in found if data_path_of(name).exists()}
@@ -221,7 +224,7 @@ def download(
             confirm("Are you sure you want to override these local datasets?")
     for name, remote in found.items():
         try:
-            fetched = fetch(remote, name, replace=name in here)
+            fetched = fetch(remote, name, replace=name in here, alone=name in by_path)
         except (MinariPipeError, OSError) as error:
             tell("error", str(error))
             failed = True

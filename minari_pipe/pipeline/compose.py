@@ -35,7 +35,7 @@ from minari_pipe.pipeline import config as schema
 from minari_pipe.pipeline import oc_env
 from minari_pipe.pipeline.uses import MIXTURE
 from minari_pipe.pipeline.workspace import PACKAGE, STATE, find_root
-from minari_pipe.pipeline.workspace_links import check_links
+from minari_pipe.pipeline.workspace_links import check_folder, check_links
 
 
 def packaged_conf() -> Path:
@@ -50,6 +50,7 @@ def conf_dir() -> Path:
         own = find_root() / "conf"
     except ConfigError:  # --help works anywhere
         return packaged_conf()
+    check_folder(own, own.parent)
     return own if own.is_dir() else packaged_conf()
 
 
@@ -244,6 +245,12 @@ def _composed(overrides: list[str], primary: Path) -> Composed:
 
 def _hydras(overrides: list[str], primary: Path) -> DictConfig:
     """Compose without running anything."""
+    for word in overrides:
+        key = word.removeprefix("~").partition("=")[0]
+        if word.startswith("~") and key in {field.name for field in fields(schema.Config)}:
+            raise ConfigError(
+                f"~{key} removes a key that every config has; leave it out, or set what is below"
+            )
     with initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"):
         words = [*_ours(overrides), *overrides]
         cfg = compose("config", overrides=words, return_hydra_config=True)
@@ -362,10 +369,6 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
     known = [f.name for f in fields(schema.Config)]
     given = [str(key) for key in cfg if key != "hydra"]
     _refuse_unknown(given, known, "")
-    if removed := [key for key in known if key not in given]:
-        raise ConfigError(
-            f"~{removed[0]} removes a key that every config has; leave it out, or set what is below"
-        )
     body = _body(_without_places(cfg, hydra_cfg), known, hydra_cfg)
     values = _values(body, f"conf/dataset/{hydra_cfg.runtime.choices['dataset']}.yaml")
     _check_keys(values)
@@ -515,6 +518,11 @@ def _check_text(node: Any, path: str) -> None:
                 f"{path.rstrip('.') or 'a key'} holds the character {min(odd)!r}; expected text "
                 f"without control characters"
             )
+    elif not isinstance(node, bool | int | float | None):
+        raise ConfigError(
+            f"{path.rstrip('.')} is a {type(node).__name__}, {node!r}; expected a number, a text, "
+            f"true, false or null"
+        )
 
 
 def _missing(node: Any, path: str = "") -> Iterator[str]:

@@ -87,6 +87,7 @@ def run_pipeline(
     """
     keep_places()
     root = open_root()
+    os.chdir(root)  # paths in the config are relative to it
     check_pipeline_name(name)
     config = completed(config, root)
     busy = (
@@ -194,7 +195,6 @@ def _explain(
     from dvc.exceptions import DvcException
 
     quiet_dvc()
-    os.chdir(root)
     check_dvc(root)
     try:
         if family := family_of(params):
@@ -348,7 +348,6 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
 
     quiet_dvc()
     check_dvc(root)
-    os.chdir(root)
     os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
     if not is_checkout(root):
         # The stages are `python -m`, which looks here first.
@@ -429,6 +428,12 @@ def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> Min
         ended += _in_block(stage, name, root)
         text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
         return ToldError(text) if has_told else MinariPipeError(text)
+    if lost := re.search(r"dvc\.yaml:(\w+)': output '([^']+)' does not exist", f"{exc}: {cause}"):
+        where = _in_block(lost[1], name, root)
+        return MinariPipeError(
+            f"stage {lost[1]} of {name} ended with exit code 0{where}, and {lost[2]} is not made; "
+            f"does something in it call os._exit? Nothing is lost; the same command goes on"
+        )
     text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
     if "No space left" in text or "quota exceeded" in text:
         return MinariPipeError(

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.fetch import DEFAULT_MACHINE, netrc_entries
@@ -237,6 +238,12 @@ def _check_remotes(remotes: dict[str, dict[str, Any]], file: str, root: Path) ->
                 f"dvc remote modify --local {name} {key} {value}"
             )
         url = str(settings.get("url", ""))
+        if url.lower().startswith("remote:") and urlsplit(url).netloc not in remotes:
+            raise TrustError(
+                f"{file}: the url of the remote {name!r} is {url}, by which DVC would use what "
+                f"your own settings say of {urlsplit(url).netloc!r} elsewhere; if you want that, "
+                f"run: dvc remote modify --local {name} url {url}"
+            )
         is_web = url.lower().startswith(("http:", "https:"))
         if is_web and DEFAULT_MACHINE in netrc_entries() and not is_trusted_address(url):
             raise TrustError(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.files import MANIFEST, is_file_name, sha256_file
 from minari_pipe.pipeline.chosen import chosen_step, family_folder, trained_folder
 from minari_pipe.pipeline.collection import Count, Stop
 from minari_pipe.pipeline.manifest import published_manifest
@@ -62,6 +62,12 @@ class TrainingEpisodes:
         """Read the index of a training's ``episodes/``."""
         index = read_json(folder / "index.json")
         self._folder, self._blocks = folder, index["blocks"]
+        for name in self._blocks:
+            if not is_file_name(name) or Path(name).name != name:
+                raise CorruptDatasetError(
+                    f"{folder / 'index.json'} names the file {name!r}, which is none in it; remove "
+                    f"{folder.parent}, and the same command trains again"
+                )
         self._total = sum(step <= last_step for step in index["episodes"]["ended_at"])
         if not self._total:
             raise ConfigError(

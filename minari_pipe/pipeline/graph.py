@@ -16,6 +16,7 @@ from minari_pipe.pipeline.plots import RETURNS, write_template
 from minari_pipe.pipeline.uses import (
     CHOOSING,
     TRAINING_KEYS,
+    environment_files,
     expert_training,
     family_of,
     is_mixture,
@@ -226,6 +227,7 @@ def _entry(stage: Stage, name: str, params: dict[str, Any], root: Path) -> dict[
     else:
         keys.append(f"code.{stage.name}")
     deps += [_dependency(f, root) for f in code_files(params, stage.name, root)]
+    deps += [_dependency(f, root) for f in environment_files(params, stage.name, root)]
     module = _module(stage.name, params)
     argument = f" {stage.name}" if stage.name == "train_expert" else ""
     entry: dict[str, Any] = {

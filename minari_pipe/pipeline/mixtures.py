@@ -9,7 +9,7 @@ from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline import compose, graph
 from minari_pipe.pipeline.params import filled
 from minari_pipe.pipeline.shares import exact_shares
-from minari_pipe.pipeline.uses import divided, is_mixture, scores_pipeline
+from minari_pipe.pipeline.uses import divided, family_of, is_mixture, scores_pipeline
 
 
 class Parent(NamedTuple):
@@ -26,9 +26,8 @@ def recomposed(overrides: list[str], root: Path, *, seen: tuple[str, ...] = ()) 
     Arguments and errors as of :func:`completed`.
     """
     found = compose.recompose(overrides)
-    family = found.config.get("family")
-    if family:
-        more = divided((graph.read_params(family["name"], root) or {}).get("overrides", []))[1]
+    if family := family_of(found.config):
+        more = divided((graph.read_params(family, root) or {}).get("overrides", []))[1]
         if more:
             found = compose.recompose([*overrides, *more])
     return found._replace(config=completed(found.config, root, seen=seen))

@@ -26,6 +26,7 @@ from minari_pipe.pipeline.uses import (
     family_of,
     is_mixture,
     kind_of,
+    made_environments,
     policies,
     source_file,
     sources,
@@ -323,11 +324,15 @@ def check_files(config: dict[str, Any], root: Path, told: Collection[str]) -> li
     found = []
     for section in ("env", "policy", "ref_scores"):
         found += trust.check_files(section, config[section], below=root, told=told)
-        for _, text in trust.texts(section, config[section]):
+        for key, text in trust.texts(section, config[section]):
             place = Path(os.path.normpath(root / text))
-            is_path = os.sep in text or "." in text
-            if is_path and place.is_relative_to(root) and os.path.lexists(place):
+            if "\0" not in text and place.is_relative_to(root) and os.path.lexists(place):
                 inside(root, place)
+                if section == "env" and os.path.isabs(text):
+                    raise ConfigError(
+                        f"{key} is {text!r}, a path of this machine, which would be published; "
+                        f"name the file as it lies in the workspace: ./{place.relative_to(root)}"
+                    )
     return found
 
 
@@ -375,11 +380,7 @@ def _check_sb3(use: Use, params: dict[str, Any]) -> None:
 def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
     """Files of the user's own modules that ``stage`` runs: policies, controllers, environments."""
     modules = [split_target(t)[0] for use in policies(params, stage) for t in targets(use)]
-    own, evaluation = params["env"], params["ref_scores"]["eval_env"]
-    made = {"train": [own], "train_expert": [own], "collect": [own]}
-    made |= {"ref_scores": [evaluation], "validate": [own, evaluation]}
-    made |= {"checkpoint_scores": [evaluation]}
-    for env in made.get(stage, []):
+    for env in made_environments(params, stage):
         modules += [env["id"].rpartition(":")[0]] if ":" in env["id"] else []
         modules += [split_target(str(w["_target_"]))[0] for w in env["wrappers"]]
     found: set[Path] = set()

@@ -76,10 +76,10 @@ def tracked_files(root: Path) -> set[str]:
     Raises:
         ConfigError: git cannot say.
     """
-    found = git(root, "ls-files")
+    found = git(root, "ls-files", "-z")  # a name may hold whatever ends a line
     if found.returncode:
         raise ConfigError(f"git ls-files: {' '.join(found.stderr.split())}")
-    return set(found.stdout.splitlines())
+    return set(found.stdout.split("\0")) - {""}
 
 
 def uncommitted(root: Path) -> list[str]:

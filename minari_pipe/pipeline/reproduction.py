@@ -173,6 +173,11 @@ def _bring_inputs(found: Reproduction, own: Path) -> None:
     for pipeline in found.pipelines:
         for dependency in graph.dependencies(pipeline, found.root):
             source, target = own / dependency, found.root / dependency
+            if dependency.partition("/")[0] in (".dvc", ".git", STATE):
+                raise ConfigError(
+                    f"pipelines/{pipeline}/dvc.yaml names {dependency}, which no stage reads; it "
+                    f"was changed by hand, and nothing is reproduced from it"
+                )
             if dependency.startswith(("/", "pipelines/", "datasets/")) or target.exists():
                 continue
             if not target.resolve().is_relative_to(found.root):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.pipeline.workspace import check_pipeline_name
+from minari_pipe.trust import texts
 
 TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
 """What of a policy's config decides the checkpoint that its training gives."""
@@ -200,3 +201,22 @@ def source_file(path: str, root: Path) -> Path:
     ``..`` takes the folder before it off the name, as in the dependency that DVC records.
     """
     return Path(os.path.normpath(root / os.path.expanduser(path)))
+
+
+def made_environments(params: dict[str, Any], stage: str) -> list[dict[str, Any]]:
+    """The environments that a stage makes."""
+    own, evaluation = params["env"], params["ref_scores"]["eval_env"]
+    made = {"train": [own], "train_expert": [own], "collect": [own]}
+    made |= {"ref_scores": [evaluation], "validate": [own, evaluation]}
+    made |= {"checkpoint_scores": [evaluation]}
+    return made.get(stage, [])
+
+
+def environment_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
+    """Files that the arguments of a stage's environments name, such as a model."""
+    named = [
+        source_file(text, root)
+        for env in made_environments(params, stage)
+        for _, text in texts("", [env["kwargs"], env["wrappers"]])
+    ]
+    return sorted({file for file in named if os.path.isfile(file)})

@@ -16,7 +16,7 @@ from minari_pipe.pipeline.workspace import STATE, find_root, write_atomic
 
 _OWN = (
     *("conf", "pipelines", "datasets", "catalog", "releases", STATE, ".dvc"),
-    *("dvc.yaml", "dvc.lock", ".gitignore", ".dvcignore"),
+    *("dvc.yaml", "dvc.lock", ".gitignore", ".gitattributes", ".gitmodules", ".dvcignore"),
     "MUJOCO_LOG.TXT",  # to which MuJoCo appends in the current folder
 )
 
@@ -57,9 +57,27 @@ def check_links(root: Path) -> None:
         TrustError: there is a pipe or a device, which would be waited for.
     """
     check_cache(root)
+    _refuse_bare_repository(root)
     _checked(lambda: _check_place(root / ".git", root), root)  # git writes to it at DVC's word
     for name in _OWN:
         check_folder(root / name, root)
+
+
+def _refuse_bare_repository(root: Path) -> None:
+    """Refuse folders that DVC takes for a repository of git, as a clone can bring them.
+
+    Their ``config`` could name commands and files. The rules are those of dulwich, DVC's own git.
+    """
+    for folder in (root.resolve(), *root.resolve().parents):
+        git = folder / ".git"
+        if git.is_file() or (git / "objects").is_dir():
+            refuse_links(folder / ".gitmodules", folder)
+            return
+        if (folder / "objects").is_dir() and (folder / "refs").is_dir():
+            raise TrustError(
+                f"{folder} has folders objects and refs, by which git takes it for a repository "
+                f"without files, whose settings could name commands; rename them"
+            )
 
 
 def check_cache(root: Path) -> None:

@@ -17,6 +17,8 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from minari_pipe.errors import ConfigError, MissingDependencyError, RemoteError
 from minari_pipe.fetch import cache_folder
@@ -103,7 +105,7 @@ class GCSRemote(ObjectStore):
                 # By itself it would wait for ever.
                 requests_timeout=ClientTimeout(None, None, READ_TIMEOUT, CONNECT_TIMEOUT),
                 session_kwargs={
-                    "trust_env": True,  # HTTPS_PROXY and NO_PROXY
+                    "proxy": _proxy(),
                     "response_class": Bounded,
                     # Google packs what is asked for so; kilobytes may be gigabytes then.
                     "headers": {"Accept-Encoding": "identity"},
@@ -236,3 +238,14 @@ def _keep(record: Path, session: str) -> None:
         record.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"session": session}, file)
+
+
+def _proxy() -> str | None:
+    """The proxy that ``HTTPS_PROXY`` and ``NO_PROXY`` say.
+
+    aiohttp's own ``trust_env`` would also send what ``~/.netrc`` says of any machine.
+    """
+    address = urlsplit(os.environ.get(_EMULATOR) or "https://storage.googleapis.com")
+    if proxy_bypass(address.hostname or ""):
+        return None
+    return getproxies().get(address.scheme)

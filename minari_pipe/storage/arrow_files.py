@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import warnings
 from collections import Counter
 from typing import Any
@@ -22,7 +23,8 @@ if pa is not None:
     import pyarrow.parquet as pq
 
 _MAGIC = b"ARROW1\0\0"
-_UINT32, _INT64, _BUFFER = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<qq")
+_INT16, _UINT32, _INT64 = struct.Struct("<h"), struct.Struct("<I"), struct.Struct("<q")
+_BUFFER, _BLOCK = struct.Struct("<qq"), struct.Struct("<qi4xq")
 #: names of codecs by their numbers in Parquet files, of those whose pages are looked into
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 #: rows of a batch, and of what one thread writes, in files of real Minari
@@ -60,15 +62,15 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
         {'x': [1, 2]}
     """
     options = pa.ipc.IpcReadOptions(use_threads=False)
-    with pa.ipc.open_file(pa.py_buffer(data), options=options) as file:
-        count = file.num_record_batches
+    file = pa.ipc.open_file(pa.py_buffer(data), options=options)
+    count = file.num_record_batches
     # the same batches as a stream, in which each is looked at before its buffers are unpacked
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data)[len(_MAGIC) :])
     first = next(iter(messages), None)
     if first is None:
         raise CorruptDatasetError("it has no schema where one is expected")
     schema = pa.ipc.read_schema(first)
-    batches = []
+    batches, places = [], [len(_MAGIC) + _encapsulated(first)]
     budget = Budget(len(data))
     expected = announced.all_row_bytes() * rows if announced is not None else 0
     for message in messages:
@@ -78,12 +80,43 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
         budget.take(2 * max(0, size - expected))
         expected = max(0, expected - size)
         batches.append(pa.ipc.read_record_batch(message, schema))
+        places.append(places[-1] + _encapsulated(message))
     if len(batches) != count:
         raise CorruptDatasetError(f"it has {len(batches)} batches, its footer says {count}")
+    if count > 1 and _places_of_batches(data) != places[:-1]:
+        raise CorruptDatasetError("its footer names its batches in another order than they have")
+    if _is_big_endian(first) != (sys.byteorder == "big"):
+        # Only the reader of whole files swaps the bytes of numbers.
+        batches = [file.get_batch(number) for number in range(count)]
+        schema = file.schema
     table = pa.Table.from_batches(batches, schema)
     table.validate(full=True)
     _refuse_growth(table, budget, announced, rows)
     return _in_order(table, [batch.num_rows for batch in batches])
+
+
+def _encapsulated(message: Any) -> int:
+    """Return how many bytes of a file a message takes, with its mark and its length."""
+    return int(2 * _UINT32.size + -(-message.metadata.size // 8) * 8 + message.body.size)
+
+
+def _places_of_batches(data: bytes) -> list[int]:
+    """Return where the footer says that the batches begin: field 3 of its table."""
+    end = len(data) - len(_MAGIC.rstrip(b"\0")) - _UINT32.size
+    footer = data[end - _UINT32.unpack_from(data, end)[0] : end]
+    vector = follow(footer, table_field(footer, follow(footer, 0), 3))
+    count = _UINT32.unpack_from(footer, vector)[0]
+    return [_BLOCK.unpack_from(footer, vector + 4 + i * _BLOCK.size)[0] for i in range(count)]
+
+
+def _is_big_endian(message: Any) -> bool:
+    """Whether the numbers of a file begin with their highest byte, as its schema says.
+
+    Field 2 of a message is the schema, whose field 0 is 1 then.
+    """
+    data = message.metadata.to_pybytes()
+    place = table_field(data, follow(data, table_field(data, follow(data, 0), 2)), 0)
+    return bool(place) and _INT16.unpack_from(data, place)[0] == 1
 
 
 def _unpacked_size(message: Any, file_size: int) -> int:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id, refuse_data
 from minari_pipe.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.errors import (
     CorruptDatasetError,
@@ -154,6 +154,7 @@ def _is_dataset(target: Path) -> bool:
 
 def _require_place(dataset_id: str) -> None:
     """Refuse to fetch what has no place here."""
+    refuse_data(dataset_id)
     refuse_datasets(parse_dataset_id(dataset_id)[0])
     target = get_dataset_path(dataset_id)
     is_empty = target.is_dir() and not any(target.iterdir())
@@ -224,7 +225,10 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
 
 
 def _resume(stage: Path, expected: Expected) -> None:
-    """Keep what an earlier call received of these files, and nothing else."""
+    """Keep what an earlier call received of these files, and nothing else.
+
+    And nothing of files that no sha256 is known of: who made the root may have left it there.
+    """
     text = json.dumps(
         {
             "metadata": hashlib.sha256(expected.metadata).hexdigest(),
@@ -234,7 +238,8 @@ def _resume(stage: Path, expected: Expected) -> None:
     record = stage / _RECORD
     sizes: dict[Path, int] = {}
     if record.is_file() and record.read_bytes() == text.encode():
-        sizes = {stage / "dataset" / name: file.size for name, file in expected.files.items()}
+        files = expected.files.items()
+        sizes = {stage / "dataset" / name: file.size for name, file in files if file.sha256}
     remove_all_but(stage, sizes)
     record.write_text(text, encoding="utf-8")
     os.utime(stage)  # from now on it waits for the next run

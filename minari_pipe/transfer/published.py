@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.files import is_file_name
 from minari_pipe.manifest import FORMAT, NAME_KEY, entries_of, parsed
 from minari_pipe.manifest import manifest_named as manifest_named
 from minari_pipe.manifest import unnamed as unnamed
@@ -109,6 +110,7 @@ def check_name(name: str) -> str:
         len(parts) < 2
         or len(parts) > _DEEPEST
         or parts[0] not in _FOLDERS
+        or not all(map(is_file_name, parts))
         or not name.isprintable()  # such as what a terminal obeys, and what has no bytes
         or PurePosixPath(name).as_posix() != name
         or any(

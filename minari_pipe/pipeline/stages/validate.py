@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from minari_pipe.identity import content_sha256
 from minari_pipe.pipeline.assemble import assemble, assembled_sha256, scores_folder
 from minari_pipe.pipeline.closure import make_importable
 from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.uses import environment_files
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.progress_bar import ProgressBar
-from minari_pipe.trust import trusted_modules
+from minari_pipe.trust import ADDRESSES_VARIABLE, trusted_modules
 
 
 def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
@@ -113,6 +115,10 @@ def _gaps(folder: Path) -> dict[str, float | None] | None:
 def main(run: StageRun) -> None:
     """The command: ``dataset/`` and ``ref_scores.json`` in, ``validation.json`` out."""
     make_importable(run.root)
+    # The config of the pipeline names them, too, and its run has checked them.
+    own = environment_files(run.params, "validate", run.root)
+    trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(str(f) for f in own if "," not in str(f))]
+    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, trusted))
     found = validate(run.folder, run.params)
     write_atomic(run.folder / "validation.json", dump_json(found))
     for finding in found["findings"]:

@@ -9,6 +9,7 @@ such a link names, so links are resolved here and never by HDF5.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -27,6 +28,8 @@ _MAX_CHAIN = 16
 _MAX_OPEN = 32
 #: ``<id>/data/main_data.hdf5``: what of an absolute path is the same below another root
 _TAIL = 3
+#: names of the files of a dataset, which lie in one folder
+_OWN_NAME = re.compile(r"main_data\.hdf5|additional_data_\d+\.hdf5")
 
 
 class LinkedFiles:
@@ -101,12 +104,10 @@ class LinkedFiles:
 
     def _target(self, name: str, linking: Path, what: str) -> Path:
         """Return the file that a link names, if it may be read."""
-        allowed = [self._main.parent.resolve()]
+        own = self._main.parent.resolve()
         root = _root()
         if root is not None and not linking.resolve().is_relative_to(root):
             root = None
-        if root is not None:
-            allowed.append(root)
         candidates = [linking.parent / name]
         windows = PureWindowsPath(name)
         if PurePosixPath(name).is_absolute() or windows.is_absolute():
@@ -117,7 +118,8 @@ class LinkedFiles:
         for candidate in candidates:
             with reading(self._main, what):
                 resolved = candidate.resolve()
-                if not any(resolved.is_relative_to(folder) for folder in allowed):
+                is_own = resolved.parent == own and _OWN_NAME.fullmatch(resolved.name)
+                if not is_own and not (root is not None and resolved.is_relative_to(root)):
                     outside = True
                 elif resolved.is_file():
                     self.others.add(resolved)
