@@ -18,7 +18,8 @@ from gymnasium import spaces
 from minari_pipe.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
-from minari_pipe.storage.arrow_files import read_ipc
+from minari_pipe.storage.arrow_files import read_ipc, write_ipc
+from minari_pipe.storage.arrow_layout import Layout
 from minari_pipe.storage.parquet_pages import column_chunks
 from minari_pipe.testing import episode
 from minari_pipe.testing.strategies import TEXT
@@ -593,6 +594,9 @@ def test_a_file_of_a_machine_with_other_byte_order_has_the_same_values():
     data = swapped(batch)
     assert pa.ipc.open_file(data).read_all().to_pydict() == batch.to_pydict()
     assert read_ipc(data).to_pydict() == batch.to_pydict()
+    # Nor by the layout of an earlier file, in which values are found without pyarrow.
+    assert Layout.of(data, batch.schema) is None
+    assert Layout.of(write_ipc(batch), batch.schema) is not None
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

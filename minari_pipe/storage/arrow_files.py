@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any
 
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.storage.arrow_layout import follow, table_field
+from minari_pipe.storage.arrow_layout import follow, is_big_endian, table_field
 from minari_pipe.storage.arrow_values import growth, pa
 from minari_pipe.storage.parquet_pages import Chunk, column_chunks
 from minari_pipe.storage.unpacking import FREE_BYTES, Announced, Budget
@@ -23,7 +23,7 @@ if pa is not None:
     import pyarrow.parquet as pq
 
 _MAGIC = b"ARROW1\0\0"
-_INT16, _UINT32, _INT64 = struct.Struct("<h"), struct.Struct("<I"), struct.Struct("<q")
+_UINT32, _INT64 = struct.Struct("<I"), struct.Struct("<q")
 _BUFFER, _BLOCK = struct.Struct("<qq"), struct.Struct("<qi4xq")
 #: names of codecs by their numbers in Parquet files, of those whose pages are looked into
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
@@ -85,7 +85,7 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
         raise CorruptDatasetError(f"it has {len(batches)} batches, its footer says {count}")
     if count > 1 and _places_of_batches(data) != places[:-1]:
         raise CorruptDatasetError("its footer names its batches in another order than they have")
-    if _is_big_endian(first) != (sys.byteorder == "big"):
+    if is_big_endian(first.metadata.to_pybytes()) != (sys.byteorder == "big"):
         # Only the reader of whole files swaps the bytes of numbers.
         batches = [file.get_batch(number) for number in range(count)]
         schema = file.schema
@@ -107,16 +107,6 @@ def _places_of_batches(data: bytes) -> list[int]:
     vector = follow(footer, table_field(footer, follow(footer, 0), 3))
     count = _UINT32.unpack_from(footer, vector)[0]
     return [_BLOCK.unpack_from(footer, vector + 4 + i * _BLOCK.size)[0] for i in range(count)]
-
-
-def _is_big_endian(message: Any) -> bool:
-    """Whether the numbers of a file begin with their highest byte, as its schema says.
-
-    Field 2 of a message is the schema, whose field 0 is 1 then.
-    """
-    data = message.metadata.to_pybytes()
-    place = table_field(data, follow(data, table_field(data, follow(data, 0), 2)), 0)
-    return bool(place) and _INT16.unpack_from(data, place)[0] == 1
 
 
 def _unpacked_size(message: Any, file_size: int) -> int:

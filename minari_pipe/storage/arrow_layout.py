@@ -73,6 +73,16 @@ def table_field(data: bytes, table: int, number: int) -> int:
     return table + offset if offset else 0
 
 
+def is_big_endian(message: bytes) -> bool:
+    """Whether the numbers of a file begin with their highest byte, as its first message says.
+
+    Args:
+        message: a flatbuffer, whose field 2 is the schema, whose field 0 is 1 then.
+    """
+    place = table_field(message, follow(message, table_field(message, follow(message, 0), 2)), 0)
+    return bool(place) and _UINT16.unpack_from(message, place)[0] == 1
+
+
 def schema_message(data: bytes | bytearray) -> bytes | None:
     """Return what a file begins with up to the end of its schema, None if that is damaged.
 
@@ -191,6 +201,8 @@ class Layout:
         if sys.byteorder != "little" or not is_fixed or not found.buffers:
             return None
         try:
+            if is_big_endian(bytes(data[len(_MAGIC) + _PREFIX :])):
+                return None
             layout = cls(*_numbers(bytes(data), found))
             return layout if layout.frame(layout.rows(data) or 0).encloses(data) else None
         except (struct.error, ValueError, IndexError):
