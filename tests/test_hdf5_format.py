@@ -494,3 +494,27 @@ def test_nothing_is_appended_to_a_damaged_file(tmp_path: Path, small: bytes) -> 
     with pytest.raises(CorruptDatasetError):
         storage.update_episodes([episode(OBSERVATIONS, ACTIONS, np.random.default_rng(0))])
     assert path.read_bytes() == before
+
+
+def test_members_that_are_named_in_two_ways_are_refused(tmp_path):
+    """libhdf5 would go by the links, of which one may lead to another file."""
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["x"] = np.arange(3)
+    with checked.UnderstoodFile(path) as file:
+        messages = {**file._messages, reader.LINK: [b"\1\0\1x" + bytes(8)]}
+        with pytest.raises(CorruptDatasetError, match="names its members twice, in two ways"):
+            file._links("/", messages)
+
+
+def test_what_only_h5py_reads_is_reached_by_no_link(tmp_path):
+    with h5py.File(tmp_path / "secret.hdf5", "w") as file:
+        file["x"] = np.arange(3)
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        file["g/to"] = h5py.ExternalLink("secret.hdf5", "/x")
+        file["g/own"] = np.arange(2)
+    with checked.UnderstoodFile(path) as file:
+        assert file._from_h5py("/g/own").read().tolist() == [0, 1]
+        with pytest.raises(CorruptDatasetError, match="/g/to is a link to another place"):
+            file._from_h5py("/g/to")

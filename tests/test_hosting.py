@@ -384,10 +384,12 @@ def test_of_an_address_only_what_it_names_is_fetched(shared, elsewhere) -> None:
     for name in ("inbox/a-v0", "private/b-v0"):
         with warnings.catch_warnings(action="ignore"):
             upload_dataset(name)
+    (shared / "inbox/namespace_metadata.json").write_text('{"description": "of the user"}')
     elsewhere()
     with pytest.warns(UserWarning, match=f"as the address names .* name it: {shared}/private/b-v0"):
         download_dataset(f"{shared}/inbox/a-v0")
     assert list(list_local_datasets()) == ["inbox/a-v0"]
+    assert get_namespace_metadata("inbox") == {}
 
 
 #: under what ids others are made that this package makes no datasets of

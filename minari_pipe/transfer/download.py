@@ -85,7 +85,9 @@ class Expected:
     files: dict[str, RemoteFile] = field(default_factory=dict)
 
 
-def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
+def download(
+    dataset_id: str, remote: Remote, *, replace: bool = False, alone: bool = False
+) -> bool:
     """Fetch a dataset; nobody sees it before it is whole.
 
     Several at once share the work: the others wait for the first.
@@ -94,6 +96,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
         dataset_id: with its version.
         remote: where from.
         replace: also if it is there, in its place.
+        alone: without the metadata of its namespaces, which may lie above what the user named.
 
     Returns:
         Whether it was fetched; if not, it is there already.
@@ -118,7 +121,8 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
             expected = look(remote, dataset_id)
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
-            _fetch_namespaces(remote, dataset_id)
+            if not alone:
+                _fetch_namespaces(remote, dataset_id)
             try:
                 _install(stage, dataset_id, replace=replace)
             except DatasetExistsError:

@@ -145,7 +145,10 @@ class UnderstoodFile(File):
     def _from_h5py(self, name: str) -> Any:
         if self._proven is None:
             self._proven = H5pyFile(self.source.path)
-        return adapt(self._proven.file[name])
+        node: Any = self._proven
+        for part in filter(None, name.split("/")):  # h5py would follow every kind of link
+            node = node[part]
+        return node
 
     def close(self) -> None:
         """Close the file."""

@@ -456,6 +456,8 @@ class File(Group, nodes.File):
     def _links(self, name: str, messages: Messages) -> Links:
         self.source.check_still_whole()
         try:
+            if SYMBOLS in messages and (messages.get(LINK_INFO) or LINK in messages):
+                raise CorruptDatasetError("it names its members twice, in two ways")
             if SYMBOLS in messages:
                 tree, heap = _PAIR.unpack_from(messages[SYMBOLS][0])
                 return symbol_table(self.source, tree, heap)
