@@ -22,6 +22,7 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
 )
 from minari_pipe.library import new_dataset, open_dataset
+from minari_pipe.links import refuse_links
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import (
@@ -166,6 +167,7 @@ def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
     if path.is_file() and has_metadata_file(path.parent):
         yield path.parent  # one of the files of today's layout
     yield path
+    refuse_links(path / "data", path)  # who gave the folder away may have made it
     yield path / "data"
     try:
         parse_dataset_id(os.fspath(source))

@@ -518,3 +518,26 @@ def test_what_only_h5py_reads_is_reached_by_no_link(tmp_path):
         assert file._from_h5py("/g/own").read().tolist() == [0, 1]
         with pytest.raises(CorruptDatasetError, match="/g/to is a link to another place"):
             file._from_h5py("/g/to")
+
+
+def test_a_group_that_is_a_dataset_too_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["x"] = np.arange(3)
+    with checked.UnderstoodFile(path) as file:
+        header = file._header
+        both = {**file._messages}
+        monkeypatch.setattr(file, "_header", lambda *args: {**both, **header(*args)})
+        with pytest.raises(CorruptDatasetError, match="it is a group and a dataset, or a group in"):
+            file["x"]
+
+
+def test_values_of_another_file_are_found_as_libhdf5_sees_them(tmp_path, monkeypatch):
+    """A cache of headers in the file, which this package does not read, may hold other ones."""
+    path = tmp_path / "a.hdf5"
+    (tmp_path / "key").write_bytes(bytes(24))
+    with h5py.File(path, "w") as file:
+        file.create_dataset("g/x", (3,), "f8", external=[(str(tmp_path / "key"), 0, 24)])
+    monkeypatch.setattr(checked, "walk", lambda *_, **__: True)
+    with pytest.raises(CorruptDatasetError, match="/g/x takes its values from another file"):
+        check_structure(path, values=True)

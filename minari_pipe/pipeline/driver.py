@@ -17,9 +17,9 @@ import psutil
 
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import ROOT_VARIABLE
-from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
+from minari_pipe.errors import ConfigError, LinkError, MinariPipeError, ToldError
 from minari_pipe.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
-from minari_pipe.links import write_new
+from minari_pipe.links import refuse_links, write_new
 from minari_pipe.messages import one_line
 from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.compose import datasets
@@ -453,6 +453,10 @@ def _in_block(stage: str, name: str, root: Path) -> str:
 
     folder = root / STATE / "work" / name / f"{stage}.new" / "tmp"
     for path in sorted(folder.glob("tally-*")):
+        try:
+            refuse_links(path, root)  # of a stage that did not begin, a stranger may have left it
+        except LinkError:
+            return ""
         return (
             f" in {Tally.read(path).where(0)} or one beside it (with engine=processes a block has "
             f"a process of its own, and is tried again)"

@@ -77,10 +77,32 @@ def check_structure(path: str | Path, *, values: bool = False) -> None:
         to_prove = True
     if to_prove:
         prove(path)
+    elif values:
+        _refuse_elsewhere(path)
     if _version(path) == version:
         _checked.add(version)
         if values:
             _readable.add(version)
+
+
+def _refuse_elsewhere(path: Path) -> None:
+    """Refuse values of another file, as libhdf5 itself finds them.
+
+    It may see others than this package does: a file can hold two headers of one object.
+    """
+    seen: set[int] = set()
+    with h5py.File(path, "r") as file:
+        pending: list[Any] = [file]
+        while pending:
+            node = pending.pop()
+            if (address := h5py.h5o.get_info(node.id).addr) in seen:
+                continue
+            seen.add(address)
+            if isinstance(node, h5py.Group):
+                names = [n for n in node if isinstance(node.get(n, getlink=True), h5py.HardLink)]
+                pending += [node[name] for name in names]
+            elif isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
+                raise CorruptDatasetError(f"{node.name} takes its values from another file")
 
 
 def trust(path: Path) -> None:

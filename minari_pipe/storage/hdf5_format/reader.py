@@ -403,6 +403,9 @@ class File(Group, nodes.File):
         self.source.watch.looked_at(0)
         try:
             messages = self._header(name, address)
+            if sum(map(bool, map(messages.get, (LAYOUT, SYMBOLS, LINK_INFO)))) > 1:
+                # libhdf5 could take another of them for what it is.
+                raise CorruptDatasetError("it is a group and a dataset, or a group in two ways")
             if LAYOUT in messages:
                 return Dataset(self, name, messages)
             if SYMBOLS in messages or LINK_INFO in messages:
