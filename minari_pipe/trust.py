@@ -196,9 +196,10 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
         return os.path.abspath(path)
     place = path if below is None else os.path.join(below, path)
     if below is not None:
-        # Behind `..` the system goes on from where a link has led, not from what is written.
-        ways = [os.path.realpath(place)] + ([] if leads_up else [place])
-        if any(Path(way).is_relative_to(below) for way in ways):
+        # Behind `..` the system goes on from where a link has led, others from what is written.
+        ways = (os.path.realpath(place), os.path.normpath(place))
+        are_below = [Path(way).is_relative_to(below) for way in ways]
+        if all(are_below) or (any(are_below) and not leads_up):
             return None
     return os.path.normpath(place)
 

@@ -820,6 +820,7 @@ FILES_IN = {
 PATHS_OUT = (
     *("../mine/tiny/thesis.txt", "{elsewhere}/tiny/thesis.txt", "x://../../mine/tiny/thesis.txt"),
     *("link/../tiny/thesis.txt", "/proc/self/cwd/link/../tiny/thesis.txt"),
+    "within/../../mine/tiny/thesis.txt",  # of which the link is left out where it is read
 )
 
 
@@ -833,6 +834,8 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     (root / "x:").mkdir()
     (elsewhere / "deep").mkdir()
     (root / "link").symlink_to(elsewhere / "deep")
+    (root / "a" / "b" / "c" / "d").mkdir(parents=True)
+    (root / "within").symlink_to("a/b/c/d")
     path = path.format(elsewhere=elsewhere)
     text = json.dumps({key: {} for key in FILES_IN} | {section: FILES_IN[section]})
     config = json.loads(text.replace("FILE", path))
