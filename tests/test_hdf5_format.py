@@ -541,3 +541,16 @@ def test_values_of_another_file_are_found_as_libhdf5_sees_them(tmp_path, monkeyp
     monkeypatch.setattr(checked, "walk", lambda *_, **__: True)
     with pytest.raises(CorruptDatasetError, match="/g/x takes its values from another file"):
         check_structure(path, values=True)
+
+
+def test_a_member_whose_name_is_a_path_is_refused(tmp_path):
+    """h5py would go by the link before the slash, to another file."""
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        file["ext_runs"] = np.arange(2)
+    path.write_bytes(path.read_bytes().replace(b"ext_runs", b"ext/runs"))
+    for values in (False, True):
+        with pytest.raises(CorruptDatasetError, match="a member that is named 'ext/runs', which"):
+            check_structure(path, values=values)
+    with h5py.File(path) as file, pytest.raises(ValueError, match="named 'ext/runs'"):
+        checked.probe.own_members(file)

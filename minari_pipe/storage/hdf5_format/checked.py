@@ -99,8 +99,10 @@ def _refuse_elsewhere(path: Path) -> None:
                 continue
             seen.add(address)
             if isinstance(node, h5py.Group):
-                names = [n for n in node if isinstance(node.get(n, getlink=True), h5py.HardLink)]
-                pending += [node[name] for name in names]
+                try:
+                    pending += [node[name] for name in probe.own_members(node)]
+                except ValueError as error:
+                    raise CorruptDatasetError(str(error)) from None
             elif isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
                 raise CorruptDatasetError(f"{node.name} takes its values from another file")
 

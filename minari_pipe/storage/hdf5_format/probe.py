@@ -36,11 +36,22 @@ def walk(file: h5py.File, size: int) -> None:
         for name in node.attrs:
             left = _take(left, [node.attrs[name]], f"the attribute {name!r} of {node.name}")
         if isinstance(node, h5py.Group):
-            for name in node:
-                if isinstance(node.get(name, getlink=True), h5py.HardLink):
-                    pending.append(node[name])
+            pending += [node[name] for name in own_members(node)]
         elif isinstance(node, h5py.Dataset):
             left = _read(node, size, left)
+
+
+def own_members(group: h5py.Group) -> list[str]:
+    """Return the names of members that lie in the file itself.
+
+    Raises:
+        ValueError: h5py takes a name for a path, which may lead through a link to another file.
+    """
+    names = list(group)
+    for name in names:
+        if "/" in name or name == ".":
+            raise ValueError(f"{group.name} has a member that is named {name!r}, which is a path")
+    return [n for n in names if isinstance(group.get(n, getlink=True), h5py.HardLink)]
 
 
 def is_elsewhere(dataset: h5py.Dataset) -> bool:

@@ -463,7 +463,7 @@ class File(Group, nodes.File):
                 raise CorruptDatasetError("it names its members twice, in two ways")
             if SYMBOLS in messages:
                 tree, heap = _PAIR.unpack_from(messages[SYMBOLS][0])
-                return symbol_table(self.source, tree, heap)
+                return _without_paths(symbol_table(self.source, tree, heap))
             stored = messages.get(LINK, [])
             for info in messages[LINK_INFO]:
                 stored = stored + self._dense(info, 8, 5)
@@ -473,7 +473,7 @@ class File(Group, nodes.File):
                 if key in links:
                     raise CorruptDatasetError(f"it has the member {key!r} twice")
                 links[key] = (kind, address)
-            return links
+            return _without_paths(links)
         except CorruptDatasetError as error:
             raise _at(name, error) from None
         except DAMAGE as error:
@@ -577,3 +577,11 @@ def _at(name: str, error: CorruptDatasetError) -> CorruptDatasetError:
 
 def _damaged(name: str, error: BaseException) -> CorruptDatasetError:
     return CorruptDatasetError(f"{name}: damaged: {type(error).__name__}: {error}")
+
+
+def _without_paths(links: Links) -> Links:
+    """Refuse names that h5py takes for paths, which may lead through links to other files."""
+    for name in links:
+        if "/" in name or name == ".":
+            raise CorruptDatasetError(f"it has a member that is named {name!r}, which is a path")
+    return links
