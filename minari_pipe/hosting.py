@@ -181,7 +181,7 @@ def fetch(
         remote: where from.
         dataset_id: with its version.
         replace: also if it is there, in its place.
-        alone: nothing but the dataset, see :func:`is_path`.
+        alone: only say what it was combined from, see :func:`is_path`.
 
     Returns:
         The ids of all that was fetched.
@@ -189,7 +189,7 @@ def fetch(
     Raises:
         MinariPipeError: see :func:`download_dataset`.
     """
-    download(dataset_id, remote, replace=replace, alone=alone)
+    download(dataset_id, remote, replace=replace)
     fetched = [dataset_id]
     waiting = [(dataset_id, parent) for parent in _combined(dataset_id)]
     seen = {dataset_id}

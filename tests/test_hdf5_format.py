@@ -554,3 +554,15 @@ def test_a_member_whose_name_is_a_path_is_refused(tmp_path):
             check_structure(path, values=values)
     with h5py.File(path) as file, pytest.raises(ValueError, match="named 'ext/runs'"):
         checked.probe.own_members(file)
+
+
+def test_libhdf5_judges_a_file_whose_superblock_has_an_extension(tmp_path):
+    """It may hold a cache of other headers of the same objects, by which libhdf5 goes."""
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w", libver="latest", fs_strategy="page") as file:
+        file["x"] = np.arange(3)
+    with pytest.raises(NotUnderstoodError, match="an extension of the superblock"):
+        reader.open_file(path)
+    check_structure(path, values=True)
+    with open_checked(path) as file:
+        assert file["x"].read().tolist() == [0, 1, 2]

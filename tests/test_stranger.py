@@ -22,7 +22,7 @@ import yaml
 import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
-from minari_pipe.pipeline import sync
+from minari_pipe.pipeline import driver, sync
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.params import check_files
 from minari_pipe.pipeline.repository import git, tracked_files, uncommitted
@@ -209,6 +209,17 @@ def test_help_looks_into_no_folder_that_conf_is_a_link_to(workspace, elsewhere):
     done = workspace.call(*SCRIPT, "--help")
     assert (done.returncode, "secretname" in done.stdout) == (1, False)
     assert f"{workspace.root / 'conf'} is a link to" in done.stdout
+
+
+def test_a_sweep_of_packaged_configs_writes_through_no_link(workspace, elsewhere):
+    before = hashes(elsewhere)
+    shutil.rmtree(workspace.root / "conf")
+    told = workspace.root / ".minari_pipe" / "hydra" / "multirun.yaml"
+    told.parent.mkdir(parents=True, exist_ok=True)
+    told.symlink_to(elsewhere / "tiny" / "thesis.txt")
+    done = workspace.call(*SCRIPT, "-m", "+dataset=cartpole_random,pendulum_random")
+    assert (done.returncode, hashes(elsewhere)) == (1, before), done.stdout
+    assert f"{told} is a link to" in done.stdout
 
 
 def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
@@ -776,6 +787,14 @@ def test_what_lies_where_workers_tell_how_far_they_are_is_not_written_through(wo
         (temporary / f"tally-{ticket}").symlink_to(elsewhere / "tiny" / "thesis.txt")
     workspace.pipe("+dataset=tiny", "collect.seed=5", "engine=processes", "engine.n_workers=2")
     assert hashes(elsewhere) == before
+
+
+def test_where_a_stage_died_is_read_through_no_link(tmp_path, elsewhere):
+    """Of a stage that did not begin, they are still those that came with the workspace."""
+    temporary = tmp_path / ".minari_pipe" / "work" / "tiny" / "collect.new" / "tmp"
+    temporary.mkdir(parents=True)
+    (temporary / "tally-0").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    assert driver._in_block("collect", "tiny", tmp_path) == ""
 
 
 def test_what_names_the_workspace_cannot_lead_out_of_the_minari_root(workspace, elsewhere):

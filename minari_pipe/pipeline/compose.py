@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -126,8 +126,8 @@ def _prepare() -> Path:
     OmegaConf.register_new_resolver("minari_pipe.state", _state, replace=True)
     OmegaConf.register_new_resolver("oc.env", oc_env.as_written, replace=True)
     primary, packaged = conf_dir(), packaged_conf()
-    if primary != packaged:
-        check_links(primary.parent)
+    with suppress(ConfigError):  # --help works anywhere
+        check_links(find_root())
 
     class PackagedConfigs(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:

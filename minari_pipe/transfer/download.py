@@ -85,9 +85,7 @@ class Expected:
     files: dict[str, RemoteFile] = field(default_factory=dict)
 
 
-def download(
-    dataset_id: str, remote: Remote, *, replace: bool = False, alone: bool = False
-) -> bool:
+def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
     """Fetch a dataset; nobody sees it before it is whole.
 
     Several at once share the work: the others wait for the first.
@@ -96,7 +94,6 @@ def download(
         dataset_id: with its version.
         remote: where from.
         replace: also if it is there, in its place.
-        alone: without the metadata of its namespaces, which may lie above what the user named.
 
     Returns:
         Whether it was fetched; if not, it is there already.
@@ -121,8 +118,7 @@ def download(
             expected = look(remote, dataset_id)
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
-            if not alone:
-                _fetch_namespaces(remote, dataset_id)
+            _fetch_namespaces(remote, dataset_id)
             try:
                 _install(stage, dataset_id, replace=replace)
             except DatasetExistsError:

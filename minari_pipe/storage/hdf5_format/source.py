@@ -120,8 +120,11 @@ class Source:
         if version >= 2:
             block = self.take(0, 48, "superblock")
             sizes = tuple(block[9:11])
-            base, _, end, root = _ADDRESSES.unpack_from(block, 12)
+            base, extension, end, root = _ADDRESSES.unpack_from(block, 12)
             check_sum(block, "superblock")
+            if extension != UNDEFINED:
+                # It may hold other headers of the same objects, which libhdf5 would go by.
+                raise NotUnderstoodError("an extension of the superblock")
         else:
             first = 28 if version == 1 else 24
             block = self.take(0, first + 48, "superblock")
