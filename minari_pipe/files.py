@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -343,6 +344,15 @@ def _is_left(directory: Path) -> bool:
     return stat.S_ISDIR(mode)
 
 
+def _holds_manifest(parent: Path) -> bool:
+    """Whether there is a manifest that a change can have changed, and no file of another kind."""
+    try:
+        content = json.loads(read_text(parent / MANIFEST))
+    except (OSError, ValueError, RecursionError, CorruptDatasetError):
+        return False
+    return isinstance(content, dict) and bool(content.keys() & {"format", "files"})
+
+
 def _roll_forward(directory: Path, parent: Path | None) -> None:
     """Move the files of a commit to their places, those at the top last.
 
@@ -357,7 +367,7 @@ def _roll_forward(directory: Path, parent: Path | None) -> None:
     commit = directory / _COMMIT
     if _is_left(directory):
         refuse_links(staged_manifest(commit), directory)
-        if parent is not None and staged_manifest(commit).is_file():
+        if parent is not None and _holds_manifest(parent) and staged_manifest(commit).is_file():
             os.replace(staged_manifest(commit), parent / MANIFEST)
         move_below(commit, directory)
         shutil.rmtree(commit)

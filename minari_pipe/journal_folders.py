@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -73,12 +72,16 @@ def is_alive(path: Path) -> bool:
 
 
 def remove_journal(folder: Path) -> None:
-    """Remove the folder of a journal, and those above it that are hidden and empty then.
+    """Remove a journal, its folder if that holds nothing else, and hidden empty ones above.
 
     Example:
         See :class:`~minari_pipe.journal_reader.JournalReader`.
     """
-    shutil.rmtree(folder, ignore_errors=True)
+    rows = (path.name for path in folder.glob(ROWS.format("*")) if path.name[5:].isdecimal())
+    with suppress(OSError):  # a user may have put it among other files, or it is gone
+        for name in (*rows, JOURNAL, LOCK):
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
     if folder.parent.parts[-2:] == COLLECTING.parts:
         with suppress(OSError):  # others are in it
             folder.parent.rmdir()

@@ -266,6 +266,16 @@ def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkey
         recover(json.dumps(spec))
 
 
+def test_no_file_of_the_current_folder_is_read_because_a_file_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "robot.xml").write_text("precious")
+    spec = json.loads(gym.spec("AntMaze_UMaze-v5").to_json())
+    spec["kwargs"] |= {"xml_file": "models/robot.xml"}
+    with pytest.raises(TrustError, match="xml_file is 'models/robot.xml', which is a file elsewh"):
+        recover(json.dumps(spec))
+
+
 def test_a_simulator_appends_its_warnings_to_no_file_of_the_folder(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     env = make_environment("HalfCheetah-v5")

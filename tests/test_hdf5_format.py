@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from minari_pipe.storage.hdf5_file import EpisodeFile
 from minari_pipe.storage.hdf5_format import checked, nodes, reader
 from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked
 from minari_pipe.storage.hdf5_format.source import NotUnderstoodError, lookup3
+from minari_pipe.storage.hdf5_values import extend_column
 from minari_pipe.testing import assert_same, episode, examples
 from minari_pipe.testing import spaces as any_space
 from tests.conftest import FULL, SHARED
@@ -566,3 +568,51 @@ def test_libhdf5_judges_a_file_whose_superblock_has_an_extension(tmp_path):
     check_structure(path, values=True)
     with open_checked(path) as file:
         assert file["x"].read().tolist() == [0, 1, 2]
+
+
+PACKED = {
+    "gzip": ({"compression": "gzip"}, zlib.compress(b"few"), 0),
+    "gzip that a chunk passes by": ({"compression": "gzip"}, b"few", 1),
+    "lzf": ({"compression": "lzf"}, b"\2few", 0),
+    "fletcher32": ({"fletcher32": True}, b"few", 1),
+    "scaleoffset": ({"scaleoffset": 0}, b"few", 0),
+}
+
+
+@pytest.mark.parametrize(("packed", "chunk", "mask"), PACKED.values(), ids=PACKED.keys())
+def test_a_chunk_that_unpacks_to_less_gives_no_memory_of_the_process(
+    packed: dict[str, Any], chunk: bytes, mask: int, tmp_path: Path
+) -> None:
+    """libhdf5 does not compare, and reads what lay in memory for the rest."""
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        column = file.create_dataset("x", data=np.arange(64), chunks=(32,), **packed)
+        column.id.write_direct_chunk((0,), chunk, mask)
+    reason = r"chunk at \(0,\) has 3 bytes, expected 256|has filter 6"
+    with pytest.raises(CorruptDatasetError, match=reason):
+        check_structure(path, values=True)
+    with open_checked(path) as file, pytest.raises(CorruptDatasetError, match="bytes|filter 6"):
+        file["x"].read()
+    before = path.read_bytes()
+    with h5py.File(path, "r+") as file, pytest.raises(CorruptDatasetError, match=reason):
+        extend_column(file, "x", np.arange(3), "x")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [{"compression": "gzip", "shuffle": True}, {"compression": "lzf"}, {"fletcher32": True}],
+    ids=str,
+)
+def test_sound_chunks_are_read_whatever_packed_them(packed: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.random.default_rng(0).normal(size=(103, 7)), **packed)
+        file.create_dataset("zeros", data=np.zeros((3000, 7)), chunks=(1500, 7), **packed)
+        file.create_dataset("sparse", (90, 3), "f4", chunks=(9, 3), **packed)[20:40] = 1
+        if "fletcher32" not in packed:
+            texts = np.array(["a", "bb"] * 9, object)
+            file.create_dataset("t", (18,), h5py.string_dtype(), data=texts, chunks=(8,), **packed)
+    check_structure(path, values=True)
+    with h5py.File(path, "r+") as file:
+        extend_column(file, "zeros", np.ones((2, 7)), "zeros")

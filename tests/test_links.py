@@ -416,6 +416,19 @@ def test_a_change_writes_no_manifest_beside_a_folder_that_is_not_called_data(
     assert (data.parent / "manifest.json").read_text() == "of something else"
 
 
+@pytest.mark.parametrize("there", ['{"name": "my app"}', "[]", None])
+def test_a_change_writes_no_manifest_where_another_s_file_or_none_is(
+    there: str | None, tmp_path: Path
+) -> None:
+    data = shutil.copytree(make(ID).storage.data_path, tmp_path / "project" / "data")
+    if there is not None:
+        (data.parent / "manifest.json").write_text(there)
+    (data / ".minari_pipe-commit").mkdir()
+    (data / ".minari_pipe-commit" / ".manifest.json").write_text("of a stranger")
+    MinariDataset(data).storage.update_metadata({"author": {"Ada"}})
+    assert [path.read_text() for path in data.parent.glob("*.json")] == ([there] if there else [])
+
+
 def an_unfinished_change(data: Path, mine: Path) -> None:
     (data / ".minari_pipe-commit").mkdir()
     (data / ".minari_pipe-commit" / "0").symlink_to(mine)

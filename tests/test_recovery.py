@@ -295,6 +295,14 @@ def test_a_collector_at_work_is_left_alone_unless_forced() -> None:
     collector.close()
 
 
+@pytest.mark.parametrize("named", [".", "journal"])
+def test_what_lies_beside_a_journal_that_a_path_names_stays(named: str, tmp_path: Path) -> None:
+    folder = Path(shutil.move(collector_left(2).path, tmp_path / "downloads"))
+    (folder / "rows-of-mine.csv").write_text("precious")
+    assert len(recover("aa/a-v0", folder / named)) == 2
+    assert [path.name for path in folder.iterdir()] == ["rows-of-mine.csv"]
+
+
 def test_of_several_one_must_be_named() -> None:
     first, second = collector_left(1), collector_left(3)
     with pytest.raises(ConfigError, match=r"there are 2 leftovers, name one of them:(\n.*){2}"):

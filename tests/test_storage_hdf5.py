@@ -325,7 +325,7 @@ def _attributes(file: h5py.File) -> None:
 
 def _for_libhdf5(file: h5py.File) -> None:
     _columns(file)
-    file["episode_1/infos"].create_dataset("x", data=np.zeros(7, int), scaleoffset=0)
+    file["episode_1/infos"].create_dataset("x", data=np.zeros(7, int), compression="lzf")
 
 
 @pytest.mark.parametrize("add", [_columns, _attributes, _for_libhdf5])
@@ -365,7 +365,7 @@ def test_the_file_that_a_virtual_dataset_names_is_not_opened(storage, path: Path
         layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
         file["episode_1/infos"].create_virtual_dataset("virtual", layout)
         # Lets libhdf5 read the file.
-        file["episode_1/infos"].create_dataset("x", data=np.zeros(7, int), scaleoffset=0)
+        file["episode_1/infos"].create_dataset("x", data=np.zeros(7, int), compression="lzf")
 
     changed = plant(path, plan)
     os.mkfifo(other)

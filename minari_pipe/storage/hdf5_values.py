@@ -7,6 +7,7 @@ files, and gives up on structures that were built to keep a reader busy.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.spaces import is_image_space
 from minari_pipe.storage.hdf5_format import nodes
 from minari_pipe.storage.hdf5_format.checked import adapt
+from minari_pipe.storage.hdf5_format.probe import check_chunks
 from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
 
 #: what HDF5, NumPy and Python raise on damaged data
@@ -140,8 +142,12 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
         return
     if not isinstance(stored, h5py.Dataset):
         raise InvalidEpisodeError(f"{where} has rows, stored are the keys {sorted(stored)}")
-    dataset = stored
-    frames = _read_frames(check_leaf(dataset), None)
+    dataset, leaf = stored, check_leaf(stored)
+    try:
+        check_chunks(dataset)
+    except (ValueError, zlib.error) as error:
+        raise CorruptDatasetError(f"{where}: {error}") from None
+    frames = _read_frames(leaf, None)
     if frames is not None and isinstance(column, Frames):
         del group[name]
         write_column(group, name, Frames([*frames, *column]))

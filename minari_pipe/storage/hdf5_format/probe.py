@@ -6,13 +6,16 @@ package, so that it starts quickly from anywhere.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
 import h5py
 import numpy as np
+from h5py import h5z
 
 #: rows are read in parts of about this many bytes
 _PART = 2**26
@@ -60,6 +63,80 @@ def is_elsewhere(dataset: h5py.Dataset) -> bool:
     return bool(properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count())
 
 
+def check_chunks(dataset: h5py.Dataset) -> None:
+    """Refuse chunks that unpack to less than they should.
+
+    libhdf5 does not compare, and gives for the rest what lay there in the memory of the process.
+
+    Raises:
+        ValueError: a chunk does, or has a filter whose result is not known here.
+    """
+    if dataset.chunks is None:
+        return
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(at)[0] for at in range(properties.get_nfilters())]
+    for code in filters:
+        if code not in _LENGTHS:
+            raise ValueError(
+                f"{dataset.name} has filter {code}; read are gzip, shuffle, fletcher32 and lzf"
+            )
+    expected = math.prod(dataset.chunks) * _stored_size(dataset)
+    steps = (range(0, end, step) for end, step in zip(dataset.shape, dataset.chunks))
+    left = dataset.id.get_num_chunks()
+    for place in itertools.product(*steps):
+        try:
+            skipped, data = dataset.id.read_direct_chunk(place)
+        except (OSError, RuntimeError, ValueError):
+            continue  # it was never written
+        left -= 1
+        for at in reversed(range(len(filters))):
+            if not skipped >> at & 1:
+                data = _LENGTHS[filters[at]](data, 2 * expected + _SPARE)
+        if len(data) != expected:
+            raise ValueError(
+                f"{dataset.name}: the chunk at {place} has {len(data)} bytes, expected {expected}"
+            )
+    if left:
+        raise ValueError(f"{dataset.name} has {left} chunks that cannot be read, or not by place")
+
+
+def _stored_size(dataset: h5py.Dataset) -> int:
+    """Bytes of a value in the file, where one of no fixed length is a length and a place."""
+    if dataset.dtype.kind != "O":
+        return dataset.dtype.itemsize
+    return 8 + int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_sizes()[0])
+
+
+def _inflated(data: bytes, most: int) -> bytes:
+    return zlib.decompressobj().decompress(data, most)
+
+
+def _unpacked_lzf(data: bytes, most: int) -> bytes:
+    """As many bytes as LZF unpacks to; which ones is of no importance after it."""
+    at = size = 0
+    while at < len(data) and size <= most:
+        code = data[at]
+        if code < 32:  # as many bytes and one follow as they are
+            at += code + 2
+            size += code + 1
+        else:  # bytes that were there before: how many, and where
+            is_long = code >> 5 == 7 and at + 1 < len(data)
+            size += (code >> 5) + 2 + (data[at + 1] if is_long else 0)
+            at += 3 if is_long else 2
+    return bytes(min(size, most))
+
+
+#: what each filter makes of a chunk that is read, as far as its length goes
+_LENGTHS = {
+    h5z.FILTER_DEFLATE: _inflated,
+    h5z.FILTER_SHUFFLE: lambda data, _: data,
+    h5z.FILTER_FLETCHER32: lambda data, _: data[:-4],
+    h5z.FILTER_LZF: _unpacked_lzf,
+}
+#: more bytes than a chunk has that packed twice may have in between
+_SPARE = 1024
+
+
 def _take(left: int, values: Iterable[Any], what: str) -> int:
     """Return how many of the bytes are left that the file may still have in values like these.
 
@@ -90,6 +167,7 @@ def _read(dataset: h5py.Dataset, size: int, left: int) -> int:
         declared = math.prod(shape) * dataset.dtype.itemsize
         if declared > _PART and declared > 1100 * size:
             raise ValueError(f"{dataset.name} declares {declared} bytes, its file has {size}")
+    check_chunks(dataset)
     is_text = dataset.dtype.kind == "O"
     if not dataset.shape:
         value = dataset[()]
