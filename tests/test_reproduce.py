@@ -272,6 +272,23 @@ def test_a_stranger_s_repository_brings_no_setting_no_output_and_no_way_out(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("place", ["catalog/aa/b-v0.json", "pipelines/push/params.yaml"])
+def test_no_link_of_the_tag_is_read_through(place, workspace, tmp_path, monkeypatch):
+    here(workspace, monkeypatch)
+    (tmp_path / "mine").write_text('{"pipeline": "precious/x"}')
+    link = workspace.root / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "mine")
+    workspace.git("add", "--force", ".")
+    workspace.commit("of a stranger")
+    with (
+        pytest.raises(LinkError, match=f"{place} is a link to"),
+        reproduction(workspace.root, "push", workspace.git("rev-parse", "HEAD").strip()),
+    ):
+        pass
+
+
 def test_a_tree_of_git_with_two_entries_of_a_name_leads_nowhere(workspace, tmp_path, monkeypatch):
     """The clone has the last one, a link, where the record was read from the first one."""
     top, own = workspace.root.parent / "top", tmp_path / "mine"

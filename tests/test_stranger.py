@@ -276,6 +276,15 @@ def test_settings_of_git_are_read_through_no_link(workspace, tmp_path):
     assert ".gitmodules is a link" in done.stdout
 
 
+def test_settings_of_git_include_no_other_file(workspace, tmp_path):
+    (tmp_path / "key").write_text("secret\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=workspace.root, check=True)
+    (workspace.root / ".gitmodules").write_text(f"[Include]\n    path = {tmp_path / 'key'}\n")
+    done = workspace.call(*SCRIPT, "+dataset=tiny", "--dry-run")
+    assert (done.returncode, "secret" in done.stdout) == (1, False)
+    assert ".gitmodules includes another file" in done.stdout
+
+
 REMOTES = {
     "another remote": "url = REMOTE://z\n['remote \"z\"']\n    url = s3://y\n    profile = x",
     "command": "configpath = ../aws",
@@ -309,9 +318,21 @@ def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(works
     own = "[core]\n    no_scm = true\n['remote \"near\"']\n    url = http://x/y\n"
     settings.write_text(f"{own}['remote \"far\"']\n    url = remote://near/../z\n")
     check_dvc(workspace.root)
-    settings.write_text(f"{own}['remote \"far\"']\n    url = REMOTE://company/../z\n")
+    settings.write_text(f"{own}['remote \"far\"']\n    url = REMOTE://Company/../z\n")
     with pytest.raises(TrustError, match="would use what your own settings say of 'company'"):
         check_dvc(workspace.root)
+
+
+def test_no_remote_of_the_workspace_begins_at_one_that_the_user_s_settings_know(workspace):
+    known = workspace.root.parent / "home" / "dvc-global" / "config"
+    known.parent.mkdir(exist_ok=True)
+    text = "['remote \"store\"']\n    url = http://x/y\n"
+    known.write_text(f"{text}    password = secret\n")
+    settings = workspace.root / ".dvc" / "config"
+    for store in (text, "['remote \"store\"']\n    jobs = 1\n", ""):
+        settings.write_text(f"{store}['remote \"far\"']\n    url = remote://Store/../z\n")
+        told = workspace.refused("+dataset=tiny", "--pull")
+        assert "use what your own settings say of 'store' elsewhere" in told
 
 
 def test_an_account_of_the_user_goes_to_no_address_of_the_workspace(workspace):
@@ -795,6 +816,16 @@ def test_where_a_stage_died_is_read_through_no_link(tmp_path, elsewhere):
     temporary.mkdir(parents=True)
     (temporary / "tally-0").symlink_to(elsewhere / "tiny" / "thesis.txt")
     assert driver._in_block("collect", "tiny", tmp_path) == ""
+
+
+def test_a_workspace_that_came_with_the_name_of_another_does_not_pass_for_it(workspace):
+    state = workspace.root / ".minari_pipe" / "workspace_id"
+    for command in (("init", "--quiet"), ("add", "--force", str(state))):
+        subprocess.run(["git", *command], cwd=workspace.root, check=True)
+    told = workspace.refused("+dataset=tiny", "collect.seed=5")
+    assert f"{state} came with the clone" in told
+    subprocess.run(["git", "rm", "-rq", "--cached", ".minari_pipe"], cwd=workspace.root, check=True)
+    workspace.pipe("+dataset=tiny", "collect.seed=5")
 
 
 def test_what_names_the_workspace_cannot_lead_out_of_the_minari_root(workspace, elsewhere):

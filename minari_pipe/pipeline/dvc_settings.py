@@ -115,7 +115,8 @@ def check_dvc(root: Path) -> None:
             remotes = theirs["remote"]
             # Git is asked only where it decides.
             if remotes and (level == "repo" or not _is_own(root)):
-                _check_remotes(remotes, config.files[level], root)
+                users = [config.load_one(user)["remote"] for user in ("system", "global")]
+                _check_remotes(remotes, users, config.files[level], root)
                 _check_accounts(remotes, config, level)
             for key, told in _leads_out(theirs, root):
                 if level == "repo" or not _is_own(root):
@@ -224,8 +225,20 @@ def _refuse_other_outputs() -> None:
     StageCache._load = load
 
 
-def _check_remotes(remotes: dict[str, dict[str, Any]], file: str, root: Path) -> None:
-    """Refuse DVC remotes of which a file of the workspace says more than where they are."""
+def _check_remotes(
+    remotes: dict[str, dict[str, Any]],
+    users: list[dict[str, dict[str, Any]]],
+    file: str,
+    root: Path,
+) -> None:
+    """Refuse DVC remotes of which a file of the workspace says more than where they are.
+
+    Args:
+        remotes: what the file says of each.
+        users: what the user's own settings say.
+        file: its name, for the message.
+        root: the workspace.
+    """
     for name, settings in remotes.items():
         for key in sorted(settings.keys() - _REMOTE_KEYS):
             value = str(settings[key])
@@ -238,12 +251,14 @@ def _check_remotes(remotes: dict[str, dict[str, Any]], file: str, root: Path) ->
                 f"dvc remote modify --local {name} {key} {value}"
             )
         url = str(settings.get("url", ""))
-        if url.lower().startswith("remote:") and urlsplit(url).netloc not in remotes:
-            raise TrustError(
-                f"{file}: the url of the remote {name!r} is {url}, by which DVC would use what "
-                f"your own settings say of {urlsplit(url).netloc!r} elsewhere; if you want that, "
-                f"run: dvc remote modify --local {name} url {url}"
-            )
+        if url.lower().startswith("remote:"):
+            other = urlsplit(url).netloc.lower()
+            if any(other in known for known in users) or "url" not in remotes.get(other, {}):
+                raise TrustError(
+                    f"{file}: the url of the remote {name!r} is {url}, by which DVC would use "
+                    f"what your own settings say of {other!r} elsewhere; if you want that, "
+                    f"run: dvc remote modify --local {name} url {url}"
+                )
         is_web = url.lower().startswith(("http:", "https:"))
         if is_web and DEFAULT_MACHINE in netrc_entries() and not is_trusted_address(url):
             raise TrustError(
@@ -309,7 +324,7 @@ def _is_own(root: Path) -> bool:
     If git does not track ``.dvc/config`` either, an archive or a submodule may have brought both.
     """
     try:
-        tracked = tracked_files(root)
+        tracked = {name.casefold() for name in tracked_files(root)}  # as some file systems do
     except ConfigError:  # no repository, or none that git trusts
         return False
     return ".dvc/config" in tracked and ".dvc/config.local" not in tracked

@@ -14,12 +14,13 @@ from typing import Any
 from minari_pipe import installation
 from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets_root import get_dataset_path
-from minari_pipe.errors import CorruptDatasetError, DatasetExistsError
+from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, TrustError
 from minari_pipe.files import MANIFEST
 from minari_pipe.links import remove
 from minari_pipe.locks import exclusive
 from minari_pipe.manifest import CARD, POLICIES, changed_files, identity_of
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
+from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 from minari_pipe.swap import copy_tree, recover, swap_in
 
@@ -150,8 +151,17 @@ def settle(dataset_id: str, root: Path) -> None:
 
 
 def workspace_id(root: Path) -> str:
-    """A name of this workspace that no other has."""
+    """A name of this workspace that no other has.
+
+    Raises:
+        TrustError: it came with a clone, and may be that of another workspace of the user's.
+    """
     path = root / STATE / "workspace_id"
+    if path.is_file() and is_tracked(root, path):
+        raise TrustError(
+            f"{path} came with the clone, so that this workspace could pass for another one, and "
+            f"replace its drafts; remove it: git rm -r --cached {STATE} && rm {path}"
+        )
     # It becomes part of a path, and a workspace may come from a stranger.
     if not path.is_file() or not re.fullmatch(rb"[0-9a-f]{32}\n", path.read_bytes()):
         write_atomic(path, uuid.uuid4().hex + "\n")

@@ -82,6 +82,14 @@ def tracked_files(root: Path) -> set[str]:
     return set(found.stdout.split("\0")) - {""}
 
 
+def is_tracked(root: Path, path: Path) -> bool:
+    """Whether git knows a file below ``root``; without git it knows none."""
+    try:
+        return git(root, "ls-files", "--error-unmatch", "--", os.fspath(path)).returncode == 0
+    except ConfigError:
+        return False
+
+
 def uncommitted(root: Path) -> list[str]:
     """What of the working tree is changed or new, whatever the user's settings hide.
 

@@ -28,7 +28,7 @@ from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import git, top_of
 from minari_pipe.pipeline.stage import SAFE_PATH
 from minari_pipe.pipeline.workspace import STATE, is_checkout, write_atomic
-from minari_pipe.pipeline.workspace_links import inside
+from minari_pipe.pipeline.workspace_links import check_folder, inside
 from minari_pipe.swap import copy_file, copy_tree
 
 _KEPT = {"params.yaml", "dvc.yaml", ".gitignore", "skipped.json"}
@@ -104,6 +104,8 @@ def reproduction(own: Path, name: str, commit: str) -> Iterator[Reproduction]:
         refuse_links(root, place / "clone")  # a tree of git may have two entries of a name
         if not (root / ".dvc").is_dir():
             raise ConfigError(f"at {commit[:12]} there is no DVC workspace in {top}")
+        for path in (root / "catalog", *root.glob("pipelines/*/*.yaml")):  # read from here on
+            check_folder(path, root)
         found = Reproduction(root, name, place / "given")
         for pipeline in found.pipelines:
             _forget_outputs(root, pipeline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import LinkError, MinariPipeError, TrustError
-from minari_pipe.links import allow_links_into, entries_below, refuse_link, refuse_links
+from minari_pipe.links import (
+    allow_links_into,
+    entries_below,
+    read_below,
+    refuse_link,
+    refuse_links,
+)
 from minari_pipe.pipeline.workspace import STATE, find_root, write_atomic
 
 _OWN = (
@@ -71,12 +78,23 @@ def _refuse_bare_repository(root: Path) -> None:
     for folder in (root.resolve(), *root.resolve().parents):
         git = folder / ".git"
         if git.is_file() or (git / "objects").is_dir():
-            refuse_links(folder / ".gitmodules", folder)
+            _refuse_includes(folder / ".gitmodules", folder)
             return
         if (folder / "objects").is_dir() and (folder / "refs").is_dir():
             raise TrustError(
                 f"{folder} has folders objects and refs, by which git takes it for a repository "
                 f"without files, whose settings could name commands; rename them"
+            )
+
+
+def _refuse_includes(settings: Path, folder: Path) -> None:
+    """Refuse settings that name a file, a line of which dulwich would show; git reads none."""
+    refuse_links(settings, folder)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if re.search(rb"\[\s*include", read_below(settings, folder), re.IGNORECASE):
+            raise TrustError(
+                f"{settings} includes another file, which a clone must not have read; remove the "
+                f"section [include]"
             )
 
 
