@@ -344,13 +344,16 @@ def _is_left(directory: Path) -> bool:
     return stat.S_ISDIR(mode)
 
 
+def is_manifest(content: Any) -> bool:
+    """Whether JSON is a manifest, damaged or not, and no file of another kind."""
+    return isinstance(content, dict) and bool(content.keys() & {"format", "files"})
+
+
 def _holds_manifest(parent: Path) -> bool:
-    """Whether there is a manifest that a change can have changed, and no file of another kind."""
     try:
-        content = json.loads(read_text(parent / MANIFEST))
+        return is_manifest(json.loads(read_text(parent / MANIFEST)))
     except (OSError, ValueError, RecursionError, CorruptDatasetError):
         return False
-    return isinstance(content, dict) and bool(content.keys() & {"format", "files"})
 
 
 def _roll_forward(directory: Path, parent: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ except ImportError:  # Windows: whether a process is alive is not known there
 COLLECTING = Path(".minari_pipe/collecting")
 TEMPORARY_PREFIX = "minari_pipe-collecting-"
 JOURNAL, LOCK, ROWS = "journal", "lock", "rows-{}"
+_FILES = re.compile(rf"{JOURNAL}|{LOCK}|{ROWS.format('[0-9]+')}")
 
 #: journals of this process: closing a file of them for a look would give the lock up
 OWN: dict[Path, int] = {}
@@ -77,10 +79,10 @@ def remove_journal(folder: Path) -> None:
     Example:
         See :class:`~minari_pipe.journal_reader.JournalReader`.
     """
-    rows = (path.name for path in folder.glob(ROWS.format("*")) if path.name[5:].isdecimal())
     with suppress(OSError):  # a user may have put it among other files, or it is gone
-        for name in (*rows, JOURNAL, LOCK):
-            (folder / name).unlink(missing_ok=True)
+        for path in sorted(folder.iterdir()):
+            if _FILES.fullmatch(path.name):
+                path.unlink()
         folder.rmdir()
     if folder.parent.parts[-2:] == COLLECTING.parts:
         with suppress(OSError):  # others are in it

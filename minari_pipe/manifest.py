@@ -50,6 +50,7 @@ from minari_pipe.files import (
     MANIFEST,
     current,
     is_file_name,
+    is_manifest,
     read_text,
     sha256_file,
     staged_manifest,
@@ -276,7 +277,7 @@ def parsed(text: str | bytes, name: str) -> dict[str, Any]:
         content = json.loads(text)
     except (ValueError, RecursionError):
         content = None
-    if not isinstance(content, dict) or not content.keys() & {"format", "files"}:
+    if not is_manifest(content):
         raise CorruptDatasetError(f"{name} is no manifest")
     if (fault := _fault(content)) is not None:
         raise CorruptDatasetError(f"{name} is damaged: {fault}")

@@ -188,11 +188,10 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     """The path that a text leads to, if it leads out of a folder."""
     path = os.path.expanduser(text)
     leads_up = os.pardir in Path(path).parts
-    is_place = os.path.isabs(path)
-    if below is None and not is_place:
-        # An environment may take any name for a file of the current folder, and Gymnasium takes
-        # what begins with a point for one.
-        is_place = path.startswith(os.curdir) or os.path.isfile(path)
+    # An environment may take any name for a file of the current folder, and Gymnasium takes what
+    # begins with a point for one.
+    is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(path))
+    is_place = os.path.isabs(path) or is_here
     if "\0" in text or not (leads_up or (is_place and os.path.lexists(path))):
         return None
     if below is None and not leads_up:

@@ -8,7 +8,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -126,8 +126,12 @@ def _prepare() -> Path:
     OmegaConf.register_new_resolver("minari_pipe.state", _state, replace=True)
     OmegaConf.register_new_resolver("oc.env", oc_env.as_written, replace=True)
     primary, packaged = conf_dir(), packaged_conf()
-    with suppress(ConfigError):  # --help works anywhere
-        check_links(find_root())
+    try:
+        root = find_root()
+    except ConfigError:
+        pass  # --help works anywhere
+    else:
+        check_links(root)
 
     class PackagedConfigs(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:

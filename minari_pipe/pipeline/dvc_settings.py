@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.files import is_file_name
-from minari_pipe.pipeline.repository import tracked_files
+from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace_links import (
     cache_types,
     check_folder,
@@ -115,9 +115,12 @@ def check_dvc(root: Path) -> None:
             remotes = theirs["remote"]
             # Git is asked only where it decides.
             if remotes and (level == "repo" or not _is_own(root)):
-                users = [config.load_one(user)["remote"] for user in ("system", "global")]
+                users = {
+                    config.files[user]: config.load_one(user)["remote"]
+                    for user in ("system", "global")
+                }
                 _check_remotes(remotes, users, config.files[level], root)
-                _check_accounts(remotes, config, level)
+                _check_accounts(remotes, users, config.files[level])
             for key, told in _leads_out(theirs, root):
                 if level == "repo" or not _is_own(root):
                     raise TrustError(
@@ -225,17 +228,16 @@ def _refuse_other_outputs() -> None:
     StageCache._load = load
 
 
-def _check_remotes(
-    remotes: dict[str, dict[str, Any]],
-    users: list[dict[str, dict[str, Any]]],
-    file: str,
-    root: Path,
-) -> None:
+_Remotes = dict[str, dict[str, Any]]
+"""What one file of settings says of each DVC remote."""
+
+
+def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, root: Path) -> None:
     """Refuse DVC remotes of which a file of the workspace says more than where they are.
 
     Args:
-        remotes: what the file says of each.
-        users: what the user's own settings say.
+        remotes: what the file says.
+        users: what each file of the user's own settings says.
         file: its name, for the message.
         root: the workspace.
     """
@@ -253,7 +255,8 @@ def _check_remotes(
         url = str(settings.get("url", ""))
         if url.lower().startswith("remote:"):
             other = urlsplit(url).netloc.lower()
-            if any(other in known for known in users) or "url" not in remotes.get(other, {}):
+            is_users = any(other in known for known in users.values())
+            if is_users or "url" not in remotes.get(other, {}):
                 raise TrustError(
                     f"{file}: the url of the remote {name!r} is {url}, by which DVC would use "
                     f"what your own settings say of {other!r} elsewhere; if you want that, "
@@ -270,15 +273,15 @@ def _check_remotes(
             check_folder(place, root)
 
 
-def _check_accounts(remotes: dict[str, dict[str, Any]], config: Any, level: str) -> None:
+def _check_accounts(remotes: _Remotes, users: dict[str, _Remotes], file: str) -> None:
     """Refuse an address of the workspace's for a remote of the user's, of which DVC merges both."""
-    for users in ("system", "global"):
-        for name, settings in config.load_one(users)["remote"].items():
+    for own, known in users.items():
+        for name, settings in known.items():
             url = remotes.get(name, {}).get("url")
             if url is not None and url != settings.get("url"):
                 raise TrustError(
-                    f"{config.files[level]} gives the remote {name!r} the url {url}, which would "
-                    f"get what {config.files[users]} says of a remote of that name "
+                    f"{file} gives the remote {name!r} the url {url}, which would "
+                    f"get what {own} says of a remote of that name "
                     f"({', '.join(sorted(settings))}); give one of the two another name"
                 )
 
@@ -323,8 +326,4 @@ def _is_own(root: Path) -> bool:
 
     If git does not track ``.dvc/config`` either, an archive or a submodule may have brought both.
     """
-    try:
-        tracked = {name.casefold() for name in tracked_files(root)}  # as some file systems do
-    except ConfigError:  # no repository, or none that git trusts
-        return False
-    return ".dvc/config" in tracked and ".dvc/config.local" not in tracked
+    return is_tracked(root, ".dvc/config") and not is_tracked(root, ".dvc/config.local")

@@ -157,7 +157,7 @@ def workspace_id(root: Path) -> str:
         TrustError: it came with a clone, and may be that of another workspace of the user's.
     """
     path = root / STATE / "workspace_id"
-    if path.is_file() and is_tracked(root, path):
+    if path.is_file() and is_tracked(root, f"{STATE}/{path.name}"):
         raise TrustError(
             f"{path} came with the clone, so that this workspace could pass for another one, and "
             f"replace its drafts; remove it: git rm -r --cached {STATE} && rm {path}"

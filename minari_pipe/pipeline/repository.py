@@ -82,11 +82,16 @@ def tracked_files(root: Path) -> set[str]:
     return set(found.stdout.split("\0")) - {""}
 
 
-def is_tracked(root: Path, path: Path) -> bool:
-    """Whether git knows a file below ``root``; without git it knows none."""
+def is_tracked(root: Path, name: str) -> bool:
+    """Whether git knows a file below ``root``, in whatever case; it knows none where it cannot say.
+
+    Args:
+        root: the workspace.
+        name: of the file, relative to ``root``; some file systems read it in any case.
+    """
     try:
-        return git(root, "ls-files", "--error-unmatch", "--", os.fspath(path)).returncode == 0
-    except ConfigError:
+        return name.casefold() in map(str.casefold, tracked_files(root))
+    except ConfigError:  # no git, no repository, or none that git trusts
         return False
 
 

@@ -78,7 +78,8 @@ def check_chunks(dataset: h5py.Dataset) -> None:
     for code in filters:
         if code not in _LENGTHS:
             raise ValueError(
-                f"{dataset.name} has filter {code}; read are gzip, shuffle, fletcher32 and lzf"
+                f"{dataset.name} has filter {code}; read are gzip, shuffle, fletcher32 and lzf: "
+                f"write the file anew with h5repack -f GZIP=6"
             )
     expected = math.prod(dataset.chunks) * _stored_size(dataset)
     steps = (range(0, end, step) for end, step in zip(dataset.shape, dataset.chunks))
@@ -108,7 +109,10 @@ def _stored_size(dataset: h5py.Dataset) -> int:
 
 
 def _inflated(data: bytes, most: int) -> bytes:
-    return zlib.decompressobj().decompress(data, most)
+    try:
+        return zlib.decompressobj().decompress(data, most)
+    except zlib.error as error:
+        raise ValueError(f"a chunk cannot be decompressed: {error}") from None
 
 
 def _unpacked_lzf(data: bytes, most: int) -> bytes:
