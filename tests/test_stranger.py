@@ -23,6 +23,7 @@ import minari_pipe
 from minari_pipe import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline import driver, sync
+from minari_pipe.pipeline.dvc_remote import push
 from minari_pipe.pipeline.dvc_settings import check_dvc
 from minari_pipe.pipeline.params import check_files
 from minari_pipe.pipeline.repository import git, tracked_files, uncommitted
@@ -311,6 +312,47 @@ def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace
         done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
         assert done.returncode == 1
         assert done.stdout.startswith(f"error: {told}")
+
+
+BESIDE = {
+    "the run cache": "store/runs",
+    "a run": "store/runs/ab/abcd/abcd",
+    "the objects": "store/files/md5",
+    "the objects of one beginning": "store/files/md5/ab",
+    "the objects of DVC 2": "store/ab",
+    "the remote": "store",
+    "a folder above it": "",
+}
+
+
+@pytest.mark.parametrize("place", BESIDE.values(), ids=BESIDE)
+def test_no_link_in_a_dvc_remote_beside_the_workspace_is_followed(place, workspace, tmp_path):
+    """A clone may hold both, and a run would read what it leads to, a release write there."""
+    private = tmp_path / "private"
+    shutil.copytree(workspace.root / ".dvc", private / "store" / "runs")
+    link = workspace.root.parent / "near" / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(private)
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(
+        "[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = ../../near/store\n"
+    )
+    told = workspace.refused("+dataset=tiny", "--pull")
+    assert f"{link} is a link to" in told
+    assert not (workspace.root / ".dvc" / "cache" / "runs" / "config").exists()
+
+
+def test_no_link_is_followed_to_what_dvc_says_of_a_dependency(workspace, tmp_path):
+    file = workspace.root / "pipelines" / "tiny" / "dvc.yaml"
+    declared = yaml.safe_load(file.read_text())
+    declared["stages"]["collect"].setdefault("deps", []).append("model.xml")
+    file.write_text(yaml.safe_dump(declared))
+    (tmp_path / "secrets.yaml").write_text("hunter2: 1\n")
+    (workspace.root / "model.xml.dvc").symlink_to(tmp_path / "secrets.yaml")
+    for words in (["init", "--quiet"], ["add", "--force", "model.xml.dvc"]):
+        subprocess.run(["git", *words], cwd=workspace.root, check=True)
+    with pytest.raises(LinkError, match=r"model\.xml\.dvc is a link to"):
+        push("tiny", workspace.root)
 
 
 def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(workspace):

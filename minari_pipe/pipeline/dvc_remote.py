@@ -12,6 +12,7 @@ from minari_pipe.pipeline import graph
 from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc, repository
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
+from minari_pipe.pipeline.workspace_links import inside
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -84,7 +85,7 @@ def _targets(name: str, root: Path) -> list[str]:
     for dependency in {dep for made in pipelines for dep in graph.dependencies(made, root)}:
         parts = dependency.split("/")
         above = ["/".join(parts[: i + 1]) + ".dvc" for i in range(len(parts))]
-        files = [root / path for path in above if path in tracked]
+        files = [inside(root, root / path) for path in above if path in tracked]
         targets += [str(path) for path in files if not _is_elsewhere(path)]
     return sorted(set(targets))
 

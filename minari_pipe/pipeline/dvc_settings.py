@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.files import is_file_name
+from minari_pipe.links import entries_below, refuse_link, refuse_links
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace_links import (
     cache_types,
@@ -252,7 +254,7 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
                 f"dvc remote modify --unset {name} {key} && "
                 f"dvc remote modify --local {name} {key} {value}"
             )
-        url = str(settings.get("url", ""))
+        url = settings.get("url", "")
         if url.lower().startswith("remote:"):
             other = urlsplit(url).netloc.lower()
             is_users = any(other in known for known in users.values())
@@ -269,8 +271,38 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
                 f"the entry 'default' in your ~/.netrc to; name machines there, or set "
                 f"{ADDRESSES_VARIABLE}={url}"
             )
-        if "://" not in url and (place := _below(Path(url), root)) is not None:
-            check_folder(place, root)
+        if "://" not in url:
+            _check_folder_remote(url, root)
+
+
+def _check_folder_remote(url: str, root: Path) -> None:
+    """Refuse links in a folder that a file of the workspace calls its remote.
+
+    It may lie beside the workspace in the same clone. An object is read only if it has the hash
+    that it is named by, so of those the folders are looked at alone: there may be a million.
+
+    Args:
+        url: of the remote, as DVC resolves it.
+        root: the workspace.
+
+    Raises:
+        LinkError: names the link.
+    """
+    from dvc.config_schema import RelPath
+
+    if (place := _below(Path(url), root)) is not None:
+        check_folder(place, root)
+        return
+    if not isinstance(url, RelPath):
+        return  # no clone knows where it will lie, so what is there is the user's
+    refuse_links(url, os.path.commonpath([url, root]))
+    for folder in (url, f"{url}/files", f"{url}/files/md5"):
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    refuse_link(entry.path)
+    for _ in entries_below(f"{url}/runs"):
+        pass  # each is looked at on the way
 
 
 def _check_accounts(remotes: _Remotes, users: dict[str, _Remotes], file: str) -> None:
