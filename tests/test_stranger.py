@@ -436,6 +436,22 @@ def test_a_remote_that_lists_a_file_outside_of_its_folder_has_none_written(works
     assert not list(tmp_path.rglob("planted"))
 
 
+def test_a_remote_whose_run_cache_holds_settings_of_git_has_none_written(workspace, tmp_path):
+    """Beside the index of a clone that names the folder as a repository, git would heed them."""
+    remote = tmp_path / "store"
+    run = f"ab/{64 * 'a'}/{64 * 'b'}"
+    for name in (".git/config", run):
+        (remote / "runs" / name).parent.mkdir(parents=True)
+        (remote / "runs" / name).write_text("")
+    settings = workspace.root / ".dvc" / "config"
+    url = f"    remote = far\n['remote \"far\"']\n    url = {remote}\n"
+    settings.write_text(settings.read_text() + url)
+    workspace.pipe("+dataset=tiny", "--pull")
+    runs = workspace.root / ".dvc" / "cache" / "runs"
+    assert (runs / run).is_file()
+    assert not (runs / ".git").exists()
+
+
 @pytest.mark.parametrize("named", ["../../../thesis.txt", ".git/config", "x/.GIT./config"])
 def test_a_list_of_files_names_nothing_but_files_of_its_folder(named, workspace, tmp_path):
     victim = tmp_path / "thesis.txt"

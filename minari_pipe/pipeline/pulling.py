@@ -6,10 +6,11 @@ Only on request: without it no run asks the network for anything that DVC keeps.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline.dvc_settings import repository
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import PipelineStage as Stage
+
+
+_RUN = re.compile("[0-9a-f]{2}/[0-9a-f]{64}/[0-9a-f]{64}")
 
 
 class Pull:
@@ -77,7 +81,7 @@ class Pull:
 
         if not self._has_run_cache:
             with suppress(RunCacheNotSupported):  # over http
-                repo.stage_cache.pull(None)
+                _pull_runs(repo)
             self._has_run_cache = True
         stages = [s for s in repo.stage.collect(f"pipelines/{name}/dvc.yaml") if _kept(s)]
         _fetch(repo, [stage for stage in stages if not _is_cached(stage)])
@@ -87,6 +91,21 @@ class Pull:
         n_missing = sum(bool(out.workspace_status()) for out in outs)
         rest = f"; it lacks {n_missing}, whose stages run" if n_missing else ""
         return f"pulled {n_pulled} outputs from the DVC remote {self._remote!r}{rest}"
+
+
+def _pull_runs(repo: Repo) -> None:
+    """Pull the run-cache, of which DVC copies whatever lies in its folder: settings of git, too."""
+    remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
+    files, runs = remote.fs, remote.fs.join(remote.path, "runs")
+    find = files.find
+
+    def find_runs(path: str, *args: Any, **kwargs: Any) -> Iterator[str]:
+        for name in find(path, *args, **kwargs):
+            if path != runs or _RUN.fullmatch(files.as_posix(files.relpath(name, runs))):
+                yield name
+
+    files.find = find_runs
+    repo.stage_cache.pull(None, remote)
 
 
 def _kept(stage: Stage) -> list[Output]:
