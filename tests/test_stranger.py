@@ -342,17 +342,50 @@ def test_no_link_in_a_dvc_remote_beside_the_workspace_is_followed(place, workspa
     assert not (workspace.root / ".dvc" / "cache" / "runs" / "config").exists()
 
 
-def test_no_link_is_followed_to_what_dvc_says_of_a_dependency(workspace, tmp_path):
+def depend_on_model(workspace: Workspace) -> Path:
+    """Have the pipeline depend on a file that DVC keeps; the path of what DVC says of it."""
     file = workspace.root / "pipelines" / "tiny" / "dvc.yaml"
     declared = yaml.safe_load(file.read_text())
     declared["stages"]["collect"].setdefault("deps", []).append("model.xml")
     file.write_text(yaml.safe_dump(declared))
-    (tmp_path / "secrets.yaml").write_text("hunter2: 1\n")
-    (workspace.root / "model.xml.dvc").symlink_to(tmp_path / "secrets.yaml")
-    for words in (["init", "--quiet"], ["add", "--force", "model.xml.dvc"]):
+    (workspace.root / "model.xml").write_text("<mujoco/>")
+    return workspace.root / "model.xml.dvc"
+
+
+def track(workspace: Workspace, file: Path) -> None:
+    for words in (["init", "--quiet"], ["add", "--force", file.name]):
         subprocess.run(["git", *words], cwd=workspace.root, check=True)
+
+
+def test_no_link_is_followed_to_what_dvc_says_of_a_dependency(workspace, tmp_path):
+    told = depend_on_model(workspace)
+    (tmp_path / "secrets.yaml").write_text("hunter2: 1\n")
+    told.symlink_to(tmp_path / "secrets.yaml")
+    track(workspace, told)
     with pytest.raises(LinkError, match=r"model\.xml\.dvc is a link to"):
         push("tiny", workspace.root)
+
+
+@pytest.mark.parametrize("path", ["model.xml", "{private}"])
+def test_a_dependency_is_pushed_only_if_it_is_what_dvc_keeps(path, workspace, tmp_path):
+    """DVC pushes what the cache has of a hash, and all workspaces of a user may share the cache."""
+    private = tmp_path / "private.csv"
+    private.write_text("hunter2")
+    md5 = hashlib.md5(b"hunter2").hexdigest()
+    cached = workspace.root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(private, cached)
+    told = depend_on_model(workspace)
+    out = {"md5": md5, "size": 7, "hash": "md5", "path": path.format(private=private)}
+    told.write_text(yaml.safe_dump({"outs": [out]}))
+    track(workspace, told)
+    store = tmp_path / "store"
+    settings = workspace.root / ".dvc" / "config"
+    url = f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n"
+    settings.write_text(url)
+    with pytest.raises(ConfigError, match=r"model\.xml\.dvc"):
+        push("tiny", workspace.root)
+    assert not store.exists() or not any(p.is_file() for p in store.rglob("*"))
 
 
 def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(workspace):

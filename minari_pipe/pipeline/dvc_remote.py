@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,7 @@ def push(name: str, root: Path) -> Pushed:
                     "leaves them on this machine"
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
+            _check_files(repo, [target for target in targets if target.endswith(".dvc")], root)
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)
     except MinariPipeError:
@@ -88,6 +90,24 @@ def _targets(name: str, root: Path) -> list[str]:
         files = [inside(root, root / path) for path in above if path in tracked]
         targets += [str(path) for path in files if not _is_elsewhere(path)]
     return sorted(set(targets))
+
+
+def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
+    """Refuse ``.dvc`` files that say something else than what lies beside them.
+
+    DVC pushes what its cache has of a hash, and the cache may be that of all the user's workspaces.
+    """
+    for target in targets:
+        for out in (out for stage in repo.stage.collect(target) for out in stage.outs):
+            path = Path(str(out.fs_path))
+            if not path.is_relative_to(root) or os.pardir in path.parts:
+                raise ConfigError(f"{target} names {out}, which is outside of the workspace")
+            inside(root, path)
+            if out.workspace_status():
+                raise ConfigError(
+                    f"{target} does not say what {out} holds; run dvc add {out} to keep the file "
+                    f"as it is, or dvc checkout {out} to have the one that is kept, and commit"
+                )
 
 
 def _is_elsewhere(path: Path) -> bool:
