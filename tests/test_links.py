@@ -16,6 +16,7 @@ import pytest
 import minari_pipe
 from minari_pipe import MinariDataset, files, installation, library, links
 from minari_pipe import namespace as namespaces
+from minari_pipe.cli.validation import validate
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError, MinariPipeError
 from minari_pipe.examples import step_index_dataset
 from minari_pipe.installation import new_dataset
@@ -222,6 +223,49 @@ def test_a_root_and_a_folder_of_data_may_be_reached_by_links(
     storage = MinariStorage.read(tmp_path / "data")
     storage.update_episodes(list(storage.get_buffers([0])))
     assert storage.total_episodes == len(list(storage.get_episodes(range(before + 2))))
+
+
+LEAVING: dict[str, Callable[[Path], object]] = {
+    "validate": lambda folder: validate(str(folder), replay=False),
+    "validate --upgrade": lambda folder: validate(str(folder), replay=False, upgrade=True),
+    "publish_dataset": lambda folder: minari_pipe.publish_dataset(
+        ID, folder.parent / "shared", folder=folder
+    ),
+}
+
+
+@pytest.mark.parametrize("use", LEAVING.values(), ids=LEAVING)
+def test_a_folder_of_a_stranger_s_is_left_by_no_link_data(
+    use: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """Who gave the folder away may have made the link; one of yours is named itself."""
+    private = make(ID).storage.data_path
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "data").symlink_to(private)
+    before = content(private.parent)
+    with pytest.raises(LinkError, match="data is a link to"):
+        use(tmp_path / "x")
+    assert content(private.parent) == before
+    assert not (tmp_path / "shared").exists()
+
+
+def test_a_folder_outside_of_the_root_is_published_without_namespaces_above_it(
+    tmp_path: Path,
+) -> None:
+    namespaces.create_namespace("team", description="public")
+    make("team/ds-v0")
+    folder = tmp_path / "home" / "x" / "y"
+    own = Path(minari_pipe.get_dataset_path("team/ds-v0"))
+    shutil.copytree(own, folder)
+    (tmp_path / "home" / "team").mkdir()
+    (tmp_path / "home" / "team" / "namespace_metadata.json").write_text('{"description": "mine"}')
+    minari_pipe.publish_dataset("team/ds-v0", tmp_path / "shared", folder=folder)
+    published = tmp_path / "shared" / "team" / "namespace_metadata.json"
+    assert "mine" not in published.read_text()
+
+    minari_pipe.publish_dataset("team/ds-v0", tmp_path / "other", folder=own)
+    published = tmp_path / "other" / "team" / "namespace_metadata.json"
+    assert "public" in published.read_text()
 
 
 def test_a_folder_that_a_link_takes_the_place_of_meanwhile_leads_nowhere(

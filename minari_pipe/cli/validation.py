@@ -19,6 +19,7 @@ from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVers
 from minari_pipe.files import MANIFEST
 from minari_pipe.hosting import load_dataset
 from minari_pipe.identity import checked_content_sha256
+from minari_pipe.links import refuse_links
 from minari_pipe.manifest import (
     FORMAT,
     ORDER_BLIND,
@@ -100,6 +101,7 @@ def _found(dataset: str) -> tuple[str, Path]:
     path = Path(os.path.abspath(dataset))
     if path.name != "data" and os.path.basename(os.path.realpath(path)) == "data":
         path = Path(os.path.realpath(path))  # a link to the data, which lie beside their manifest
+    refuse_links(path / "data", path)  # who gave the folder away may have made it
     for place in (path / "data", path):
         if has_metadata_file(place) or other_format(place) is not None:
             return dataset, place
