@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minari_pipe.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
-from minari_pipe.links import refuse_link
+from minari_pipe.links import refuse_link, refuse_links
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
 #: what the oldest releases called it
@@ -79,6 +79,20 @@ def _place(dataset_id: str, root: Path) -> Path:
             "too long for a file system; use a shorter one"
         )
     return path
+
+
+def data_in(folder: Path) -> Path:
+    """Return ``data/`` of a folder that the user named.
+
+    Raises:
+        LinkError: it is a link, which who gave the folder away may have made.
+
+    Example:
+        >>> data_in(Path("downloads/door")).as_posix()
+        'downloads/door/data'
+    """
+    refuse_links(folder / "data", folder)
+    return folder / "data"
 
 
 def data_path_of(dataset_id: str) -> Path:

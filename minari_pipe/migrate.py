@@ -13,7 +13,7 @@ from minari_pipe.copying import STORAGE_KEYS
 from minari_pipe.dataset import MinariDataset, steps_of
 from minari_pipe.dataset_id import parse_dataset_id
 from minari_pipe.dataset_spec import parse_spec
-from minari_pipe.datasets_root import data_path_of
+from minari_pipe.datasets_root import data_in, data_path_of
 from minari_pipe.environments import todays_spec
 from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import (
@@ -22,7 +22,6 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
 )
 from minari_pipe.library import new_dataset, open_dataset
-from minari_pipe.links import refuse_links
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import (
@@ -167,8 +166,7 @@ def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
     if path.is_file() and has_metadata_file(path.parent):
         yield path.parent  # one of the files of today's layout
     yield path
-    refuse_links(path / "data", path)  # who gave the folder away may have made it
-    yield path / "data"
+    yield data_in(path)
     try:
         parse_dataset_id(os.fspath(source))
     except InvalidDatasetIdError:

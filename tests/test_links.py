@@ -262,7 +262,6 @@ def test_a_folder_outside_of_the_root_is_published_without_namespaces_above_it(
     minari_pipe.publish_dataset("team/ds-v0", tmp_path / "shared", folder=folder)
     published = tmp_path / "shared" / "team" / "namespace_metadata.json"
     assert "mine" not in published.read_text()
-
     minari_pipe.publish_dataset("team/ds-v0", tmp_path / "other", folder=own)
     published = tmp_path / "other" / "team" / "namespace_metadata.json"
     assert "public" in published.read_text()

@@ -15,11 +15,11 @@ from minari_pipe.checks import Finding, Options, Report, Subject, run
 from minari_pipe.cli.datasets import Json, complete_id
 from minari_pipe.cli.edits import Trusted
 from minari_pipe.cli.tables import counted, print_json, print_table
+from minari_pipe.datasets_root import data_in
 from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
 from minari_pipe.files import MANIFEST
 from minari_pipe.hosting import load_dataset
 from minari_pipe.identity import checked_content_sha256
-from minari_pipe.links import refuse_links
 from minari_pipe.manifest import (
     FORMAT,
     ORDER_BLIND,
@@ -101,8 +101,7 @@ def _found(dataset: str) -> tuple[str, Path]:
     path = Path(os.path.abspath(dataset))
     if path.name != "data" and os.path.basename(os.path.realpath(path)) == "data":
         path = Path(os.path.realpath(path))  # a link to the data, which lie beside their manifest
-    refuse_links(path / "data", path)  # who gave the folder away may have made it
-    for place in (path / "data", path):
+    for place in (data_in(path), path):
         if has_metadata_file(place) or other_format(place) is not None:
             return dataset, place
     loaded = load_dataset(dataset)

@@ -98,7 +98,8 @@ def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
     DVC pushes what its cache has of a hash, and the cache may be that of all the user's workspaces.
     """
     for target in targets:
-        for out in (out for stage in repo.stage.collect(target) for out in stage.outs):
+        outs = [out for stage in repo.stage.collect(target) for out in stage.outs]
+        for out in outs:
             path = Path(str(out.fs_path))
             if not path.is_relative_to(root) or os.pardir in path.parts:
                 raise ConfigError(f"{target} names {out}, which is outside of the workspace")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _RUN = re.compile("[0-9a-f]{2}/[0-9a-f]{64}/[0-9a-f]{64}")
+"""An entry of the run-cache: the hashes of what a stage reads, and of what it wrote."""
 
 
 class Pull:

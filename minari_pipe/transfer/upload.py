@@ -13,7 +13,7 @@ from typing import Any
 
 from minari_pipe.checksums import entry_of, entry_of_bytes
 from minari_pipe.dataset_id import check_new_dataset_id, namespace_hierarchy, parse_dataset_id
-from minari_pipe.datasets_root import data_path_of
+from minari_pipe.datasets_root import data_in, data_path_of
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -23,7 +23,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.files import MANIFEST, settle
 from minari_pipe.identity import checked_content_sha256
-from minari_pipe.links import read_below, refuse_links, status_below
+from minari_pipe.links import read_below, status_below
 from minari_pipe.manifest import (
     CARD,
     ORDER_BLIND,
@@ -97,10 +97,8 @@ def upload(
     """
     check_new_dataset_id(dataset_id)
     _check_address(remote.address, dataset_id)
-    if folder is not None:
-        refuse_links(folder / "data", folder)  # who gave the folder away may have made it
     place = folder or _local(dataset_id)
-    settle(place / "data")
+    settle(place / "data" if folder is None else data_in(folder))
     metadata_bytes = _read_metadata(place / METADATA, dataset_id)
     metadata = json.loads(metadata_bytes)
     own = read_manifest(place)
@@ -254,12 +252,14 @@ def _changing(path: Path) -> CorruptDatasetError:
 def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
     """The metadata of a dataset's namespaces, if its folder lies in theirs."""
     root = Path(*place.parts[: -dataset_id.count("/") - 1])
-    is_in_them = root / dataset_id == place
+    namespaces = namespace_hierarchy(parse_dataset_id(dataset_id)[0])
+    if root / dataset_id != place:
+        return dict.fromkeys(namespaces, b"{}")
     found = {}
-    for namespace in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
+    for namespace in namespaces:
         path = root / namespace / NAMESPACE_METADATA
         try:
-            content = read_below(path, root) if is_in_them else b"{}"
+            content = read_below(path, root)
             found[namespace] = content if isinstance(json.loads(content), dict) else b"{}"
         except LinkError:
             raise
