@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -56,11 +59,11 @@ time.sleep(60)
 """
 
 
-def start(argv: list[str], driver: str | None = None, **pipes: int) -> subprocess.Popen:
+def start(argv: list[str], driver: str | None = None, **kwargs: Any) -> subprocess.Popen:
     variables = {k: v for k, v in os.environ.items() if k != DRIVER_VARIABLE}
     if driver is not None:
         variables[DRIVER_VARIABLE] = driver
-    return subprocess.Popen(argv, env=variables, stdout=subprocess.PIPE, text=True, **pipes)
+    return subprocess.Popen(argv, env=variables, stdout=subprocess.PIPE, text=True, **kwargs)
 
 
 def gone(process: psutil.Process) -> bool:
@@ -131,6 +134,41 @@ with exclusive(Path(sys.argv[1]), wait_seconds=0, busy=""):
     print("holds", flush=True)
     time.sleep(60)
 """
+
+
+FAILS = """
+import os, signal
+from minari_pipe.pipeline.processes import identity, is_alive
+from minari_pipe.pipeline.stage import run_stage
+import psutil
+shell = identity(psutil.Process().parent())
+
+def body(run):
+    os.kill(os.getppid(), signal.SIGKILL)
+    while is_alive(shell):
+        pass
+    raise RuntimeError("its folder was cleared")
+
+run_stage("collect", body)
+"""
+
+
+def test_a_stage_without_its_shell_tells_no_error_of_its_own(tmp_path):
+    """What started the shell tells how it ended; it may clear away the stage's files meanwhile."""
+    (tmp_path / "conf").mkdir()
+    folder = tmp_path / "pipelines" / "x"
+    folder.mkdir(parents=True)
+    (folder / "params.yaml").write_text("packages: {}\n")
+    entry = {"cmd": "", "params": [{"pipelines/x/params.yaml": ["env"]}]}
+    (folder / "dvc.yaml").write_text(json.dumps({"stages": {"collect": entry}}))
+    shell = start(
+        ["sh", "-c", f"{shlex.quote(sys.executable)} -c '{FAILS}' x; :"],
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    )
+    out, err = shell.communicate(timeout=60)
+    assert shell.returncode == -signal.SIGKILL, err
+    assert (out, err) == ("", "")
 
 
 def test_a_lock_is_held_by_one_and_freed_by_death(tmp_path):

@@ -25,6 +25,9 @@ DRIVER_VARIABLE = "MINARI_PIPE_DRIVER"
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"}
 _POLL_SECONDS = 0.2
 
+_watched: list[str] = []
+"""The :func:`identity` of each process that this one does not outlive."""
+
 
 def identity(process: psutil.Process) -> str:
     """``pid:start``: a pid alone may be given to another process."""
@@ -86,14 +89,24 @@ def end_with(driver: str) -> None:
     _watch([driver])
 
 
-def _watch(watched: list[str]) -> None:
-    def watch() -> None:
-        while all(is_alive(w) for w in watched):
-            time.sleep(_POLL_SECONDS)
+def end_if_orphaned() -> None:
+    """End now, without a word, if a process that this one was to end with is gone already.
+
+    To be asked before an error is told: the cause may be that what lives on has cleared away this
+    process's files since, and it tells the user itself what happened.
+    """
+    if not all(is_alive(w) for w in _watched):
         end_tree(os.getpid())
 
-    if not all(is_alive(w) for w in watched):
-        end_tree(os.getpid())
+
+def _watch(watched: list[str]) -> None:
+    def watch() -> None:
+        while True:
+            end_if_orphaned()
+            time.sleep(_POLL_SECONDS)
+
+    _watched.extend(watched)
+    end_if_orphaned()
     threading.Thread(target=watch, name="watch-ancestors", daemon=True).start()
 
 

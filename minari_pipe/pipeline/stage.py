@@ -25,7 +25,12 @@ from minari_pipe.messages import each_warning_once, tell
 from minari_pipe.pipeline.blocks import sync_to_disk
 from minari_pipe.pipeline.inputs import Inputs, changed
 from minari_pipe.pipeline.oc_env import without_values
-from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, stop_with_ancestors
+from minari_pipe.pipeline.processes import (
+    DRIVER_VARIABLE,
+    end_if_orphaned,
+    exclusive,
+    stop_with_ancestors,
+)
 from minari_pipe.pipeline.stopping import stop_on_signals
 from minari_pipe.pipeline.telling import told
 from minari_pipe.pipeline.versions import other_version
@@ -222,6 +227,7 @@ def _note_ran(text: str) -> None:
 
 
 def _tell_error(stage: str, text: str) -> None:
+    end_if_orphaned()
     _note_ran(TOLD)
     tell("error", without_values(f"{stage}: {text}"))
 
