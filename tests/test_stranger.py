@@ -325,21 +325,47 @@ BESIDE = {
 }
 
 
-@pytest.mark.parametrize("place", BESIDE.values(), ids=BESIDE)
-def test_no_link_in_a_dvc_remote_beside_the_workspace_is_followed(place, workspace, tmp_path):
+WAYS = {
+    "relative": "../../near/store",
+    "by the current folder": "/proc/self/cwd/../near/store",
+    "from the top": "{parent}/near/store",
+    "from the home": "~/{way}/near/store",
+    "in a folder of it": "remote://base/../near/store",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [(p, "relative") for p in BESIDE]
+    + [(p, w) for w in WAYS for p in ("the objects", "the remote")],
+)
+def test_no_link_in_a_dvc_remote_beside_the_workspace_is_followed(place, way, workspace, tmp_path):
     """A clone may hold both, and a run would read what it leads to, a release write there."""
+    place = BESIDE[place]
     private = tmp_path / "private"
     shutil.copytree(workspace.root / ".dvc", private / "store" / "runs")
     link = workspace.root.parent / "near" / place
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(private)
     settings = workspace.root / ".dvc" / "config"
+    parent = workspace.root.parent
+    url = WAYS[way].format(parent=parent, way=os.path.relpath(parent, workspace.home))
+    base = "['remote \"base\"']\n    url = ..\n"
     settings.write_text(
-        "[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = ../../near/store\n"
+        f"[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = {url}\n{base}"
     )
     told = workspace.refused("+dataset=tiny", "--pull")
-    assert f"{link} is a link to" in told
+    assert f"{link.name} is a link to" in told
     assert not (workspace.root / ".dvc" / "cache" / "runs" / "config").exists()
+
+
+@pytest.mark.parametrize("url", ["local:///store", "file:///store", "any:///store", "a_b://store"])
+def test_a_dvc_remote_whose_address_dvc_takes_for_a_folder_is_refused(url, workspace):
+    """The name of the scheme would be a folder of the clone, ``any:``, with links in it."""
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(f"[core]\n    remote = s\n['remote \"s\"']\n    url = {url}\n")
+    with pytest.raises(TrustError, match=f"is at {url}, which DVC takes for a folder"):
+        check_dvc(workspace.root)
 
 
 def depend_on_model(workspace: Workspace) -> Path:

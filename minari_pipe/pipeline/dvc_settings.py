@@ -271,15 +271,34 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
                 f"the entry 'default' in your ~/.netrc to; name machines there, or set "
                 f"{ADDRESSES_VARIABLE}={url}"
             )
-        if "://" not in url:
-            _check_folder_remote(url, root)
+        if url:
+            _check_place_of_remote(name, remotes, file, root)
+
+
+def _check_place_of_remote(name: str, remotes: _Remotes, file: str, root: Path) -> None:
+    """Refuse a remote that is a folder, if links of a stranger's may lead on from there."""
+    from dvc.fs import get_fs_config, registry
+
+    try:
+        url = get_fs_config({"remote": remotes}, name=name)["url"]  # of `remote://` the folder
+    except RecursionError:
+        raise ConfigError(f"{file}: the remote {name!r} is said to lie in itself") from None
+    if re.match(r"\w+://", url) is None:
+        _check_folder_remote(url, root)
+    elif urlsplit(url).scheme not in registry.keys() - {"local"}:
+        raise TrustError(
+            f"{file}: the remote {name!r} is at {url}, which DVC takes for a folder of that name; "
+            f"expected the path of a folder, or an address that begins with one of "
+            f"{', '.join(f'{scheme}://' for scheme in sorted(registry.keys() - {'local'}))}"
+        )
 
 
 def _check_folder_remote(url: str, root: Path) -> None:
     """Refuse links in a folder that a file of the workspace calls its remote.
 
-    It may lie beside the workspace in the same clone. An object is read only if it has the hash
-    that it is named by, so of those the folders are looked at alone: there may be a million.
+    It may lie beside the workspace in the same clone, however it is named. An object is read only
+    if it has the hash that it is named by, so of those the folders are looked at alone: there may
+    be a million.
 
     Args:
         url: of the remote, as DVC resolves it.
@@ -293,9 +312,9 @@ def _check_folder_remote(url: str, root: Path) -> None:
     if (place := _below(Path(url), root)) is not None:
         check_folder(place, root)
         return
-    if not isinstance(url, RelPath):
-        return  # no clone knows where it will lie, so what is there is the user's
-    refuse_links(url, os.path.commonpath([url, root]))
+    _refuse_links_of_clone(Path(url), root)
+    if isinstance(url, RelPath):
+        refuse_links(url, os.path.commonpath([url, root]))
     for folder in (url, f"{url}/files", f"{url}/files/md5"):
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
@@ -303,6 +322,26 @@ def _check_folder_remote(url: str, root: Path) -> None:
                     refuse_link(entry.path)
     for _ in entries_below(f"{url}/runs"):
         pass  # each is looked at on the way
+
+
+def _refuse_links_of_clone(path: Path, root: Path) -> None:
+    """Refuse a path on whose way a link of the clone lies; links of the user's may lead there.
+
+    The clone is that of the outermost repository. What is in none may have come in an archive, in
+    a folder beside the workspace.
+    """
+    clone = os.path.realpath(
+        next(
+            (folder for folder in reversed(root.parents) if os.path.lexists(folder / ".git")),
+            root.parent,
+        )
+    )
+    place = path.anchor
+    for part in path.parts[1:]:
+        folder, place = os.path.realpath(place), os.path.join(place, part)
+        is_of_clone = os.path.commonpath([folder, clone]) == clone
+        if is_of_clone and part != os.pardir and os.path.islink(place):
+            refuse_link(place)
 
 
 def _check_accounts(remotes: _Remotes, users: dict[str, _Remotes], file: str) -> None:
