@@ -100,6 +100,40 @@ def test_what_a_namesake_of_an_installed_module_imports_is_not_opened(workspace)
     assert not told.exists(), told.read_text()
 
 
+INSTALLED = {
+    "a package": {"site/my_envs/__init__.py": "", "site/my_envs/a.py": ""},
+    "a part of a namespace": {"site/my_envs/a.py": ""},
+    "what an editable install finds": {
+        "site/sitecustomize.py": (
+            "import importlib.util, pathlib, sys\n"
+            "class Finder:\n"
+            "    @staticmethod\n"
+            "    def find_spec(name, path=None, target=None):\n"
+            "        file = pathlib.Path(__file__).parent.parent / 'source' / f'{name}.py'\n"
+            "        if name == 'my_envs':\n"
+            "            return importlib.util.spec_from_file_location(name, file)\n"
+            "sys.meta_path.append(Finder)\n"
+        ),
+        "source/my_envs.py": "",
+    },
+}
+
+
+@pytest.mark.parametrize("files", INSTALLED.values(), ids=INSTALLED)
+def test_what_is_installed_otherwise_has_no_namesake_opened(files, workspace, tmp_path):
+    """As above, where the trusted name is found by no file of its own on the import path."""
+    told = plant(workspace)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (workspace.root / "my_envs").mkdir()
+    for name in ("__init__", "a"):
+        (workspace.root / "my_envs" / f"{name}.py").write_text("import hydra_plugins, shimmy\n")
+    trust = {"MINARI_PIPE_TRUSTED_MODULES": "my_envs", "PYTHONPATH": str(tmp_path / "site")}
+    workspace.run(*SCRIPT, "bump", "tiny", **trust)
+    assert not told.exists(), told.read_text()
+
+
 def test_a_python_that_an_imported_package_starts_looks_for_nothing_in_the_folder(workspace):
     """MuJoCo imports glfw, which tries in another process whether it can load its library."""
     pytest.importorskip("mujoco")

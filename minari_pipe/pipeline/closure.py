@@ -187,9 +187,27 @@ def hidden_by(top: str, root: Path) -> str | None:
     """What Python imports as ``top`` in place of the workspace's own module, if anything."""
     if top in sys.stdlib_module_names:
         return "Python's own library"
-    elsewhere = [place for place in sys.path if Path(place or ".").resolve() != root.resolve()]
-    spec = PathFinder.find_spec(top, elsewhere)
-    return spec.origin if spec is not None and spec.origin else None
+    own = root.resolve()
+    elsewhere = [place for place in sys.path if Path(place or ".").resolve() != own]
+    for finder in sys.meta_path:
+        if finder is PathFinder:
+            spec = PathFinder.find_spec(top, elsewhere)
+        elif finder.__module__.partition(".")[0] == PACKAGE.name:
+            continue
+        else:  # such as one of an editable install
+            spec = finder.find_spec(top, None)
+        if spec is None:
+            continue
+        if spec.origin is not None:
+            places = [spec.origin]
+        elif len(elsewhere) < len(sys.path) and module_files(top, root):
+            continue  # PYTHONPATH has the workspace, whose module is before all namespaces
+        else:
+            places = list(spec.submodule_search_locations or ())
+        for place in places:
+            if finder is PathFinder or not Path(place).resolve().is_relative_to(own):
+                return place
+    return None
 
 
 @contextmanager
