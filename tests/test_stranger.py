@@ -448,6 +448,30 @@ def test_a_dependency_is_pushed_only_if_it_is_what_dvc_keeps(path, workspace, tm
     assert not store.exists() or not any(p.is_file() for p in store.rglob("*"))
 
 
+@pytest.mark.parametrize("how", ["a file of the workspace", "trust", "the user's settings"])
+def test_of_a_shared_cache_nothing_is_pushed_where_a_stranger_says(
+    how, workspace, tmp_path, monkeypatch
+):
+    """Whoever knows the hash of a file in the cache could have it pushed as an output."""
+    store, shared = tmp_path / "store", tmp_path / "shared"
+    (workspace.root / ".dvc" / "cache").rename(shared)
+    track(workspace, workspace.root / "conf")
+    cache = f"[cache]\n    dir = {shared}\n"
+    remote = f"['remote \"far\"']\n    url = {store}\n"
+    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"]) / "config"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text(cache + (remote if how == "the user's settings" else ""))
+    (workspace.root / ".dvc" / "config").write_text(f"[core]\n    remote = far\n{remote}")
+    if how == "a file of the workspace":
+        with pytest.raises(TrustError, match=f"DVC's cache is {shared}/files/md5, which other"):
+            push("tiny", workspace.root)
+        assert not store.exists()
+        return
+    if how == "trust":
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(store))
+    assert push("tiny", workspace.root).n_files > 0
+
+
 def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(workspace):
     settings = workspace.root / ".dvc" / "config"
     own = "[core]\n    no_scm = true\n['remote \"near\"']\n    url = http://x/y\n"

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
-from minari_pipe.pipeline.dvc_settings import check_dvc, quiet_dvc, repository
+from minari_pipe.pipeline.dvc_settings import (
+    check_dvc,
+    check_receiver,
+    quiet_dvc,
+    repository,
+)
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
 from minari_pipe.pipeline.workspace_links import inside
@@ -43,6 +48,7 @@ def push(name: str, root: Path) -> Pushed:
 
     Raises:
         ConfigError: there is no default remote.
+        TrustError: a stranger may have chosen the remote, and what is pushed to it.
         RemoteError: something could not be pushed, or is in no cache.
     """
     from dvc.exceptions import DvcException
@@ -60,6 +66,7 @@ def push(name: str, root: Path) -> Pushed:
                     "leaves them on this machine"
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
+            check_receiver(repo, remote)
             _check_files(repo, [target for target in targets if target.endswith(".dvc")], root)
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)

@@ -392,6 +392,30 @@ def _below(path: Path, root: Path) -> Path | None:
     return None
 
 
+def check_receiver(repo: Repo, remote: str) -> None:
+    """Refuse to push what other workspaces put in the cache to where a file of this one says.
+
+    A lock file of a stranger's may name any hash, and DVC pushes what its cache has of it.
+
+    Args:
+        repo: whose cache it is.
+        remote: the name of the remote.
+
+    Raises:
+        TrustError: the cache lies outside of the workspace, and the remote is none of the user's.
+    """
+    root, cache = Path(repo.root_dir), Path(repo.cache.local.path)
+    url = str(repo.config["remote"][remote]["url"])
+    levels = ["system", "global", *(["local"] if _is_own(root) else [])]
+    is_users = any(remote in repo.config.load_one(level)["remote"] for level in levels)
+    if _below(cache, root) is None and not is_users and not is_trusted_address(url):
+        raise TrustError(
+            f"DVC's cache is {cache}, which other workspaces may share, and a file of this one "
+            f"says to push to {url}: its lock file could name what another keeps there. If that "
+            f"is your remote, set {ADDRESSES_VARIABLE}={url}"
+        )
+
+
 def _is_own(root: Path) -> bool:
     """Whether ``.dvc/config.local`` is the user's: no clone brings what git does not track.
 
