@@ -393,7 +393,9 @@ def test_no_link_in_a_dvc_remote_beside_the_workspace_is_followed(place, way, wo
     assert not (workspace.root / ".dvc" / "cache" / "runs" / "config").exists()
 
 
-@pytest.mark.parametrize("url", ["local:///store", "file:///store", "any:///store", "a_b://store"])
+@pytest.mark.parametrize(
+    "url", ["local:///store", "file:///store", "any:///store", "a_b://store", "git:///store"]
+)
 def test_a_dvc_remote_whose_address_dvc_takes_for_a_folder_is_refused(url, workspace):
     """The name of the scheme would be a folder of the clone, ``any:``, with links in it."""
     settings = workspace.root / ".dvc" / "config"

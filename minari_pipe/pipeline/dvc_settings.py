@@ -60,6 +60,9 @@ _CORE_KEYS = {
 }
 """Others have DVC write elsewhere: into a folder, another repository, or what a lock names."""
 
+_NO_ADDRESSES = {"dvc", "git", "local", "memory"}
+"""What DVC knows beside the protocols of remotes."""
+
 
 def quiet_dvc() -> None:
     """Let DVC neither report nor log: what it has to say comes with its exceptions."""
@@ -285,11 +288,11 @@ def _check_place_of_remote(name: str, remotes: _Remotes, file: str, root: Path) 
         raise ConfigError(f"{file}: the remote {name!r} is said to lie in itself") from None
     if re.match(r"\w+://", url) is None:
         _check_folder_remote(url, root)
-    elif urlsplit(url).scheme not in registry.keys() - {"local"}:
+    elif urlsplit(url).scheme not in (known := sorted(registry.keys() - _NO_ADDRESSES)):
         raise TrustError(
             f"{file}: the remote {name!r} is at {url}, which DVC takes for a folder of that name; "
             f"expected the path of a folder, or an address that begins with one of "
-            f"{', '.join(f'{scheme}://' for scheme in sorted(registry.keys() - {'local'}))}"
+            f"{', '.join(f'{scheme}://' for scheme in known)}"
         )
 
 
