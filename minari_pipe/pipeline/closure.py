@@ -190,12 +190,11 @@ def hidden_by(top: str, root: Path) -> str | None:
     own = root.resolve()
     elsewhere = [place for place in sys.path if Path(place or ".").resolve() != own]
     for finder in sys.meta_path:
-        if finder is PathFinder:
-            spec = PathFinder.find_spec(top, elsewhere)
-        elif finder.__module__.partition(".")[0] == PACKAGE.name:
+        if finder.__module__.partition(".")[0] == PACKAGE.name:
             continue
-        else:  # such as one of an editable install
-            spec = finder.find_spec(top, None)
+        # One of an editable install has no import path.
+        find = getattr(finder, "find_spec", None)
+        spec = find and find(top, elsewhere if finder is PathFinder else None)
         if spec is None:
             continue
         if spec.origin is not None:

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline import graph
-from minari_pipe.pipeline.dvc_settings import (
-    check_dvc,
-    check_receiver,
-    quiet_dvc,
-    repository,
-)
+from minari_pipe.pipeline.dvc_settings import check_dvc, check_receiver, quiet_dvc, repository
 from minari_pipe.pipeline.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
 from minari_pipe.pipeline.workspace_links import inside

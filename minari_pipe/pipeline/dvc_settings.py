@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.files import is_file_name
-from minari_pipe.links import entries_below, refuse_link, refuse_links
+from minari_pipe.links import entries_below, refuse_link
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace_links import (
     cache_types,
@@ -274,7 +274,8 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
                 f"the entry 'default' in your ~/.netrc to; name machines there, or set "
                 f"{ADDRESSES_VARIABLE}={url}"
             )
-        if url:
+    for name, settings in remotes.items():  # each that one lies in is known to have an address
+        if settings.get("url"):
             _check_place_of_remote(name, remotes, file, root)
 
 
@@ -315,9 +316,12 @@ def _check_folder_remote(url: str, root: Path) -> None:
     if (place := _below(Path(url), root)) is not None:
         check_folder(place, root)
         return
-    _refuse_links_of_clone(Path(url), root)
     if isinstance(url, RelPath):
-        refuse_links(url, os.path.commonpath([url, root]))
+        clone = os.path.commonpath([url, root])
+    else:  # that of the outermost repository; else an archive may have brought both
+        tops = (place for place in reversed(root.parents) if os.path.lexists(place / ".git"))
+        clone = os.fspath(next(tops, root.parent))
+    _refuse_links_of_clone(url, os.path.realpath(clone))
     for folder in (url, f"{url}/files", f"{url}/files/md5"):
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
@@ -327,20 +331,10 @@ def _check_folder_remote(url: str, root: Path) -> None:
         pass  # each is looked at on the way
 
 
-def _refuse_links_of_clone(path: Path, root: Path) -> None:
-    """Refuse a path on whose way a link of the clone lies; links of the user's may lead there.
-
-    The clone is that of the outermost repository. What is in none may have come in an archive, in
-    a folder beside the workspace.
-    """
-    clone = os.path.realpath(
-        next(
-            (folder for folder in reversed(root.parents) if os.path.lexists(folder / ".git")),
-            root.parent,
-        )
-    )
-    place = path.anchor
-    for part in path.parts[1:]:
+def _refuse_links_of_clone(path: str, clone: str) -> None:
+    """Refuse a path on whose way a link of the clone lies; links of the user's may lead there."""
+    place, *parts = Path(path).parts
+    for part in parts:
         folder, place = os.path.realpath(place), os.path.join(place, part)
         is_of_clone = os.path.commonpath([folder, clone]) == clone
         if is_of_clone and part != os.pardir and os.path.islink(place):
