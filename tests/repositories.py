@@ -194,10 +194,23 @@ def assert_cpu_seconds(limit: float, run: Callable[[], object]) -> None:
     Others may use the processor, and by the minute it may be half as fast: every run is judged
     by the import before it.
     """
+
+    def import_hydra() -> None:
+        subprocess.run([sys.executable, "-c", "import hydra"], check=True)
+
+    _assert_cpu(limit, run, lambda: max(1.0, _children_cpu(import_hydra) / HYDRA_IMPORT))
+
+
+def assert_cpu_times(limit: float, run: Callable[[], object], peer: Callable[[], object]) -> None:
+    """The children of ``run`` take less than ``limit`` times what those of ``peer`` take."""
+    _assert_cpu(limit, run, lambda: _children_cpu(peer))
+
+
+def _assert_cpu(limit: float, run: Callable[[], object], unit: Callable[[], float]) -> None:
     costs: list[float] = []
     while len(costs) < 5 and min(costs, default=limit) >= limit:
-        hydra = _children_cpu(lambda: subprocess.run([sys.executable, "-c", "import hydra"]))
-        costs.append(_children_cpu(run) / max(1.0, hydra / HYDRA_IMPORT))
+        of = unit()
+        costs.append(_children_cpu(run) / of)
     assert min(costs) < limit, costs
 
 
