@@ -134,6 +134,7 @@ def _load_before(spec: EnvSpec) -> None:
     if isinstance(spec.entry_point, str):
         with suppress(Exception):
             _load(spec.entry_point)
+    _keep_no_log()
 
 
 def registered_spec(env_id: str) -> EnvSpec:
@@ -290,7 +291,7 @@ def make_environment(
         raise ConfigError(
             f"environment {env_id!r} cannot be made with env.kwargs={dict(kwargs or {})}: {reason}"
         ) from exc
-    _keep_no_log()
+    _keep_no_log()  # of a simulator that was imported only now
     for wrapper in wrappers:
         arguments = dict(wrapper)
         target = str(arguments.pop("_target_", ""))

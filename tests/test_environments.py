@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import warnings
 
@@ -286,6 +287,44 @@ def test_a_simulator_appends_its_warnings_to_no_file_of_the_folder(tmp_path, mon
         env.step(env.action_space.sample())
     assert "simulation is unstable" in capfd.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+WARNS = """\
+import gymnasium as gym
+import mujoco
+import numpy as np
+
+XML = "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
+
+class Env(gym.Env):
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        model = mujoco.MjModel.from_xml_string(XML)
+        data = mujoco.MjData(model)
+        data.qvel[:] = 1e12
+        mujoco.mj_step(model, data)
+
+gym.register("Warns-v0", entry_point="warns:Env")
+"""
+
+
+def test_a_simulator_that_warns_while_it_is_made_appends_to_no_file_either(tmp_path):
+    (tmp_path / "warns.py").write_text(WARNS)
+    (tmp_path / "here").mkdir()
+    code = (
+        "from minari_pipe.environments import make_environment; make_environment('warns:Warns-v0')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "here",
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "MINARI_PIPE_TRUSTED_MODULES": "warns"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Nan, Inf or huge value in QVEL" in done.stderr
+    assert not list((tmp_path / "here").iterdir())
 
 
 def test_the_packages_of_an_environment_name_its_simulator():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from minari_pipe.testing import FULL
 from tests.conftest import CHECKOUT
-from tests.fuzz import FORMATS, THEIRS
+from tests.fuzz import FORMATS, THEIRS, compare
 
 N_CASES = 1_120 if FULL else 28
 """Of each dataset: 504 in all, 10,080 for a release."""
@@ -27,3 +28,21 @@ def test_a_damaged_dataset_gives_the_truth_or_an_error_of_our_own(name: str) -> 
     same, refused, values, *bad = map(int, total.split()[1:])
     assert same + refused + values == N_CASES and not any(bad)
     assert refused > N_CASES / 4, total  # the damage is real
+
+
+COMPARED = {
+    "as they were": (np.int64, np.arange(3, dtype=np.int64), "same"),
+    "another sign": (np.int64, np.arange(3, dtype=np.uint64), "values"),
+    "the other byte order": (np.int64, np.arange(3, dtype=">i8"), "values"),
+    "another size": (np.int64, np.arange(3, dtype=np.int32), "wrong"),
+    "another number of rows": (np.int64, np.arange(4, dtype=np.uint64), "wrong"),
+    "numbers of another kind": (np.float64, np.arange(3, dtype=np.int64), "wrong"),
+}
+
+
+@pytest.mark.parametrize(("dtype", "found", "expected"), COMPARED.values(), ids=COMPARED)
+def test_of_integers_no_file_says_sign_or_byte_order_but_size_and_kind(dtype, found, expected):
+    truth = {"actions": np.arange(3, dtype=dtype)}
+    assert compare(truth, {"actions": found}) == expected
+    is_free = expected != "wrong" or len(found) == 3
+    assert is_free == (compare(truth, {"actions": found}, free="infos") != "wrong")

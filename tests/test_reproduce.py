@@ -332,6 +332,20 @@ def test_nothing_is_copied_through_a_link_of_the_workspace(workspace, tmp_path, 
         pass
 
 
+@pytest.mark.parametrize(
+    "named", [".git/new", "./.git/new", "a/../.git/new", "a/.git/new", ".DVC/new"]
+)
+def test_no_dependency_brings_a_file_into_a_repository_s_own_folder(named, workspace, monkeypatch):
+    here(workspace, monkeypatch)
+    workspace.replace("pipelines/push/dvc.yaml", "deps:\n", f"deps:\n    - {named}\n")
+    workspace.commit("of a stranger")
+    with (
+        pytest.raises(ConfigError, match="which no stage reads"),
+        reproduction(workspace.root, "push", workspace.git("rev-parse", "HEAD").strip()),
+    ):
+        pass
+
+
 def no_record(w: Workspace) -> None:
     shutil.rmtree(w.root / "releases")
     w.git("tag", "--delete", IDS["push"])

@@ -173,11 +173,13 @@ def _isolate(root: Path) -> None:
 def _bring_inputs(found: Reproduction, own: Path) -> None:
     """Copy the files that the pipelines read and git has not, such as those under DVC."""
     for pipeline in found.pipelines:
-        for dependency in graph.dependencies(pipeline, found.root):
+        for written in graph.dependencies(pipeline, found.root):
+            dependency = os.path.normpath(written)
             source, target = own / dependency, found.root / dependency
-            if dependency.partition("/")[0] in (".dvc", ".git", STATE):
+            # In any case: on a Mac, .GIT is .git.
+            if {".dvc", ".git", STATE}.intersection(Path(dependency.casefold()).parts):
                 raise ConfigError(
-                    f"pipelines/{pipeline}/dvc.yaml names {dependency}, which no stage reads; it "
+                    f"pipelines/{pipeline}/dvc.yaml names {written}, which no stage reads; it "
                     f"was changed by hand, and nothing is reproduced from it"
                 )
             if dependency.startswith(("/", "pipelines/", "datasets/")) or target.exists():
