@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import gymnasium as gym
@@ -28,6 +29,7 @@ from minari_pipe.errors import (
     TrustError,
     did_you_mean,
 )
+from minari_pipe.tree import MAX_DEPTH, is_deep
 from minari_pipe.trust import (
     check_files,
     how_to_trust,
@@ -434,6 +436,16 @@ def _parse_spec(env_spec: str) -> EnvSpec:
         raise ConfigError(
             f"the stored env_spec of {spec.id!r} has the entry point {spec.entry_point!r} and the "
             f"kwargs {spec.kwargs!r}; expected 'module:Class' and an object of arguments"
+        )
+    if type(spec.max_episode_steps) not in (int, NoneType):
+        raise ConfigError(
+            f"the stored env_spec of {spec.id!r} has max_episode_steps = "
+            f"{spec.max_episode_steps!r:.60}; expected a whole number or null"
+        )
+    if is_deep([spec.kwargs, [wrapper.kwargs for wrapper in spec.additional_wrappers]]):
+        raise ConfigError(
+            f"the arguments of the stored env_spec of {spec.id!r} are nested more than {MAX_DEPTH} "
+            f"deep"
         )
     return spec
 

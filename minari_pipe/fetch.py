@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from minari_pipe.errors import ConfigError, RemoteError
 from minari_pipe.files import sha256_file
+from minari_pipe.links import expand_user
 from minari_pipe.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ def locate(source: Source, *, what: str, override: str) -> Path:
     sha256 = _checked_sha256(source.sha256, what)
     if source.path:
         # With both given, the sha256 is the address's: the path is the user's own replacement.
-        return _local(
-            Path(source.path).expanduser(), what, override, None if source.address else sha256
-        )
+        return _local(expand_user(source.path), what, override, None if source.address else sha256)
     if not source.address:
         raise ConfigError(
             f"{what}: neither a path nor an address is given. Name a file with {override}"
@@ -171,7 +170,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
         return ""
     shown = _without_password(mirror)
     if not _SCHEME.match(mirror):
-        place = Path(mirror).expanduser() / target.name
+        place = expand_user(mirror) / target.name
         if not place.is_file():
             return f"; {MIRROR_VARIABLE}={shown} has no {target.name!r}"
         try:
@@ -300,8 +299,18 @@ def _downloaded(address: str) -> Iterator[_Stream]:
         response.raise_for_status()
         length = response.headers.get("Content-Length", "")
         plain = not response.headers.get("Content-Encoding")
-        size = int(length) if plain and length.isdigit() else None
+        size = whole_number(length) if plain else None
         yield size, _whole(response, size)
+
+
+def whole_number(text: str, most: int = 18) -> int | None:
+    """Return the number that a server writes, None if it is none, or has more digits than that.
+
+    Example:
+        >>> whole_number("12"), whole_number("\N{SUPERSCRIPT TWO}"), whole_number("9" * 5000)
+        (12, None, None)
+    """
+    return int(text) if re.fullmatch(f"[0-9]{{1,{most}}}", text) else None
 
 
 def _whole(response: requests.Response, size: int | None) -> Iterator[bytes]:
@@ -331,7 +340,7 @@ def _judge(error: requests.RequestException) -> tuple[str, float | None]:
         if status in (404, 410):
             raise _NotThereError(f"HTTP {status}: no such file") from error
         after = response.headers.get("Retry-After", "")
-        pause = float(after) if after.isdigit() and len(after) < 6 else 0.0
+        pause = float(whole_number(after, 5) or 0)
         return f"HTTP {status}", pause if status in _TRANSIENT else None
     if isinstance(error, exceptions.SSLError):
         return "its certificate is not accepted", None
@@ -364,7 +373,7 @@ def cache_folder() -> Path:
         'minari_pipe'
     """
     if own := os.environ.get(CACHE_VARIABLE):
-        return Path(own).expanduser().absolute()
+        return expand_user(own).absolute()
     shared = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification says to ignore relative values.
     base = Path(shared) if os.path.isabs(shared) else Path("~/.cache").expanduser()

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 
 from minari_pipe.datasets_root import get_dataset_path, writing_below_root
 from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetNotFoundError
-from minari_pipe.links import held_folder, move_below, new_file, opener, refuse_links, remove
+from minari_pipe.links import (
+    files_below,
+    held_folder,
+    move_below,
+    new_file,
+    opener,
+    refuse_links,
+    remove,
+)
 from minari_pipe.locks import exclusive
 
 try:
@@ -226,7 +234,7 @@ def settle(directory: Path) -> None:
         LinkError: what it left is a link.
         ConfigError: the directory is read-only.
     """
-    if not _is_left(directory):
+    if not is_left(directory):
         return
     root = _root_of(directory)
     with (
@@ -320,9 +328,10 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
         LinkError: a link stands where a transaction leaves its files.
     """
     directory = path.parent if directory is None else directory
-    if _is_left(directory):
+    is_manifest = path == directory.parent / MANIFEST
+    # Others, such as those of the card, no transaction changes.
+    if (is_manifest or path.is_relative_to(directory)) and is_left(directory):
         commit = directory / _COMMIT
-        is_manifest = path == directory.parent / MANIFEST
         try:
             return read(
                 staged_manifest(commit) if is_manifest else commit / path.relative_to(directory)
@@ -332,7 +341,14 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
     return read(path)
 
 
-def _is_left(directory: Path) -> bool:
+def files_left(directory: Path) -> Iterator[str]:
+    """Yield the paths that files have once a commit is moved to its places, if one is left."""
+    if is_left(directory):
+        with suppress(FileNotFoundError):  # moved meanwhile
+            yield from files_below(directory / _COMMIT)
+
+
+def is_left(directory: Path) -> bool:
     """Whether a commit has not been moved to its places; asked whenever something is read."""
     commit = f"{directory}{os.sep}{_COMMIT}"
     try:
@@ -368,7 +384,7 @@ def _roll_forward(directory: Path, parent: Path | None) -> None:
         LinkError: a link does, or is in the commit.
     """
     commit = directory / _COMMIT
-    if _is_left(directory):
+    if is_left(directory):
         refuse_links(staged_manifest(commit), directory)
         if parent is not None and _holds_manifest(parent) and staged_manifest(commit).is_file():
             os.replace(staged_manifest(commit), parent / MANIFEST)

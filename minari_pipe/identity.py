@@ -15,13 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidMetadataError,
+    MinariPipeError,
+)
 from minari_pipe.files import MANIFEST
 from minari_pipe.manifest import describe
+from minari_pipe.metadata import STANDARD_KEYS
 from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage.attributes import exact_form
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
-from minari_pipe.tree import leaves
+from minari_pipe.tree import MAX_DEPTH, is_deep, leaves
 
 IDENTITY_FIELDS = (
     "dataset_id",
@@ -98,12 +104,26 @@ def _add_leaf(digest: Any, path: tuple[str | int, ...], leaf: Any) -> None:
 
 
 def _canonical_field(key: str, value: Any) -> Any:
+    try:
+        return _canonical(key, value)
+    except MinariPipeError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise InvalidMetadataError(
+            f"metadata {key!r} is {value!r:.80}; expected {STANDARD_KEYS[key]}"
+        ) from error
+
+
+def _canonical(key: str, value: Any) -> Any:
     if key.endswith("_space"):
         # releases differ in the fields that they leave out
         space = deserialize_space(value) if isinstance(value, str | dict) else value
         return serialize_space(space, to_string=False)
     if key.endswith("_spec"):
-        return json.loads(value)  # blanks and the order of keys do not count
+        spec = json.loads(value)  # blanks and the order of keys do not count
+        if is_deep(spec, 2 * MAX_DEPTH):
+            raise ValueError(f"nested more than {2 * MAX_DEPTH} deep")
+        return spec
     if key == "num_episodes_average_score":
         return int(value)
     return float(value) if key.endswith("_score") else value

@@ -238,5 +238,8 @@ def delete_dataset(dataset_id: str) -> None:
                 return
             # out of sight in one step, so that a broken-off removal leaves no half of a dataset
             grave = stack.enter_context(hidden_folder(root))
-            own.rename(grave / "data")
+            try:
+                own.rename(grave / "data")
+            except FileNotFoundError:  # another process was quicker
+                raise _not_found(dataset_id) from None
             remove_folder(grave / "data")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from minari_pipe.errors import LinkError
+from minari_pipe.errors import ConfigError, LinkError
 
 PathLike = str | os.PathLike[str]
 
@@ -55,6 +55,21 @@ def allow_links_into(folder: PathLike) -> bool:
     if is_new:
         _allowed.append(place)
     return is_new
+
+
+def expand_user(path: PathLike) -> Path:
+    """Return a path whose ``~`` or ``~name`` is the home of the user.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{os.fspath(path)!r}: no user of this machine has that name; write ./ before a folder "
+            f"whose name begins with ~"
+        ) from None
 
 
 def refuse_links(path: PathLike, below: PathLike) -> None:

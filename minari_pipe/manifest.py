@@ -32,8 +32,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -45,10 +46,16 @@ from minari_pipe.checksums import (
     is_entry,
     is_old_entry,
 )
-from minari_pipe.errors import CorruptDatasetError, LinkError, UnsupportedVersionError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    InvalidMetadataError,
+    LinkError,
+    UnsupportedVersionError,
+)
 from minari_pipe.files import (
     MANIFEST,
     current,
+    files_left,
     is_file_name,
     is_manifest,
     read_text,
@@ -101,7 +108,15 @@ def compose(
     Args:
         metadata: of the dataset, for the totals.
         entries: what its files are, by names such as ``data/main_data.hdf5``.
+
+    Raises:
+        InvalidMetadataError: the metadata lack a total.
     """
+    for key in _TOTALS:
+        if not isinstance(metadata.get(key), Integral):
+            raise InvalidMetadataError(
+                f"metadata {key!r} is {metadata.get(key)!r:.80}; expected a whole number"
+            )
     sections: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     for name in sorted(entries):
         section, _, rest = name.partition("/")
@@ -376,7 +391,8 @@ def file_faults(
             again. Updated.
     """
     expected = entries_of(content)
-    found = (name for name in files_of(dataset) if not name.startswith(f"{CARD}/"))
+    found = [name for name in files_of(dataset) if not name.startswith(f"{CARD}/")]
+    found += [f"data/{name}" for name in files_left(dataset / "data")]  # which readers take
     yield from _faults(dataset, expected, found, {} if seen is None else seen)
 
 
@@ -396,7 +412,7 @@ def card_faults(dataset: Path, content: Mapping[str, Any]) -> Iterator[tuple[str
 def _faults(
     dataset: Path,
     entries: Mapping[str, dict[str, Any]],
-    there: Iterator[str],
+    there: Iterable[str],
     stamps: dict[str, list[Any]],
 ) -> Iterator[tuple[str, str]]:
     for name, expected in entries.items():

@@ -22,6 +22,7 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
 )
 from minari_pipe.library import new_dataset, open_dataset
+from minari_pipe.links import expand_user
 from minari_pipe.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.spaces import is_image_space, space_leaves
 from minari_pipe.storage.base import (
@@ -162,7 +163,7 @@ def _what_it_is(path: Path) -> str:
 
 
 def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
-    path = Path(source).expanduser()
+    path = expand_user(source)
     if path.is_file() and has_metadata_file(path.parent):
         yield path.parent  # one of the files of today's layout
     yield path

@@ -210,3 +210,27 @@ def fits_exactly(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> bool:
 
 
 _KIND_RANK = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+
+#: dicts and lists in one another, fewer than would exhaust Python's stack
+MAX_DEPTH = 100
+
+
+def is_deep(value: Any, most: int = MAX_DEPTH) -> bool:
+    """Whether dicts, lists and tuples lie deeper in one another than may be stored.
+
+    Example:
+        >>> is_deep([[[1]]], 3), is_deep([[[1]]], 2)
+        (False, True)
+    """
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            part
+            for container in level
+            if isinstance(container, Mapping | list | tuple)
+            for part in (container.values() if isinstance(container, Mapping) else container)
+        ]
+        if not level:
+            return False
+    return True

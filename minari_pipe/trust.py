@@ -93,7 +93,7 @@ def _lies_below(address: str, place: str) -> bool:
     if scheme != place_scheme:
         return False
     if scheme == "file":
-        inner, outer = Path(path).expanduser(), Path(place_path).expanduser()
+        inner, outer = (Path(os.path.expanduser(p)) for p in (path, place_path))
         # A relative one would be another in every folder; HOST:PORT looks like one, too.
         is_absolute = inner.is_absolute() and outer.is_absolute()
         return is_absolute and inner.resolve().is_relative_to(outer.resolve())

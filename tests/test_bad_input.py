@@ -75,6 +75,11 @@ def files(folder: Path) -> set[Path]:
 
 
 ROWS = {
+    "numbers in place of a choice": (
+        [BASE, "policy=[1]"],
+        "cannot be composed: argument of type 'int' is not iterable; a choice of conf/ takes a",
+    ),
+    "lists in place of a choice": (["+dataset=[[1]]"], "a choice of conf/ takes a name, such as"),
     "no dataset": ([], r"no dataset is chosen; add \+dataset=NAME.*tiny"),
     "unknown dataset": (["+dataset=tny"], "no dataset 'tny'. Did you mean 'tiny'"),
     "unknown policy": (

@@ -176,6 +176,7 @@ def test_a_missing_package_of_a_file_s_environment_is_named_as_in_real_minari(en
         pytest.param("[" * 100_000, id="deep"),
         pytest.param(spec_json(additional_wrappers=7), id="wrappers"),
         pytest.param(spec_json(entry_point=None), id="entry point"),
+        pytest.param(spec_json(max_episode_steps="x"), id="limit"),
         pytest.param(spec_json(id="??"), id="id"),
     ],
 )

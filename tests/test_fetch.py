@@ -169,6 +169,26 @@ def test_a_passing_fault_is_tried_again(server: Server, cache: Path, faults: lis
     assert files(cache) == ["demos.pickle"]
 
 
+@pytest.mark.parametrize("text", ["\N{SUPERSCRIPT TWO}", "9" * 5000])
+def test_a_length_or_a_wait_that_is_no_number_is_none(server: Server, monkeypatch, text) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+    def busy(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(503)
+        request.send_header("Retry-After", text)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    def odd(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", text)
+        request.end_headers()
+        request.wfile.write(CONTENT)
+
+    server.pages["/demos.pickle"] = one_after_another(busy, odd, send(CONTENT))
+    assert get(server.address + "/demos.pickle").read_bytes() == CONTENT
+
+
 def test_a_server_may_ask_for_a_longer_wait(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ from minari_pipe.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
+    InvalidMetadataError,
     LinkError,
     MinariPipeError,
     RemoteError,
@@ -828,3 +829,26 @@ def test_an_open_dataset_never_gives_episodes_of_what_a_download_put_in_its_plac
     with contextlib.suppress(DatasetNotFoundError):
         assert [len(episode) for episode in episodes] == [5, 5, 5]
     assert [len(episode) for episode in load_dataset(ID)] == [5] * 4
+
+
+BAD_VALUES = {
+    "num_episodes_average_score": ["x", float("inf")],
+    "ref_min_score": [{}, 10**400],
+    "env_spec": [3, "{"],
+    "eval_env_spec": [[]],
+    "total_episodes": ["x"],
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(key, value) for key, values in BAD_VALUES.items() for value in values],
+    ids=lambda part: str(part)[:30],
+)
+def test_metadata_of_another_type_are_refused_by_name(key, value, shared) -> None:
+    data = step_index_dataset(ID).storage.data_path
+    metadata = json.loads((data / "metadata.json").read_text())
+    (data / "metadata.json").write_text(json.dumps(metadata | {key: value}))
+    (data.parent / "manifest.json").unlink()
+    with pytest.raises((InvalidMetadataError, CorruptDatasetError), match=key):
+        upload_dataset(ID)

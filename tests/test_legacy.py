@@ -23,14 +23,17 @@ from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
+    LinkError,
     MinariPipeError,
     UnsupportedVersionError,
 )
 from minari_pipe.hosting import load_dataset
 from minari_pipe.library import list_local_datasets
+from minari_pipe.manifest import describe
 from minari_pipe.metadata import is_supported_version
 from minari_pipe.migrate import migrate_dataset
 from minari_pipe.storage.base import MinariStorage
+from minari_pipe.storage.legacy import base as legacy_base
 from minari_pipe.storage.legacy.inference import infer_space
 from minari_pipe.storage.legacy.rows import episode_bounds
 from minari_pipe.storage.legacy.unflatten import unflatten_rows
@@ -446,7 +449,8 @@ def test_a_link_that_leaves_the_root_is_refused(kind, root, tmp_path):
     with h5py.File(data / "main_data.hdf5", "r+") as file:
         del file["episode_0"]
         file["episode_0"] = h5py.ExternalLink(name, "/episode_0")
-    with pytest.raises(CorruptDatasetError, match="outside of the datasets root"):
+    said = "here.hdf5 is a link to" if kind == "symlink" else "outside of the datasets root"
+    with pytest.raises(CorruptDatasetError, match=said):
         load_dataset("leak-v0")
 
 
@@ -867,3 +871,65 @@ def test_columns_that_do_not_fit_the_spaces_are_refused(root, column, values) ->
     dataset = load_dataset("cartpole-random-v0")
     with pytest.raises(CorruptDatasetError, match=f"episode 0: {column} (is no number|has rows)"):
         dataset[0]
+
+
+def test_no_change_of_an_older_layout_can_be_left(root) -> None:
+    """Its readers know of none: they would read other files than are verified."""
+    shutil.copytree(CHECKOUT / "tests/legacy/0.4.3/cartpole-random-v0", root / "cartpole-random-v0")
+    data = root / "cartpole-random-v0" / "data"
+    metadata = MinariDataset(data).storage.metadata
+    (data.parent / "manifest.json").write_text(json.dumps(describe(data.parent, metadata)))
+    load_dataset("cartpole-random-v0", verify=True)
+    (data / ".minari_pipe-commit").mkdir()
+    shutil.copy(data / "main_data.hdf5", data / ".minari_pipe-commit")
+    with h5py.File(data / "main_data.hdf5", "r+") as file:
+        file["episode_0/rewards"][...] = 777.0
+    for verify in (True, False):
+        with pytest.raises(CorruptDatasetError, match="holds a change that is not finished"):
+            load_dataset("cartpole-random-v0", verify=verify)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_link_in_place_of_a_file_that_another_names_is_refused(inside, root, tmp_path) -> None:
+    source = CHECKOUT / "tests/legacy/0.4.0/cartpole-random-v0"
+    shutil.copytree(source, root / "cartpole-random-v0")
+    other = (root if inside else tmp_path / "elsewhere") / "other-v0"
+    shutil.copytree(source, other)
+    linked = root / "cartpole-random-v0" / "data" / "additional_data_0.hdf5"
+    linked.unlink()
+    linked.symlink_to(other / "data" / "additional_data_0.hdf5")
+    with pytest.raises(LinkError, match=r"additional_data_0\.hdf5 is a link to"):
+        list(load_dataset("cartpole-random-v0"))
+
+
+def test_the_root_may_be_reached_by_a_link(root, tmp_path, monkeypatch) -> None:
+    source = CHECKOUT / "tests/legacy/0.4.0/cartpole-random-v0"
+    shutil.copytree(source, root / "cartpole-random-v0")
+    (tmp_path / "way").symlink_to(root)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "way"))
+    assert len(list(load_dataset("cartpole-random-v0"))) == 5
+
+
+@pytest.mark.parametrize("what", ["a dataset", "a flat file"])
+def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_followed(
+    what, root, tmp_path, monkeypatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere.hdf5"
+    if what == "a dataset":
+        source = CHECKOUT / "tests/legacy/0.4.3/cartpole-random-v0"
+        shutil.copytree(source, root / "cartpole-random-v0")
+        path = root / "cartpole-random-v0" / "data" / "main_data.hdf5"
+    else:
+        path = write_d4rl(root / "cartpole-random-v0.hdf5", d4rl_columns([2, 3]))
+    shutil.copy(path, elsewhere)
+    checked = legacy_base._check
+
+    def exchanged(file, stamp):
+        checked(file, stamp)
+        if file == path and not path.is_symlink():
+            path.unlink()
+            path.symlink_to(elsewhere)
+
+    monkeypatch.setattr(legacy_base, "_check", exchanged)
+    with pytest.raises((LinkError, CorruptDatasetError), match=r"is a link to|took its place"):
+        list(load_dataset("cartpole-random-v0"))

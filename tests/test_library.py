@@ -23,6 +23,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 import minari_pipe
+from minari_pipe import library
 from minari_pipe.dataset_id import dataset_id_sort_key
 from minari_pipe.datasets_root import data_path_of
 from minari_pipe.environments import spec_json
@@ -37,6 +38,7 @@ from minari_pipe.errors import (
     MinariPipeError,
     TrustError,
 )
+from minari_pipe.examples import step_index_dataset
 from minari_pipe.hosting import load_dataset
 from minari_pipe.library import (
     delete_dataset,
@@ -794,3 +796,19 @@ def test_names_of_another_type_are_refused_where_they_are_used(
     dataset = load_dataset("a-v0")
     with pytest.raises(CorruptDatasetError, match=f"metadata '{key}' must be a list"):
         dataset.recover_environment() if key == "requirements" else dataset.storage.metadata
+
+
+def test_of_two_that_delete_a_dataset_at_once_one_finds_none(root: Path, monkeypatch) -> None:
+    step_index_dataset("aa/x-v0")
+    hidden_folder = library.hidden_folder
+
+    @contextmanager
+    def later(place: Path) -> Iterator[Path]:
+        monkeypatch.setattr(library, "hidden_folder", hidden_folder)
+        minari_pipe.delete_dataset("aa/x-v0")
+        with hidden_folder(place) as folder:
+            yield folder
+
+    monkeypatch.setattr(library, "hidden_folder", later)
+    with pytest.raises(DatasetNotFoundError, match="no dataset 'aa/x-v0'"):
+        minari_pipe.delete_dataset("aa/x-v0")

@@ -26,7 +26,11 @@ import minari_pipe
 from minari_pipe import EpisodeBuffer, MinariDataset, files, load_dataset
 from minari_pipe.checksums import Pieces
 from minari_pipe.cli import app
-from minari_pipe.errors import CorruptDatasetError, UnsupportedVersionError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    InvalidMetadataError,
+    UnsupportedVersionError,
+)
 from minari_pipe.identity import content_sha256
 from minari_pipe.manifest import MANIFEST, describe, entries_of, read_manifest
 from minari_pipe.pipeline.manifest import published_manifest
@@ -582,3 +586,36 @@ def test_what_a_stranger_left_as_a_commit_is_written_nowhere_else(tmp_path: Path
     with contextlib.suppress(OSError):
         dataset.storage.update_metadata({"author": {"Ada"}})
     assert list(outside.iterdir()) == []
+
+
+def test_a_change_that_is_left_says_nothing_of_the_checkpoints() -> None:
+    data = create().storage.data_path
+    (data.parent / "policies").mkdir()
+    (data.parent / "policies" / "policy.zip").write_bytes(b"x")
+    metadata = json.loads((data / "metadata.json").read_text())
+    (data.parent / MANIFEST).write_text(json.dumps(describe(data.parent, metadata)))
+    (data / ".minari_pipe-commit").mkdir()
+    load_dataset(ID, verify=True)
+    (data.parent / "policies" / "policy.zip").write_bytes(b"y")
+    with pytest.raises(CorruptDatasetError, match=r"policies/policy\.zip has other content"):
+        load_dataset(ID, verify=True)
+
+
+def test_a_file_that_a_change_left_and_no_manifest_names_is_found() -> None:
+    data = create().storage.data_path
+    (data / ".minari_pipe-commit").mkdir()
+    (data / "main_data.hdf5").rename(data / ".minari_pipe-commit" / "main_data.hdf5")
+    content = json.loads((data.parent / MANIFEST).read_text())
+    del content["data"]["main_data.hdf5"]
+    (data.parent / MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(CorruptDatasetError, match=r"data/main_data\.hdf5 is not in the manifest"):
+        load_dataset(ID, verify=True)
+
+
+@pytest.mark.parametrize("key", ["total_episodes", "total_steps"])
+def test_metadata_without_a_total_are_described_by_none(key: str) -> None:
+    data = create().storage.data_path
+    metadata = json.loads((data / "metadata.json").read_text())
+    for other in ({}, {key: "x"}, {key: None}):
+        with pytest.raises(InvalidMetadataError, match=f"{key}.*expected a whole number"):
+            describe(data.parent, {k: v for k, v in metadata.items() if k != key} | other)

@@ -232,3 +232,34 @@ def test_a_list_of_the_hub_ends(hub, monkeypatch) -> None:
     hub.headers_too = {"Link": f'<{os.environ["HF_ENDPOINT"]}/api/datasets?page=2>; rel="next"'}
     hub.body = b'[{"id": "org/x", "sha": "0"}]'
     assert "does not end; is it the Hub?" in refusal(lambda: list_remote_datasets("hf://org"))
+
+
+PAGES = {
+    "s3": b"<ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Name>bucket</Name>"
+    b"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+    b"</ListBucketResult>",
+    "gs": b'{"kind": "storage#objects", "nextPageToken": "x"}',
+}
+
+
+def test_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -> None:
+    monkeypatch.setattr("minari_pipe.remotes.objects._MOST_PAGES", 5)
+    proxy.inject(Answer(200, body=PAGES[scheme]))
+    assert "the list of its files does not end" in refusal(lambda: list_remote_datasets(address))
+
+
+def test_a_page_of_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -> None:
+    monkeypatch.setattr(base, "MOST_BYTES", 1000)
+    proxy.inject(Answer(200, body=PAGES[scheme] + b" " * 1000))
+    assert "more than 1000 bytes" in refusal(lambda: list_remote_datasets(address))
+
+
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_a_status_that_is_no_number_is_one_line(proxy, address) -> None:
+    proxy.inject(Answer(403, body='{"error": {"code": "²"}}'.encode()))
+    assert address in refusal(lambda: list_remote_datasets(address))
+
+
+def test_a_home_of_nobody_is_one_line() -> None:
+    text = refusal(lambda: list_remote_datasets("~nobody-of-that-name/x"), ConfigError)
+    assert "no user of this machine has that name" in text

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from minari.dataset._storages.hdf5_storage import flatten_dict, unflatten_dict
 
-from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage.attributes import (
     EXACT,
     _storable,
@@ -20,7 +20,9 @@ from minari_pipe.storage.attributes import (
     from_exact_form,
     unflatten_attributes,
 )
+from minari_pipe.storage.json_attributes import dump_attributes, load_attributes
 from minari_pipe.testing import assert_same, examples
+from minari_pipe.tree import MAX_DEPTH
 
 numbers = st.one_of(
     st.none(),
@@ -186,3 +188,35 @@ def test_options_that_can_be_stored_pass(options) -> None:
 def test_options_that_are_no_dict_are_named(options) -> None:
     with pytest.raises(InvalidEpisodeError, match="options must be a dict or None"):
         check_options(options)
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH, MAX_DEPTH + 1, 900, 100_000])
+@pytest.mark.parametrize("kind", [dict, list])
+def test_values_in_values_in_values_are_stored_up_to_a_depth(depth, kind) -> None:
+    value = 1
+    for _ in range(depth):
+        value = {"a": value} if kind is dict else [value]
+    for write, read in (
+        (flatten_attributes, unflatten_attributes),
+        (dump_attributes, load_attributes),
+    ):
+        if depth <= MAX_DEPTH:
+            assert read(write({"options": value})) == {"options": value}
+        else:
+            with pytest.raises(InvalidEpisodeError, match="options is nested more than 100 deep"):
+                write({"options": value})
+
+
+DEEP = {
+    "names": {"options/" + "a/" * 900 + "x": 1},
+    "exact forms": {EXACT: '{"options": ' + '["dict", {"a": ' * 300 + "1" + "}]" * 300 + "}"},
+}
+
+
+@pytest.mark.parametrize("flat", DEEP.values(), ids=DEEP)
+def test_attributes_of_a_stranger_exhaust_no_stack(flat) -> None:
+    with pytest.raises(CorruptDatasetError, match="nested more than 100 deep"):
+        unflatten_attributes(flat)
+    text = '{"options": ' + '{"a": ' * 300 + "1" + "}" * 301
+    with pytest.raises(ValueError, match="nested more than 100 deep"):
+        load_attributes(text)

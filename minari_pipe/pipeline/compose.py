@@ -257,7 +257,13 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
             )
     with initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"):
         words = [*_ours(overrides), *overrides]
-        cfg = compose("config", overrides=words, return_hydra_config=True)
+        try:
+            cfg = compose("config", overrides=words, return_hydra_config=True)
+        except TypeError as exc:  # Hydra takes a list of anything for one of names
+            raise ConfigError(
+                f"{' '.join(overrides)} cannot be composed: {exc}; a choice of conf/ takes a "
+                f"name, such as policy=random"
+            ) from exc
     HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
     return cfg
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ToldError, TrustError
 from minari_pipe.files import MANIFEST, sha256_file
+from minari_pipe.links import expand_user
 from minari_pipe.manifest import identity_of
 from minari_pipe.messages import tell
 from minari_pipe.pipeline.manifest import published_manifest, released_manifest
@@ -190,7 +191,7 @@ def _located(target: str, root: Path) -> str:
     scheme, place = split_scheme(target)
     if scheme != "file":
         return target
-    return str(root / Path(place).expanduser())
+    return str(root / expand_user(place))
 
 
 def _check_trusted(target: str, address: str) -> None:

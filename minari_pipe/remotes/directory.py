@@ -25,7 +25,7 @@ from minari_pipe.errors import (
     RemoteError,
 )
 from minari_pipe.files import MANIFEST, remove_all_but, sha256_file
-from minari_pipe.links import held_folder, new_file, refuse_links, walk
+from minari_pipe.links import expand_user, held_folder, new_file, refuse_links, walk
 from minari_pipe.locks import exclusive
 from minari_pipe.remotes.base import (
     METADATA,
@@ -65,7 +65,7 @@ class DirectoryRemote(Remote):
                 "slashes, or a path alone"
             )
         self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
-        self._root = Path(path).expanduser().absolute()
+        self._root = expand_user(path).absolute()
 
     def dataset_ids(self, prefix: str = "") -> list[str]:
         return [name for name, is_dataset in self._walk(prefix) if is_dataset]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from minari_pipe.errors import RemoteError
+from minari_pipe.fetch import whole_number
 from minari_pipe.remotes.base import Fault, one_line
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -95,8 +96,10 @@ def status_of(error: BaseException) -> int | None:
             return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         for name in ("code", "status"):
             value = getattr(cause, name, None)
-            if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
-                return int(value)
+            if isinstance(value, str):
+                value = whole_number(value)
+            if isinstance(value, int):
+                return value
     return None
 
 
@@ -106,6 +109,5 @@ def _wait(error: BaseException) -> float:
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
             headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-            after = str(headers.get("retry-after", ""))
-            return float(after) if after.isdigit() else 0.0
+            return float(whole_number(str(headers.get("retry-after", ""))) or 0)
     return 0.0

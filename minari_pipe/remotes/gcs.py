@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -29,11 +28,10 @@ from minari_pipe.remotes.base import (
     Source,
     Told,
     Upload,
-    check_length,
     piece_of,
 )
 from minari_pipe.remotes.faults import judge, status_of
-from minari_pipe.remotes.objects import ObjectStore
+from minari_pipe.remotes.objects import ObjectStore, bounded_response
 
 _CREDENTIALS = (
     "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
@@ -61,26 +59,12 @@ class GCSRemote(ObjectStore):
             ConfigError: there is no such file, or no key in it.
         """
         try:
-            from aiohttp import ClientResponse, ClientTimeout
+            from aiohttp import ClientTimeout
             from gcsfs.core import GCSFileSystem
         except ImportError as error:
             raise MissingDependencyError(
                 f"{address} needs gcsfs: pip install 'minari_pipe[gcs]'"
             ) from error
-
-        class Bounded(ClientResponse):
-            """Ends where memory would; gcsfs reads answers as long as they come."""
-
-            async def read(self) -> bytes:
-                asked = re.fullmatch(
-                    r"bytes=(\d+)-(\d+)", self.request_info.headers.get("Range", "")
-                )
-                most = int(asked[2]) + 1 - int(asked[1]) if asked and self.ok else None
-                content = bytearray()
-                async for piece in self.content.iter_any():
-                    content += piece
-                    check_length(address, len(content), most)
-                return bytes(content)
 
         class Once(GCSFileSystem):
             """Leaves it to who calls to try again; gcsfs itself takes half a minute to give up."""
@@ -106,7 +90,7 @@ class GCSRemote(ObjectStore):
                 requests_timeout=ClientTimeout(None, None, READ_TIMEOUT, CONNECT_TIMEOUT),
                 session_kwargs={
                     "proxy": _proxy(),
-                    "response_class": Bounded,
+                    "response_class": bounded_response(address),
                     # Google packs what is asked for so; kilobytes may be gigabytes then.
                     "headers": {"Accept-Encoding": "identity"},
                     "auto_decompress": False,
@@ -132,6 +116,14 @@ class GCSRemote(ObjectStore):
     def _content(self, path: str, start: int, end: int | None) -> bytes:
         # No range at all for the whole: an empty file has none.
         return self._files.cat_file(path, start=start or None, end=end)
+
+    def _page(self, prefix: str, token: str | None) -> tuple[dict[str, int], str | None]:
+        given = {} if token is None else {"pageToken": token}
+        answer = self._files.call(
+            "GET", "b/{}/o", self.bucket, prefix=prefix, json_out=True, **given
+        )
+        found = {entry["name"]: int(entry["size"]) for entry in answer.get("items") or ()}
+        return found, answer.get("nextPageToken")
 
     def judge(self, error: Exception) -> Fault:
         hint = _CREDENTIALS

@@ -14,6 +14,7 @@ from huggingface_hub.errors import (
 )
 
 from minari_pipe.errors import RemoteError
+from minari_pipe.fetch import whole_number
 from minari_pipe.remotes.base import Fault, one_line
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -103,9 +104,9 @@ def _answer(error: HfHubHTTPError, endpoint: str, token: str | None) -> tuple[bo
 def _wait(error: HfHubHTTPError) -> float:
     """Return the seconds that the server asks to wait, 0 if it does not say."""
     headers = error.response.headers
-    after = headers.get("Retry-After", "")
+    after = whole_number(headers.get("Retry-After", ""))
     found = _USED_UP.search(headers.get("RateLimit", ""))
-    return max(float(after) if after.isdigit() else 0.0, float(found[1]) if found else 0.0)
+    return max(float(after or 0), float(found[1]) if found else 0.0)
 
 
 def without_secrets(text: str) -> str:

@@ -7,11 +7,12 @@ says whose upload of an id this is: of two that differ, the one that wrote it la
 from __future__ import annotations
 
 import copy
+import re
 from abc import abstractmethod
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minari_pipe.errors import ConfigError, DatasetExistsError
+from minari_pipe.errors import ConfigError, DatasetExistsError, RemoteError
 from minari_pipe.files import MANIFEST, NO_NAMES
 from minari_pipe.remotes.base import (
     METADATA,
@@ -23,12 +24,20 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
     check_arrived,
+    check_length,
     left_over,
     other_content,
     remote_sha256,
 )
 from minari_pipe.remotes.crew import at_once, threads_for
 from minari_pipe.remotes.faults import status_of
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+#: of one list, as many as memory holds; a page has a thousand files
+_MOST_PAGES = 10_000
+_MOST_FILES = 5_000_000
 
 
 class ObjectStore(Remote):
@@ -217,18 +226,44 @@ class ObjectStore(Remote):
         )
 
     def _keys(self, prefix: str) -> dict[str, int]:
-        """Sizes of the files whose paths begin like this, in bytes."""
-        try:
-            found = self._files.find(self.bucket, prefix=self.folder + prefix, detail=True)
-        except (FileNotFoundError, FileExistsError) as error:
-            # The bucket: of no files it says that there are none. Or an HTTP 412.
-            raise self.judge(error).error from error
-        start = self._path("")
-        return {
-            key.removeprefix(start): int(entry["size"])
-            for key, entry in found.items()
-            if key.startswith(start + prefix) and entry["type"] == "file" and key[-1] != "/"
-        }
+        """Sizes of the files whose paths begin like this, in bytes.
+
+        The libraries' own lists follow a server that never comes to an end.
+        """
+        start = self.folder + prefix
+        found: dict[str, int] = {}
+        token: str | None = None
+        for _ in range(_MOST_PAGES):
+            try:
+                page, token = self._page(start, token)
+            except (FileNotFoundError, FileExistsError) as error:
+                # The bucket: of no files it says that there are none. Or an HTTP 412.
+                raise self.judge(error).error from error
+            found |= page
+            if token is None:
+                return {
+                    key.removeprefix(self.folder): size
+                    for key, size in found.items()
+                    if key.startswith(start) and key[-1] != "/"
+                }
+            if len(found) > _MOST_FILES:
+                break
+        raise RemoteError(
+            f"{self.address}: the list of its files does not end ({len(found)} so far); is this "
+            "the server you mean? Name a folder of the bucket, so that less is listed"
+        )
+
+    @abstractmethod
+    def _page(self, prefix: str, token: str | None) -> tuple[dict[str, int], str | None]:
+        """Ask for a page of a list of files.
+
+        Args:
+            prefix: with which their keys begin, below the bucket.
+            token: of this page, None for the first.
+
+        Returns:
+            The sizes in bytes by their keys, and the token of the next page, None after the last.
+        """
 
     def _path(self, path: str) -> str:
         return f"{self.bucket}/{self.folder}{path}"
@@ -236,3 +271,24 @@ class ObjectStore(Remote):
 
 def _nobody(size: int) -> None:
     """Of what is small there is no progress to tell."""
+
+
+def bounded_response(address: str) -> type[ClientResponse]:
+    """Return a class of answers that end where memory would; the libraries read all that comes.
+
+    Args:
+        address: of the remote.
+    """
+    from aiohttp import ClientResponse
+
+    class Bounded(ClientResponse):
+        async def read(self) -> bytes:
+            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.request_info.headers.get("Range", ""))
+            most = int(asked[2]) + 1 - int(asked[1]) if asked and self.ok else None
+            content = bytearray()
+            async for piece in self.content.iter_any():
+                content += piece
+                check_length(address, len(content), most)
+            return bytes(content)
+
+    return Bounded

@@ -26,7 +26,7 @@ from minari_pipe.remotes.base import (
 )
 from minari_pipe.remotes.crew import N_WAITING, at_once
 from minari_pipe.remotes.faults import judge
-from minari_pipe.remotes.objects import ObjectStore
+from minari_pipe.remotes.objects import ObjectStore, bounded_response
 
 #: bytes that are read at once
 _CHUNK = 2**20
@@ -53,11 +53,22 @@ class S3Remote(ObjectStore):
             ConfigError: the credentials are incomplete, or their profile is not there.
         """
         try:
+            from aiobotocore.httpsession import AIOHTTPSession
             from s3fs import S3FileSystem
         except ImportError as error:
             raise MissingDependencyError(
                 f"{address} needs s3fs: pip install 'minari_pipe[s3]'"
             ) from error
+
+        class Session(AIOHTTPSession):
+            """Makes sessions whose answers end where memory would."""
+
+            async def _get_session(self, proxy_url: str | None) -> Any:
+                session = await super()._get_session(proxy_url)
+                # aiohttp takes the class when a session is made, which aiobotocore does.
+                session._response_class = bounded_response(address)
+                return session
+
         files = S3FileSystem(
             anon=_is_anonymous(address),
             session=_session(),
@@ -73,10 +84,10 @@ class S3Remote(ObjectStore):
                 # is sent and received here is compared by its sha256.
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
+                "http_session_cls": Session,
             },
         )
         files.retries = 1
-        self._is_s3 = False  # as far as we know
         super().__init__(address, files)
 
     def _content(self, path: str, start: int, end: int | None) -> bytes:
@@ -104,18 +115,16 @@ class S3Remote(ObjectStore):
             hint = f"no credentials were found: {hint}"
         return judge(error, self.address, credentials=hint)
 
-    def _keys(self, prefix: str) -> dict[str, int]:
-        found = super()._keys(prefix)
-        if not found and not self._is_s3:
-            # Of a page that is no answer of S3's, s3fs says too that nothing is there.
-            where = {"Bucket": self.bucket, "Prefix": self.folder + prefix}
-            if "Name" not in self._call("list_objects_v2", **where, MaxKeys=1):
-                raise RemoteError(
-                    f"{self.address}: what answers is no S3; is it the login page of a network, or "
-                    "AWS_ENDPOINT_URL_S3 the address of something else?"
-                )
-        self._is_s3 = True
-        return found
+    def _page(self, prefix: str, token: str | None) -> tuple[dict[str, int], str | None]:
+        given = {} if token is None else {"ContinuationToken": token}
+        answer = self._call("list_objects_v2", Bucket=self.bucket, Prefix=prefix, **given)
+        found = {entry["Key"]: int(entry["Size"]) for entry in answer.get("Contents") or ()}
+        if not found and "Name" not in answer:
+            raise RemoteError(
+                f"{self.address}: what answers is no S3; is it the login page of a network, or "
+                "AWS_ENDPOINT_URL_S3 the address of something else?"
+            )
+        return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
 
     def _put_large(self, path: str, source: Source, told: Told) -> None:
         """Write a file in parts; those that an interrupted call had sent are kept by the server."""

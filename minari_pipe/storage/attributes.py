@@ -20,8 +20,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.tree import named_dtype
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.tree import MAX_DEPTH, is_deep, named_dtype
 
 EXACT = "minari_pipe_exact"
 #: bytes that HDF5 writes as the length of a name hold no more; longer names come back damaged
@@ -94,6 +94,8 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
             flat[key] = value
             names.append(key)
             continue
+        if is_deep(value):
+            raise InvalidEpisodeError(f"{key} is nested more than {MAX_DEPTH} deep")
         pairs = list(_flat(value, key))
         names += [name for name, _ in pairs]
         own = dict(pairs)
@@ -116,9 +118,15 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn the attributes of an episode's group into nested values again."""
+    """Turn the attributes of an episode's group into nested values again.
+
+    Raises:
+        CorruptDatasetError: they are nested deeper than any that are written.
+    """
     nested: dict[str, Any] = {}
     exact = json.loads(flat.get(EXACT, "{}"))
+    if is_deep_form(exact) or any(name.count("/") > MAX_DEPTH for name in flat):
+        raise CorruptDatasetError(f"attributes are nested more than {MAX_DEPTH} deep")
     for name, value in flat.items():
         if name == EXACT or any(name == key or name.startswith(f"{key}/") for key in exact):
             continue
@@ -133,6 +141,11 @@ def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
     for key, form in exact.items():
         nested[key] = from_exact_form(form)
     return nested
+
+
+def is_deep_form(form: Any) -> bool:
+    """Whether values are deep whose :func:`exact_form`, of two levels for each, are below this."""
+    return is_deep(form, 2 * MAX_DEPTH + 4)
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:

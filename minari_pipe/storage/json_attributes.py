@@ -13,8 +13,14 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.storage.attributes import EXACT, exact_form, from_exact_form
+from minari_pipe.storage.attributes import (
+    EXACT,
+    exact_form,
+    from_exact_form,
+    is_deep_form,
+)
 from minari_pipe.storage.segment import AttributeTable
+from minari_pipe.tree import MAX_DEPTH, is_deep
 
 
 def dump_attributes(attributes: Mapping[str, Any]) -> str:
@@ -38,6 +44,8 @@ def dump_attributes(attributes: Mapping[str, Any]) -> str:
         if type(value) in (bool, int, float, str):  # most of them, and surely exact
             plain[key] = value
             continue
+        if is_deep(value):
+            raise InvalidEpisodeError(f"{key} is nested more than {MAX_DEPTH} deep")
         form = exact_form(value, key)
         plain[key] = _plain(value)
         # as text: Python has 1 == 1.0 == True and 0.0 == -0.0
@@ -81,6 +89,8 @@ def load_attributes(text: str) -> dict[str, Any]:
     plain = json.loads(text)
     if not isinstance(plain, dict):
         raise ValueError(f"it holds no JSON object but {text[:60]!r}")
+    if is_deep_form(plain):
+        raise ValueError(f"attributes are nested more than {MAX_DEPTH} deep")
     exact = plain.pop(EXACT, {})
     for key, form in exact.items():
         value = from_exact_form(form)

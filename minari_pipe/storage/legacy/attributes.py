@@ -40,6 +40,7 @@ import numpy as np
 from minari_pipe.environments import recover
 from minari_pipe.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, LinkError
+from minari_pipe.files import is_left
 from minari_pipe.links import refuse_links
 from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.agreement import check_agreement
@@ -111,7 +112,7 @@ class AttributesStorage(LegacyStorage):
                     return not _MARKS.isdisjoint(file.attrs)
             except OSError:
                 return data_path.is_dir()  # damaged; to read it says so
-        except LinkError:
+        except (LinkError, CorruptDatasetError):
             return True  # to read it says so
         except Exception:  # a stranger's file, and this is asked of every directory of a listing
             return False
@@ -167,7 +168,7 @@ class AttributesStorage(LegacyStorage):
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes under the names that they have now."""
         total = self.total_episodes
-        with LinkedFiles.opened(self._file_path) as files:
+        with LinkedFiles.opened(self._file_path, self.data_path) as files:
             for index in indices_of(episode_indices, total):
                 with reading(self._file_path, f"attributes of episode {index}"):
                     yield _attributes(files.group(f"episode_{index}"), index)
@@ -175,7 +176,7 @@ class AttributesStorage(LegacyStorage):
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield episodes as dicts."""
         total = self.total_episodes
-        with LinkedFiles.opened(self._file_path) as files:
+        with LinkedFiles.opened(self._file_path, self.data_path) as files:
             for index in indices_of(episode_indices, total):
                 with reading(self._file_path, f"episode {index}"):
                     episode = self._episode(files.group(f"episode_{index}"), index)
@@ -219,6 +220,11 @@ def _main_file(data_path: Path) -> Path:
         return data_path
     path = data_path / MAIN_FILE_NAME
     refuse_links(path, data_path)
+    if is_left(data_path):
+        raise CorruptDatasetError(
+            f"{data_path} holds a change that is not finished, and no older layout is ever "
+            f"changed; it is not what its files say. Fetch the dataset again"
+        )
     return path
 
 
@@ -233,7 +239,7 @@ def _summary_of(data_path: Path) -> _Summary:
 def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None, ...]) -> _Summary:
     """Read all that is asked for again and again; the last two arguments say when it changes."""
     unknown = ["the options of the resets are not recorded in this layout"]
-    with LinkedFiles.opened(path) as files:
+    with LinkedFiles.opened(path, data_path) as files:
         recorded = {key: plain(value) for key, value in files.main.attrs.items()}
         count = sum(1 for name in files.main if _EPISODE.fullmatch(name))
         declared = recorded.pop("total_episodes", None)
@@ -279,7 +285,10 @@ def _environment_spaces(
     data_path: Path, summary: _Summary, trusted_modules: Collection[str]
 ) -> tuple[dict[str, gym.Space], str, str]:
     """Return the spaces of the environment, or those inferred, the problem and its details."""
-    with LinkedFiles.opened(_main_file(data_path)) as files, reading(data_path, "spaces"):
+    with (
+        LinkedFiles.opened(_main_file(data_path), data_path) as files,
+        reading(data_path, "spaces"),
+    ):
         if not summary.metadata["total_episodes"]:
             first = None
         else:

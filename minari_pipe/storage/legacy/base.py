@@ -6,7 +6,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,13 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
+from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import (
+    ConfigError,
     CorruptDatasetError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
+    LinkError,
     MinariPipeError,
     UnsupportedVersionError,
 )
+from minari_pipe.links import status_below
 from minari_pipe.metadata import MINARI_VERSION
 from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.base import Change, MinariStorage
@@ -111,6 +115,8 @@ def reading(path: Path, what: str = "file") -> Iterator[None]:
         if isinstance(error, MinariPipeError):
             raise
         raise DatasetNotFoundError(f"No data found in data path {path}") from None
+    except LinkError:
+        raise
     except CorruptDatasetError as error:
         if str(path) in str(error):
             raise
@@ -127,19 +133,45 @@ Stamp = tuple[int, int, int]
 
 def stamp(path: Path) -> Stamp:
     """What changes when a file does; a key for what was found out about it."""
-    status = os.stat(path)
+    return _stamp_of(os.stat(path))
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def open_file(path: Path) -> h5py.File:
+def open_file(path: Path, below: Path | None = None) -> h5py.File:
     """Open a stranger's file for reading.
 
+    Args:
+        path: the file.
+        below: the folder that the user named; None where that is the file, or the root it is in.
+
     Raises:
-        CorruptDatasetError: it is damaged.
+        CorruptDatasetError: it is damaged, or another file takes its place meanwhile.
+        LinkError: a part of the way from ``below`` is a link.
     """
+    below = _root_of(path) if below is None else below
     with reading(path):
-        _check(path, stamp(path))
-        return h5py.File(path, "r")
+        checked = stamp(path)
+        _check(path, checked)
+        file = h5py.File(path, "r")
+        try:
+            opened = os.fstat(file.id.get_vfd_handle())
+            there = os.stat(path) if below is None else status_below(path, below)
+            if _stamp_of(opened) != checked or not os.path.samestat(opened, there):
+                raise CorruptDatasetError("another file took its place while it was opened")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def _root_of(path: Path) -> Path | None:
+    with suppress(ConfigError):
+        root = get_dataset_path()
+        return root if path.is_relative_to(root) else None
+    return None
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ such a link names, so links are resolved here and never by HDF5.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import h5py
 
 from minari_pipe.datasets_root import get_dataset_path
 from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.links import refuse_links
 from minari_pipe.storage.hdf5_values import member
 from minari_pipe.storage.legacy.base import open_file, reading
 
@@ -28,6 +30,8 @@ _MAX_CHAIN = 16
 _MAX_OPEN = 32
 #: ``<id>/data/main_data.hdf5``: what of an absolute path is the same below another root
 _TAIL = 3
+#: files that links lead to are known by their resolved paths, which no link is a part of
+_TOP = Path(os.sep)
 #: names of the files of a dataset, which lie in one folder
 _OWN_NAME = re.compile(r"main_data\.hdf5|additional_data_\d+\.hdf5")
 
@@ -35,17 +39,22 @@ _OWN_NAME = re.compile(r"main_data\.hdf5|additional_data_\d+\.hdf5")
 class LinkedFiles:
     """The main file of a dataset and the files that its links lead to, open for reading."""
 
-    def __init__(self, main: Path) -> None:
+    def __init__(self, main: Path, data_path: Path) -> None:
         self._main = main
+        self._below = None if main == data_path else data_path
+        """The folder that the user named, if not the file."""
         self.others: set[Path] = set()
         """The files that the links of groups asked for lead to, resolved."""
         self._open: dict[Path, h5py.File] = {}
 
     @classmethod
     @contextmanager
-    def opened(cls, main: Path) -> Iterator[LinkedFiles]:
-        """Open the main file; all files are closed at the exit."""
-        files = cls(main)
+    def opened(cls, main: Path, data_path: Path) -> Iterator[LinkedFiles]:
+        """Open the main file of a directory, or the one that is named itself.
+
+        All files are closed at the exit.
+        """
+        files = cls(main, data_path)
         try:
             files._file(main)
             yield files
@@ -99,12 +108,11 @@ class LinkedFiles:
             if len(self._open) >= _MAX_OPEN:
                 # never the main file, which is the first
                 self._open.pop(list(self._open)[1]).close()
-            self._open[path] = open_file(path)
+            self._open[path] = open_file(path, self._below if path == self._main else _TOP)
         return self._open[path]
 
     def _target(self, name: str, linking: Path, what: str) -> Path:
         """Return the file that a link names, if it may be read."""
-        own = self._main.parent.resolve()
         root = _root()
         if root is not None and not linking.resolve().is_relative_to(root):
             root = None
@@ -117,11 +125,12 @@ class LinkedFiles:
         outside = False
         for candidate in candidates:
             with reading(self._main, what):
-                resolved = candidate.resolve()
-                is_own = resolved.parent == own and _OWN_NAME.fullmatch(resolved.name)
-                if not is_own and not (root is not None and resolved.is_relative_to(root)):
+                path = Path(os.path.normpath(candidate))
+                is_own = _OWN_NAME.fullmatch(path.name) and _is_in(path, self._main.parent, 1)
+                if not is_own and not (root is not None and _is_in(path, root)):
                     outside = True
-                elif resolved.is_file():
+                elif path.is_file():
+                    resolved = path.resolve()
                     self.others.add(resolved)
                     return resolved
         if outside and len(candidates) == 1:
@@ -139,6 +148,28 @@ class LinkedFiles:
             + f"there is no file {' or '.join(str(c) for c in candidates[outside:])}. Put the "
             "linked dataset back there, or set MINARI_DATASETS_PATH to the root that holds both"
         )
+
+
+def _is_in(path: Path, folder: Path, most: int | None = None) -> bool:
+    """Whether a path leads into a folder, over no link below it.
+
+    Args:
+        path: as it is written, or made of that; what is above the folder may be links.
+        folder: to be in.
+        most: folders to look at, from the last one up.
+
+    Raises:
+        LinkError: below the folder, a part of the path is a link.
+    """
+    for parent in list(path.parents)[:most]:
+        try:
+            is_folder = os.path.samefile(parent, folder)
+        except OSError:  # it is not there
+            continue
+        if is_folder:
+            refuse_links(path, parent)
+            return True
+    return False
 
 
 def _root() -> Path | None:
