@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,6 +60,8 @@ def is_alive(path: Path) -> bool:
     if OWN.get(folder) == os.getpid() or fcntl is None:
         return True
     try:
+        if not stat.S_ISREG(os.lstat(folder / LOCK).st_mode):
+            return False  # no collector makes such a lock
         handle = open_below(folder / LOCK, folder)
     except FileNotFoundError:
         return False

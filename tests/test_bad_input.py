@@ -744,3 +744,42 @@ def test_an_id_of_another_pipeline_is_refused(finished):
     assert done.returncode == 1
     assert "dataset id 'tests/tiny-v0' belongs to pipeline 'tiny'" in done.stderr
     assert not (finished / "pipelines" / "other").exists()
+
+
+HEAD = "# @package _global_\ndefaults: [{/policy: random}, _self_]\n"
+BOMB = "x0: &x0 [a, a, a, a, a, a, a, a, a, a]\n" + "".join(
+    f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+ODD_FILES = {
+    "defaults that are a number": (
+        "defaults: 5\n",
+        "must be a list.*list of such choices",
+    ),
+    "a choice of choices": ("defaults: [{a: {b: c}}]\n", "Unsupported item value in defaults"),
+    "a file in itself": ("defaults: [odd]\n", "cannot be composed: maximum recursion depth"),
+    "deep": (HEAD + "x: " + "[" * 3000 + "]" * 3000, "recursion depth|nested too deeply"),
+    "a number of digits": (HEAD + f"x: {'9' * 5000}\n", "cannot be composed"),
+    "a value in itself": (HEAD + "env: {kwargs: &a {x: *a}}\n", r"odd\.yaml has aliases"),
+    "ten of ten of ten": (
+        HEAD + BOMB,
+        r"odd\.yaml has aliases \(\*name\) that stand",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "line"), ODD_FILES.values(), ids=ODD_FILES)
+def test_an_odd_config_file_is_told_in_one_line(text, line, workspace, capfd) -> None:
+    (workspace / "conf" / "dataset" / "odd.yaml").write_text(text)
+    GlobalHydra.instance().clear()
+    assert run(["+dataset=odd", "--dry-run"]) == 1
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1), err
+    assert re.search(line, err), err
+    assert "Traceback" not in err
+
+
+def test_aliases_that_stand_for_little_are_replaced(workspace) -> None:
+    text = tiny("tests/odd-v0") + "x: &x {a: 1}\ny: [*x, *x]\n"
+    (workspace / "conf" / "dataset" / "odd.yaml").write_text(text)
+    with pytest.raises(MinariPipeError, match="'x' not in 'Config'"):
+        compose.recompose(["+dataset=odd"])

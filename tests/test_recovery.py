@@ -393,3 +393,22 @@ def test_leftovers_in_the_temporary_directory_are_found(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
     shutil.rmtree(get_dataset_path())
     assert list_leftovers() == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_lock_that_no_collector_makes_is_no_life(kind, tmp_path) -> None:
+    leftover = collector_left(2)
+    lock = leftover.path / "lock"
+    lock.unlink()
+    if kind == "link":
+        lock.symlink_to(tmp_path / "mine")
+        (tmp_path / "mine").write_text("mine")
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.mkdir()
+    (found,) = list_leftovers()
+    assert not found.alive
+    discard(found)
+    assert list_leftovers() == []
+    assert kind != "link" or (tmp_path / "mine").read_text() == "mine"

@@ -89,6 +89,8 @@ def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
 def _told(exc: Exception) -> str:
     if isinstance(exc, MinariPipeError | OSError):
         return str(exc)
+    if isinstance(exc, RecursionError):
+        return "the config is nested too deeply, or refers to itself; --debug shows where"
     return f"{type(exc).__name__}: {exc}; --debug shows where"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -30,7 +31,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from minari_pipe.errors import ConfigError, TrustError, did_you_mean
+from minari_pipe.errors import ConfigError, MinariPipeError, TrustError, did_you_mean
 from minari_pipe.pipeline import config as schema
 from minari_pipe.pipeline import oc_env
 from minari_pipe.pipeline.uses import MIXTURE
@@ -98,6 +99,9 @@ _HYDRA_SETTINGS: dict[str, Any] = {
 the command line says nothing of it."""
 
 
+_MOST_VALUES = 100_000
+"""Of one file, aliases replaced: a few lines can stand for more than memory holds."""
+
 _FILE_SCHEME = f"{FileConfigSource.scheme()}://"
 
 
@@ -142,6 +146,7 @@ def _prepare() -> Path:
     SourcesRegistry.instance().types["file"] = _FilesBelow
     ConfigLoaderImpl.load_configuration = _checked_load  # type: ignore[method-assign]
     ConfigLoaderImpl._load_single_config = _checked_file  # type: ignore[method-assign]
+    FileConfigSource.load_config = _checked_source  # type: ignore[method-assign]
     _check_primary(primary)
     return primary
 
@@ -259,10 +264,16 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
         words = [*_ours(overrides), *overrides]
         try:
             cfg = compose("config", overrides=words, return_hydra_config=True)
-        except TypeError as exc:  # Hydra takes a list of anything for one of names
+        except (MinariPipeError, OmegaConfBaseException):
+            raise
+        except (
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as exc:  # Hydra's own
             raise ConfigError(
-                f"{' '.join(overrides)} cannot be composed: {exc}; a choice of conf/ takes a "
-                f"name, such as policy=random"
+                f"{' '.join(overrides)} cannot be composed: {exc}; a choice of conf/ takes a name, "
+                f"such as policy=random, and `defaults` of a file a list of such choices"
             ) from exc
     HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
     return cfg
@@ -308,6 +319,35 @@ def _checked_file(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
         folder = found.path.removeprefix(_FILE_SCHEME)
         _refuse_hydra(Path(folder, f"{default.config_path}.yaml"), list(found.config.hydra))
     return found
+
+
+_load_source = FileConfigSource.load_config
+
+
+def _checked_source(self: FileConfigSource, config_path: str) -> Any:
+    """Load a file, and refuse one that is far larger than it looks."""
+    file = Path(self.path, self._normalize_file_name(config_path))
+    with suppress(OSError, UnicodeError, yaml.YAMLError):  # which Hydra says, too
+        text = file.read_text(encoding="utf-8")
+        if "*" in text and _n_values(yaml.compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
+            raise ConfigError(
+                f"{file} has aliases (*name) that stand for more than {_MOST_VALUES} values, or "
+                f"for what they are in; write the values out"
+            )
+    return _load_source(self, config_path)
+
+
+def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """How many values a part of a file stands for once its aliases are replaced."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = math.inf  # of one that is in itself
+        parts = node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_n_values(part, known) for part in parts)
+    return known[id(node)]
 
 
 def _refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
