@@ -8,7 +8,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.dataset_id import parse_dataset_id
-from minari_pipe.environments import todays_spec
+from minari_pipe.environments import stored_spec
 from minari_pipe.errors import CorruptDatasetError
 
 
@@ -73,7 +73,7 @@ def parse_spec(text: str | None, dataset_id: str) -> EnvSpec | None:
     if text is None:
         return None
     try:
-        return EnvSpec.from_json(todays_spec(text))
+        return stored_spec(text)
     except Exception as error:
         raise CorruptDatasetError(
             f"{dataset_id}: env_spec in metadata.json is not an EnvSpec: {error}"

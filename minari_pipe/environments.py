@@ -424,9 +424,30 @@ def todays_spec(env_spec: str) -> str:
     return json.dumps(fields)
 
 
+def stored_spec(env_spec: str) -> EnvSpec:
+    """Read the JSON of a spec, of any Gymnasium release; nothing in it is imported.
+
+    Raises:
+        AttributeError, RecursionError, TypeError, ValueError: it is none.
+
+    Example:
+        >>> stored_spec(gym.spec("CartPole-v1").to_json()).max_episode_steps
+        500
+    """
+    spec = EnvSpec.from_json(todays_spec(env_spec))
+    if type(spec.max_episode_steps) not in (int, NoneType):
+        raise ValueError(
+            f"its max_episode_steps is {spec.max_episode_steps!r:.60}, expected a whole number or "
+            f"null"
+        )
+    if is_deep([spec.kwargs, [wrapper.kwargs for wrapper in spec.additional_wrappers]]):
+        raise ValueError(f"its arguments are nested more than {MAX_DEPTH} deep")
+    return spec
+
+
 def _parse_spec(env_spec: str) -> EnvSpec:
     try:
-        spec = EnvSpec.from_json(todays_spec(env_spec))
+        spec = stored_spec(env_spec)
     except (AttributeError, RecursionError, TypeError, ValueError) as exc:
         raise ConfigError(
             f"the stored env_spec cannot be read: {exc}; expected the JSON of a Gymnasium EnvSpec, "
@@ -436,16 +457,6 @@ def _parse_spec(env_spec: str) -> EnvSpec:
         raise ConfigError(
             f"the stored env_spec of {spec.id!r} has the entry point {spec.entry_point!r} and the "
             f"kwargs {spec.kwargs!r}; expected 'module:Class' and an object of arguments"
-        )
-    if type(spec.max_episode_steps) not in (int, NoneType):
-        raise ConfigError(
-            f"the stored env_spec of {spec.id!r} has max_episode_steps = "
-            f"{spec.max_episode_steps!r:.60}; expected a whole number or null"
-        )
-    if is_deep([spec.kwargs, [wrapper.kwargs for wrapper in spec.additional_wrappers]]):
-        raise ConfigError(
-            f"the arguments of the stored env_spec of {spec.id!r} are nested more than {MAX_DEPTH} "
-            f"deep"
         )
     return spec
 

@@ -579,3 +579,13 @@ def test_ids_that_are_not_in_the_view_are_not_deleted(episodes, error, message) 
     with pytest.raises(DatasetExistsError):
         dataset.delete_episodes([0], "aa/y-v0")
     assert sorted(list_local_datasets()) == ["aa/x-v0", "aa/y-v0"]
+
+
+def test_a_limit_of_steps_that_is_no_number_is_refused() -> None:
+    datasets = [create(f"aa/{name}-v0", env=gym.spec("CartPole-v1")) for name in "xy"]
+    path = datasets[0].storage.data_path / "metadata.json"
+    metadata = json.loads(path.read_text())
+    spec = json.loads(metadata["env_spec"]) | {"max_episode_steps": "x"}
+    path.write_text(json.dumps(metadata | {"env_spec": json.dumps(spec)}))
+    with pytest.raises(CorruptDatasetError, match="max_episode_steps is 'x'"):
+        combine_datasets([load_dataset("aa/x-v0"), datasets[1]], "aa/z-v0")

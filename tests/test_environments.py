@@ -20,6 +20,10 @@ from minari_pipe.errors import (
     TrustError,
 )
 
+DEEP: list = []
+for _ in range(200):
+    DEEP = [DEEP]
+
 
 def spec_json(env_id: str = "CartPole-v1", **changes) -> str:
     fields = json.loads(gym.make(env_id).spec.to_json())
@@ -177,6 +181,7 @@ def test_a_missing_package_of_a_file_s_environment_is_named_as_in_real_minari(en
         pytest.param(spec_json(additional_wrappers=7), id="wrappers"),
         pytest.param(spec_json(entry_point=None), id="entry point"),
         pytest.param(spec_json(max_episode_steps="x"), id="limit"),
+        pytest.param(spec_json(kwargs={"a": DEEP}), id="deep arguments"),
         pytest.param(spec_json(id="??"), id="id"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import threading
 import time
@@ -263,3 +264,11 @@ def test_a_status_that_is_no_number_is_one_line(proxy, address) -> None:
 def test_a_home_of_nobody_is_one_line() -> None:
     text = refusal(lambda: list_remote_datasets("~nobody-of-that-name/x"), ConfigError)
     assert "no user of this machine has that name" in text
+
+
+@pytest.mark.parametrize("size", ["5", -5, 5.5, None, [1], True])
+def test_a_size_of_the_hub_that_is_none_is_one_line(size, hub) -> None:
+    hub.body = json.dumps([{"type": "file", "path": "a/x", "size": size, "oid": "0"}]).encode()
+    remote = open_remote("hf://org")
+    text = refusal(lambda: remote.retried(lambda: remote._client.tree("a", "0", "")))
+    assert f"the size of 'a/x' is {size!r}; is it the Hub?" in text

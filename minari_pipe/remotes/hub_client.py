@@ -147,7 +147,14 @@ class HubClient:
         if path:
             url += f"/{quote(path, safe='')}"
         entries = self._pages(url, {"recursive": "true"})
-        return {entry["path"]: entry for entry in entries if entry["type"] == "file"}
+        files = {entry["path"]: entry for entry in entries if entry["type"] == "file"}
+        for name, entry in files.items():
+            if type(entry.get("size")) is not int or entry["size"] < 0:
+                raise RemoteError(
+                    f"{self.address} says that the size of {name!r:.200} is "
+                    f"{entry.get('size')!r:.40}; is it the Hub?"
+                )
+        return files
 
     def paths(self, repo: str, commit: str, paths: list[str]) -> dict[str, dict[str, Any]]:
         """Return what the Hub knows of these files; those that are not there are left out."""
