@@ -15,15 +15,15 @@ import gymnasium as gym
 
 from benchmarks import work
 from benchmarks.measure import Side
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.build import PolicyConfig, environment_factory
-from minari_pipe.pipeline.collection import CollectBlock, Stop, Until
-from minari_pipe.pipeline.engines import make_engine
-from minari_pipe.pipeline.engines.base import Engine
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.scheduler import Limits, Scheduler
+from minari_pipe.pipeline.execution.block_task import Place
+from minari_pipe.pipeline.execution.blocks import BlockStore
+from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory
+from minari_pipe.pipeline.execution.collection import CollectBlock, Stop, Until
+from minari_pipe.pipeline.execution.engines import make_engine
+from minari_pipe.pipeline.execution.engines.base import Engine
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.execution.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import SUFFIX, Collection, collect
-from minari_pipe.pipeline.work import Place
 
 #: where the module of the slow environment is found, also in workers
 PLACE = Place(Path(__file__).parents[1])

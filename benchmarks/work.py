@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 import minari_pipe
-from minari_pipe.trust import MODULES_VARIABLE
+from minari_pipe.core.trust import MODULES_VARIABLE
 
 #: the two that are compared, by the names that they have in results
 LIBRARIES: dict[str, ModuleType] = {"minari": minari, "here": minari_pipe}

@@ -8,7 +8,7 @@ Example:
     '0...'
     >>> sorted(minari.supported_dataset_versions)[-1]  # of the standard
     '0.5.4'
-    >>> from minari_pipe.examples import step_index_dataset
+    >>> from minari_pipe.datasets.examples import step_index_dataset
     >>> path = step_index_dataset("example/steps-v0").storage.data_path
     >>> (path / minari.METADATA_FILE_NAME).relative_to(minari.get_dataset_path()).as_posix()
     'example/steps-v0/data/metadata.json'
@@ -18,34 +18,33 @@ from __future__ import annotations
 
 import importlib
 
+from minari_pipe._version import __version__
+
 TYPE_CHECKING = False  # as type checkers know it: `python -m` would import a typing.py beside it
 
-__version__ = "0.1.0"
-"""Version of this package; the version of the standard that it writes is another one."""
-
 _MODULES = {
-    "minari_pipe.collector": ("DataCollector",),
-    "minari_pipe.collector_v0": ("DataCollectorV0", "create_dataset_from_collector_env"),
-    "minari_pipe.combining": (
+    "minari_pipe.recording.collector": ("DataCollector",),
+    "minari_pipe.recording.collector_v0": ("DataCollectorV0", "create_dataset_from_collector_env"),
+    "minari_pipe.datasets.combine": (
         "combine_datasets",
         "split_dataset",
         "validate_datasets_to_combine",
     ),
-    "minari_pipe.creation": ("create_dataset_from_buffers",),
-    "minari_pipe.dataset": ("MinariDataset",),
-    "minari_pipe.dataset_id": (
+    "minari_pipe.datasets.create": ("create_dataset_from_buffers",),
+    "minari_pipe.datasets.dataset": ("MinariDataset",),
+    "minari_pipe.core.dataset_id": (
         "gen_dataset_id",
         "parse_dataset_id",
     ),
-    "minari_pipe.datasets_root": ("get_dataset_path",),
-    "minari_pipe.episode": (
+    "minari_pipe.core.datasets_root": ("get_dataset_path",),
+    "minari_pipe.core.episode": (
         "EpisodeBuffer",
         "EpisodeData",
         "EpisodeMetadataCallback",
         "StepData",
         "StepDataCallback",
     ),
-    "minari_pipe.hosting": (
+    "minari_pipe.remotes.hosting": (
         "download_dataset",
         "download_namespace_metadata",
         "list_remote_datasets",
@@ -55,13 +54,13 @@ _MODULES = {
         "upload_dataset",
         "upload_namespace",
     ),
-    "minari_pipe.library": (
+    "minari_pipe.datasets.library": (
         "delete_dataset",
         "list_local_datasets",
     ),
-    "minari_pipe.metadata": ("supported_dataset_versions",),
-    "minari_pipe.migrate": ("migrate_dataset",),
-    "minari_pipe.namespace": (
+    "minari_pipe.core.metadata": ("supported_dataset_versions",),
+    "minari_pipe.datasets.migrate": ("migrate_dataset",),
+    "minari_pipe.datasets.namespaces": (
         "create_namespace",
         "delete_namespace",
         "get_namespace_metadata",
@@ -70,12 +69,12 @@ _MODULES = {
         "update_namespace_metadata",
         "validate_namespace",
     ),
-    "minari_pipe.scores": (
+    "minari_pipe.core.scores": (
         "RandomPolicy",
         "get_average_reference_score",
         "get_normalized_score",
     ),
-    "minari_pipe.spaces": (
+    "minari_pipe.core.spaces": (
         "deserialize_space",
         "is_image_space",
         "serialize_space",
@@ -85,7 +84,7 @@ _MODULES = {
         "MinariStorage",
         "get_storage_keys",
     ),
-    "minari_pipe.vector_collector": ("VectorDataCollector",),
+    "minari_pipe.recording.vector_collector": ("VectorDataCollector",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -139,24 +138,43 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from minari_pipe.collector import DataCollector
-    from minari_pipe.combining import (
-        combine_datasets,
-        split_dataset,
-        validate_datasets_to_combine,
-    )
-    from minari_pipe.creation import create_dataset_from_buffers
-    from minari_pipe.dataset import MinariDataset
-    from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
-    from minari_pipe.datasets_root import get_dataset_path
-    from minari_pipe.episode import (
+    from minari_pipe.core.dataset_id import gen_dataset_id, parse_dataset_id
+    from minari_pipe.core.datasets_root import get_dataset_path
+    from minari_pipe.core.episode import (
         EpisodeBuffer,
         EpisodeData,
         EpisodeMetadataCallback,
         StepData,
         StepDataCallback,
     )
-    from minari_pipe.hosting import (
+    from minari_pipe.core.metadata import supported_dataset_versions
+    from minari_pipe.core.scores import (
+        RandomPolicy,
+        get_average_reference_score,
+        get_normalized_score,
+    )
+    from minari_pipe.core.spaces import deserialize_space, is_image_space, serialize_space
+    from minari_pipe.datasets.combine import (
+        combine_datasets,
+        split_dataset,
+        validate_datasets_to_combine,
+    )
+    from minari_pipe.datasets.create import create_dataset_from_buffers
+    from minari_pipe.datasets.dataset import MinariDataset
+    from minari_pipe.datasets.library import delete_dataset, list_local_datasets
+    from minari_pipe.datasets.migrate import migrate_dataset
+    from minari_pipe.datasets.namespaces import (
+        create_namespace,
+        delete_namespace,
+        get_namespace_metadata,
+        list_local_namespaces,
+        namespace_hierarchy,
+        update_namespace_metadata,
+        validate_namespace,
+    )
+    from minari_pipe.recording.collector import DataCollector
+    from minari_pipe.recording.vector_collector import VectorDataCollector
+    from minari_pipe.remotes.hosting import (
         download_dataset,
         download_namespace_metadata,
         list_remote_datasets,
@@ -166,26 +184,7 @@ if TYPE_CHECKING:
         upload_dataset,
         upload_namespace,
     )
-    from minari_pipe.library import delete_dataset, list_local_datasets
-    from minari_pipe.metadata import supported_dataset_versions
-    from minari_pipe.migrate import migrate_dataset
-    from minari_pipe.namespace import (
-        create_namespace,
-        delete_namespace,
-        get_namespace_metadata,
-        list_local_namespaces,
-        namespace_hierarchy,
-        update_namespace_metadata,
-        validate_namespace,
-    )
-    from minari_pipe.scores import (
-        RandomPolicy,
-        get_average_reference_score,
-        get_normalized_score,
-    )
-    from minari_pipe.spaces import deserialize_space, is_image_space, serialize_space
     from minari_pipe.storage import METADATA_FILE_NAME, MinariStorage, get_storage_keys
-    from minari_pipe.vector_collector import VectorDataCollector
 
 
 def __getattr__(name: str) -> object:

@@ -52,13 +52,13 @@ def main() -> None:
         near = did_you_mean(words[0], COMMANDS)
         sys.exit(f"error: no command {words[0]!r}.{near} A run takes +dataset=NAME; see --help")
     else:
-        from minari_pipe.pipeline.stopping import stoppable
+        from minari_pipe.pipeline.signals import stoppable
 
         sys.exit(stoppable(_run))
 
 
 def _run() -> int:
-    from minari_pipe.pipeline.command import run
+    from minari_pipe.pipeline.run.command import run
 
     # Imports and Hydra make many objects and drop few: collecting them is a tenth of the time of
     # a run on which nothing happens.

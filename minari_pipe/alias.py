@@ -26,9 +26,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from minari_pipe import views
+from minari_pipe.core import views
+from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.metadata import MINARI_VERSION
 
 #: what ``minari.__version__`` says: the version of the standard, not of this package
 __version__ = MINARI_VERSION
@@ -38,13 +38,13 @@ STEP_DATA_KEYS = {"actions", "observations", "rewards", "terminations", "truncat
 
 _HERE = "minari_pipe.alias"
 _PUBLIC = "minari_pipe"
-_IDS = "minari_pipe.dataset_id"
-_CLOUD = "minari_pipe.cloud_storage"
+_IDS = "minari_pipe.core.dataset_id"
+_CLOUD = "minari_pipe.remotes.cloud_storage"
 _REMOTES = "minari_pipe.remotes"
-_ROOT = "minari_pipe.datasets_root"
-_SPACES = "minari_pipe.spaces"
+_ROOT = "minari_pipe.core.datasets_root"
+_SPACES = "minari_pipe.core.spaces"
 _STORAGE = "minari_pipe.storage.base"
-_TABLES = "minari_pipe.spec_tables"
+_TABLES = "minari_pipe.datasets.spec_tables"
 
 #: every module path of Minari 0.5.4, and of 0.4 where it differs: home -> the names it has from
 #: there
@@ -75,7 +75,7 @@ _MODULES: dict[str, dict[str, str]] = {
             create_namespace list_local_namespaces DataCollectorV0""",
         _IDS: "parse_dataset_id",
         _STORAGE: "MinariStorage",
-        "minari_pipe.collector": "AUTOSEED_BIT_SIZE",
+        "minari_pipe.recording.collector": "AUTOSEED_BIT_SIZE",
     },
     "minari.data_collector.episode_buffer": {_PUBLIC: "EpisodeBuffer StepData"},
     "minari.data_collector.callbacks": {
@@ -94,7 +94,7 @@ _MODULES: dict[str, dict[str, str]] = {
     "minari.dataset.step_data": {_PUBLIC: "StepData"},
     "minari.dataset.minari_dataset": {
         _PUBLIC: "MinariDataset EpisodeBuffer EpisodeData",
-        "minari_pipe.dataset": "MinariDatasetSpec",
+        "minari_pipe.datasets.dataset": "MinariDatasetSpec",
         _IDS: """
             gen_dataset_id parse_dataset_id DATASET_ID_RE DATASET_NAME_RE NAMESPACE_RE
             VERSION_RE""",
@@ -109,13 +109,13 @@ _MODULES: dict[str, dict[str, str]] = {
         _STORAGE: "MinariStorage get_minari_storage get_storage_keys",
     },
     "minari.dataset._storages.hdf5_storage": {
-        "minari_pipe.storage.hdf5": "HDF5Storage",
+        "minari_pipe.storage.hdf5.storage": "HDF5Storage",
         _STORAGE: "MinariStorage",
         _SPACES: "is_image_space",
         _PUBLIC: "EpisodeBuffer",
     },
     "minari.dataset._storages.arrow_storage": {
-        "minari_pipe.storage.arrow": "ArrowStorage ParquetStorage",
+        "minari_pipe.storage.arrow.storage": "ArrowStorage ParquetStorage",
         _STORAGE: "MinariStorage",
         _SPACES: "is_image_space",
         _PUBLIC: "EpisodeBuffer",
@@ -128,7 +128,7 @@ _MODULES: dict[str, dict[str, str]] = {
         _IDS: "namespace_hierarchy validate_namespace NAMESPACE_REGEX",
         _ROOT: "get_dataset_path",
         _CLOUD: "get_cloud_storage",
-        "minari_pipe.namespace": "NAMESPACE_METADATA_FILENAME",
+        "minari_pipe.datasets.namespaces": "NAMESPACE_METADATA_FILENAME",
         _HERE: "list_non_hidden_dirs",
     },
     "minari.serialization": {_SPACES: "serialize_space deserialize_space"},
@@ -170,7 +170,7 @@ _MODULES: dict[str, dict[str, str]] = {
             combine_datasets create_dataset_from_buffers get_normalized_score split_dataset
             validate_datasets_to_combine EpisodeBuffer MinariDataset create_namespace
             list_local_namespaces create_dataset_from_collector_env""",
-        "minari_pipe.scores": "RandomPolicy get_average_reference_score",
+        "minari_pipe.core.scores": "RandomPolicy get_average_reference_score",
         _IDS: "parse_dataset_id",
         _ROOT: "get_dataset_path",
         _SPACES: "deserialize_space",

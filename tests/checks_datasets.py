@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from minari_pipe.checks import Options, Report, Subject, run
-from minari_pipe.environments import make_environment, packages_of
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.environments import make_environment, packages_of
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.random import RandomPolicy
-from minari_pipe.rollout import run_episodes
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.storage.base import MinariStorage
 from tests.conftest import SHARED
 

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from minari.dataset.minari_storage import MinariStorage as TheirStorage
 
 import minari_pipe
-from minari_pipe.recovery import recover
+from minari_pipe.recording.recovery import recover
 from tests.conftest import CHECKOUT
 from tests.peer import let_minari_collect
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.engines.base import Engine
-from minari_pipe.pipeline.engines.local import LocalEngine
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.scheduler import Limits, Scheduler
-from minari_pipe.pipeline.work import Place, Tally, Work
+from minari_pipe.pipeline.execution.block_task import Place, Tally, Work
+from minari_pipe.pipeline.execution.blocks import BlockStore
+from minari_pipe.pipeline.execution.engines.base import Engine
+from minari_pipe.pipeline.execution.engines.local import LocalEngine
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.execution.scheduler import Limits, Scheduler
 
 
 @dataclass(frozen=True)

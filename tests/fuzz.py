@@ -38,9 +38,9 @@ from gymnasium import spaces
 
 import minari_pipe
 from minari_pipe.checks import Options, Subject, run
-from minari_pipe.dataset import MinariDataset
+from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.hosting import load_dataset
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import episode
 from tests.conftest import CHECKOUT
 

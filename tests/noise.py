@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minari_pipe import EpisodeBuffer, create_dataset_from_buffers
-from minari_pipe.datasets_root import ROOT_VARIABLE
+from minari_pipe.core.datasets_root import ROOT_VARIABLE
 
 
 def noise_dataset(root: Path, dataset_id: str, n_bytes: int, n_steps: int, n_episodes: int) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from minari_pipe.datasets_root import ROOT_VARIABLE
+from minari_pipe.core.datasets_root import ROOT_VARIABLE
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.hosting import download_dataset, list_remote_datasets, publish_dataset
+from minari_pipe.remotes.hosting import download_dataset, list_remote_datasets, publish_dataset
 from tests.servers.gcs import gcs_server
 from tests.servers.hub import WRITER, hub_server
 from tests.servers.proxy import Proxy, fault_proxy

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minari_pipe.dataset import MinariDataset
+from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.collection import Until
-from minari_pipe.pipeline.engines import make_engine
-from minari_pipe.pipeline.scheduler import Limits, Scheduler
+from minari_pipe.pipeline.execution.block_task import Place
+from minari_pipe.pipeline.execution.blocks import BlockStore
+from minari_pipe.pipeline.execution.build import PolicyConfig
+from minari_pipe.pipeline.execution.collection import Until
+from minari_pipe.pipeline.execution.engines import make_engine
+from minari_pipe.pipeline.execution.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import Collection, collect, skipped_before
 from minari_pipe.pipeline.stages.create import create
-from minari_pipe.pipeline.work import Place
 from tests.conftest import FULL
 from tests.engine_works import ShuffledEngine, Told, scheduler
 from tests.test_collect_create import DATASET
@@ -161,7 +161,7 @@ def test_a_dataset_that_is_made_again_lacks_the_same_blocks(tmp_path):
 @functools.cache
 def successes(n: int) -> tuple[bool, ...]:
     """Whether episodes of seed 4 succeed, from the environment itself."""
-    from minari_pipe.rollout import episode_seed
+    from minari_pipe.policies.rollout import episode_seed
     from tests.trouble_env import Trouble
 
     found = []
@@ -208,7 +208,7 @@ def test_episodes_are_collected_until_so_many_match_in_the_order_of_their_number
     assert index["n_collected"] == matching[-1] + 1
     assert index["total_episodes"] == len(kept)
     seeds = [m["seed"] for m in created(folder).storage.get_episode_metadata(range(len(kept)))]
-    from minari_pipe.rollout import episode_seed
+    from minari_pipe.policies.rollout import episode_seed
 
     assert seeds == [episode_seed(4, e)[0] for e in kept]
 

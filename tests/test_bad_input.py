@@ -21,9 +21,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.pipeline import compose, driver
-from minari_pipe.pipeline.command import run
-from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.config import hydra_compose
+from minari_pipe.pipeline.config.validate_config import prepare
+from minari_pipe.pipeline.run import driver
+from minari_pipe.pipeline.run.command import run
 from tests.conftest import CHECKOUT, FULL, home_variables
 from tests.workspaces import (
     make_workspace,
@@ -426,16 +427,16 @@ def keys_below(node: DictConfig, path: str = "") -> Iterator[str]:
 def test_no_value_of_any_key_is_more_than_one_line(name, workspace):
     """Each key taken away, and given a value of each kind; MINARI_PIPE_FULL tries all pairs."""
     write_config(workspace, "sb3", SB3)
-    found = compose.recompose([f"+dataset={name}"]).body
+    found = hydra_compose.recompose([f"+dataset={name}"]).body
     settings = HydraConfig.get()
     parser = OverridesParser.create()
     words = [w for k in keys_below(found) for w in (f"~{k}", *(f"{k}={v}" for v in ODD_VALUES))]
     for word in words if FULL else random.Random(0).sample(words, 60):
         changed = copy.deepcopy(found)
         try:
-            with compose._translated():
+            with hydra_compose._translated():
                 ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides([word]), changed)
-                composed = compose.plain(changed, settings)
+                composed = hydra_compose.plain(changed, settings)
             prepare(composed.name, composed.config, None, workspace)
         except MinariPipeError as exc:
             told = str(exc)
@@ -548,7 +549,7 @@ def test_a_fork_of_the_checkout_is_trusted_no_more(tmp_path, monkeypatch):
     for flags in ([], ["--info", "defaults"], ["-m"]):
         done = minari_pipe(tmp_path, "+dataset=cartpole_expert", *flags)
         assert "config.yaml sets hydra" in done.stderr
-    sync = [sys.executable, "-m", "minari_pipe.pipeline.sync"]
+    sync = [sys.executable, "-m", "minari_pipe.pipeline.run.sync"]
     done = subprocess.run(sync, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "config.yaml sets hydra" in done.stderr
     assert not (tmp_path / "INJECTED").exists()
@@ -640,7 +641,7 @@ def test_a_checkpoint_for_other_spaces_is_refused_with_both(workspace):
 
 
 def shipped_sha256() -> str:
-    from minari_pipe.files import sha256_file
+    from minari_pipe.core.files.atomic import sha256_file
 
     return sha256_file(CHECKOUT / "minari_pipe" / "policies" / "shipped" / "door_expert.zip")
 
@@ -782,4 +783,4 @@ def test_aliases_that_stand_for_little_are_replaced(workspace) -> None:
     text = tiny("tests/odd-v0") + "x: &x {a: 1}\ny: [*x, *x]\n"
     (workspace / "conf" / "dataset" / "odd.yaml").write_text(text)
     with pytest.raises(MinariPipeError, match="'x' not in 'Config'"):
-        compose.recompose(["+dataset=odd"])
+        hydra_compose.recompose(["+dataset=odd"])

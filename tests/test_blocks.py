@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe.files import sha256_file
-from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
 
 
 class Maker:

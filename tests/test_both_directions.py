@@ -21,7 +21,8 @@ from hypothesis import assume, given
 from minari.data_collector import EpisodeBuffer as TheirBuffer
 from minari.dataset.minari_storage import MinariStorage as TheirStorage
 
-from minari_pipe.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.core.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.storage import MinariStorage, get_storage_keys
 from minari_pipe.testing import (
     ACTION,
@@ -36,7 +37,6 @@ from minari_pipe.testing import (
     steps_of,
 )
 from minari_pipe.testing.values import LEAF_SPACES, NESTED_SPACES
-from minari_pipe.tree import map_leaves
 
 FINISHED = {"dataset_id": "aa/b-v0", "minari_version": "0.5.4"}
 IMAGE = spaces.Box(0, 255, (40, 32, 3), np.uint8)

@@ -19,11 +19,11 @@ import pytest
 
 from minari_pipe.checks import CHECKS, Check, Finding, Options, Report, Subject, run, runner
 from minari_pipe.checks.advisory import ADVISORIES
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.metadata import STANDARD_KEYS
+from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError
-from minari_pipe.metadata import STANDARD_KEYS
-from minari_pipe.recorder import EpisodeRecorder
-from minari_pipe.spaces import serialize_space
+from minari_pipe.recording.recorder import EpisodeRecorder
 from minari_pipe.storage.base import MinariStorage
 from tests.checks_datasets import (
     DOOR_ADVISORY,

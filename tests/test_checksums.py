@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minari_pipe.checksums import (
+from minari_pipe.core.files.checksums import (
     PIECE,
     Pieces,
     content_differs,

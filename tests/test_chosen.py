@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minari_pipe.core.scores import normalize_return
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.chosen import CheckpointScore, nearest, target_return
-from minari_pipe.scores import normalize_return
+from minari_pipe.pipeline.stages.chosen_checkpoint import CheckpointScore, nearest, target_return
 
 RETURNS = st.integers(-2000, 2000).map(float)
 SCORES = st.lists(RETURNS, min_size=1, max_size=12).map(

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.__main__ import main
 from minari_pipe.cli import app, datasets, tables
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.manifest import entry_of
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.manifest import entry_of
 from tests.conftest import CHECKOUT
 from tests.legacy_files import (
     d4rl_columns,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import minari_pipe
 from minari_pipe.cli import app, datasets, tables
-from minari_pipe.datasets_root import data_path_of
+from minari_pipe.core.datasets_root import data_path_of
 from minari_pipe.testing.remotes import tree
 from tests.legacy_files import write_attributes
 from tests.servers.hub import WRITER, enter, hub_server

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minari_pipe.errors import ConfigError, LinkError
-from minari_pipe.pipeline.closure import (
+from minari_pipe.pipeline.config.import_graph import (
     WorkspaceFinder,
     import_closure,
     module_files,
@@ -115,7 +115,7 @@ def test_an_edited_file_is_read_again_and_a_damaged_memory_ignored(tmp_path):
     memory = root / ".minari_pipe" / "imports.json"
     assert json.loads(memory.read_text())["files"]
     for damaged in ("", "[]", '{"reader": 1, "files": {}}', '{"reader": 3, "files": 3}'):
-        from minari_pipe.pipeline import closure as module
+        from minari_pipe.pipeline.config import import_graph as module
 
         memory.write_text(damaged)
         module._remembered.cache_clear()

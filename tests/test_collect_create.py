@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minari_pipe.dataset import MinariDataset
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
-from minari_pipe.identity import content_sha256
-from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.engines.local import LocalEngine
+from minari_pipe.pipeline.execution.build import PolicyConfig
+from minari_pipe.pipeline.execution.engines.local import LocalEngine
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
 from minari_pipe.policies.random import RandomPolicy
@@ -170,7 +170,7 @@ def test_more_episodes_take_the_finished_blocks_of_fewer(tmp_path):
 
 def test_blocks_of_several_kinds_of_processors_are_told(tmp_path, monkeypatch):
     kinds = itertools.cycle(["Epyc", "Xeon"])
-    monkeypatch.setattr("minari_pipe.pipeline.work.processor", lambda: next(kinds))
+    monkeypatch.setattr("minari_pipe.pipeline.execution.block_task.processor", lambda: next(kinds))
     _, watcher = run(tmp_path, n_episodes=8)
     (line,) = watcher.lines
     assert line.startswith("warning: blocks were made on processors of several kinds")

@@ -21,8 +21,8 @@ from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import Autoreset, TimeLimit, TransformObservation
 
 import minari_pipe
-from minari_pipe.collector import DataCollector
-from minari_pipe.episode import EpisodeMetadataCallback, StepDataCallback, reward_statistics
+from minari_pipe.core.episode import EpisodeMetadataCallback, StepDataCallback, reward_statistics
+from minari_pipe.datasets.library import get_dataset_path, list_local_datasets
 from minari_pipe.errors import (
     ConfigError,
     DatasetExistsError,
@@ -32,10 +32,10 @@ from minari_pipe.errors import (
     UnknownFormatError,
     UnsupportedSpaceError,
 )
-from minari_pipe.hosting import load_dataset
-from minari_pipe.journal import Journal
-from minari_pipe.library import get_dataset_path, list_local_datasets
-from minari_pipe.recovery import list_leftovers
+from minari_pipe.recording.collector import DataCollector
+from minari_pipe.recording.journal.writer import Journal
+from minari_pipe.recording.recovery import list_leftovers
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import ACTION, OBSERVATION, assert_same, assert_stored
 from tests.peer import let_minari_collect
 
@@ -695,7 +695,7 @@ def test_an_episode_that_the_disk_has_no_room_for_is_kept_until_it_has(monkeypat
 
     collector = DataCollector(Counter())
     with monkeypatch.context() as patch:
-        patch.setattr("minari_pipe.journal._write", full)
+        patch.setattr("minari_pipe.recording.journal.writer._write", full)
         for seed in (1, 2):
             with pytest.raises(OSError, match="No space left"):
                 run(collector, seed=seed)
@@ -704,7 +704,7 @@ def test_an_episode_that_the_disk_has_no_room_for_is_kept_until_it_has(monkeypat
         assert list_leftovers() == []
     run(collector, seed=3)
     with monkeypatch.context() as patch:
-        patch.setattr("minari_pipe.journal._write", full)
+        patch.setattr("minari_pipe.recording.journal.writer._write", full)
         with pytest.raises(OSError, match="No space left"):
             run(collector, seed=4)
     dataset = collector.create_dataset("aa/b-v0")

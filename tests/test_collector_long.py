@@ -18,16 +18,16 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-import minari_pipe.recorder
-from minari_pipe.collector import DataCollector
-from minari_pipe.episode import EpisodeMetadataCallback, StepDataCallback
+import minari_pipe.recording.recorder
+from minari_pipe.core.episode import EpisodeMetadataCallback, StepDataCallback
+from minari_pipe.core.tree import map_leaves
+from minari_pipe.datasets.library import delete_dataset
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import delete_dataset
-from minari_pipe.recovery import list_leftovers, recover
+from minari_pipe.recording.collector import DataCollector
+from minari_pipe.recording.recovery import list_leftovers, recover
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import map_leaves
 from tests.conftest import CHECKOUT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None):UserWarning")
@@ -67,7 +67,7 @@ class Long(gym.Env):
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rows go to files after some tens of steps."""
-    monkeypatch.setattr(minari_pipe.recorder, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(minari_pipe.recording.recorder, "BLOCK_BYTES", 4096)
 
 
 def steps(collector: DataCollector, first: int, last: int) -> None:
@@ -135,17 +135,22 @@ def interrupted_at(line: int) -> Any:
 
 
 INTERRUPTED = [
-    f"minari_pipe.{name}"
-    for name in ("recorder", "recorded_columns", "recorded_trees", "recording")
+    "minari_pipe.recording.checked_recorder",
+    "minari_pipe.recording.collector",
+    "minari_pipe.recording.column_trees",
+    "minari_pipe.recording.journal.writer",
+    "minari_pipe.recording.recorder",
+    "minari_pipe.recording.session",
+    "minari_pipe.storage.row_columns",
 ]
-INTERRUPTED += ["minari_pipe.journal", "minari_pipe.collector", "minari_pipe.judging"]
 
 
 # what a step, rows that go to a file and the end of an episode do is within so many lines
 @examples(150)
 @given(st.integers(1, 3000), st.booleans())
 def test_ctrl_c_at_any_line_costs_no_more_than_the_episode_in_the_making(line, short) -> None:
-    before, minari_pipe.recorder.BLOCK_BYTES = minari_pipe.recorder.BLOCK_BYTES, 512
+    before = minari_pipe.recording.recorder.BLOCK_BYTES
+    minari_pipe.recording.recorder.BLOCK_BYTES = 512
     length = 6 if short else 40
     collector = DataCollector(Long(length), record_infos=not short)
     collector.reset(seed=0)
@@ -161,7 +166,7 @@ def test_ctrl_c_at_any_line_costs_no_more_than_the_episode_in_the_making(line, s
         pass
     finally:
         sys.settrace(tracer)
-        minari_pipe.recorder.BLOCK_BYTES = before
+        minari_pipe.recording.recorder.BLOCK_BYTES = before
     try:
         collector.reset(seed=99)
         steps(collector, 0, 3)
@@ -226,7 +231,7 @@ def test_of_a_long_episode_that_fills_the_disk_the_steps_before_are_kept(room, m
     collector = DataCollector(Long(), record_infos=True)
     collector.reset(seed=1)
     steps(collector, 0, 100)
-    write, left = minari_pipe.journal._write, [room]
+    write, left = minari_pipe.recording.journal.writer._write, [room]
 
     def full(file, data):
         left[0] -= 1
@@ -236,7 +241,7 @@ def test_of_a_long_episode_that_fills_the_disk_the_steps_before_are_kept(room, m
         write(file, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("minari_pipe.journal._write", full)
+        patch.setattr("minari_pipe.recording.journal.writer._write", full)
         with pytest.raises(OSError, match="No space left"):
             steps(collector, 100, 1000)
     (found,) = collector.create_dataset("aa/b-v0")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.collector import DataCollector
-from minari_pipe.collector_v0 import DataCollectorV0, create_dataset_from_collector_env
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.datasets_root import get_dataset_path
-from minari_pipe.episode import EpisodeMetadataCallback, StepDataCallback
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.episode import EpisodeMetadataCallback, StepDataCallback
+from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import DatasetExistsError, InvalidMetadataError
-from minari_pipe.recovery import list_leftovers
+from minari_pipe.recording.collector import DataCollector
+from minari_pipe.recording.collector_v0 import DataCollectorV0, create_dataset_from_collector_env
+from minari_pipe.recording.recovery import list_leftovers
 from tests.conftest import StepIndex
 
 pytestmark = pytest.mark.filterwarnings(

@@ -17,9 +17,14 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minari_pipe.combining import combine_datasets, split_dataset, validate_datasets_to_combine
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.datasets.combine import (
+    combine_datasets,
+    split_dataset,
+    validate_datasets_to_combine,
+)
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.library import get_dataset_path, list_local_datasets
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -28,8 +33,7 @@ from minari_pipe.errors import (
     InvalidMetadataError,
     UnknownFormatError,
 )
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import get_dataset_path, list_local_datasets
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.base import get_storage_keys
 from minari_pipe.storage.jpeg import Frames

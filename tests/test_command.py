@@ -12,8 +12,8 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.__main__ import main
-from minari_pipe.pipeline import compose
-from minari_pipe.pipeline.driver import keep_places
+from minari_pipe.pipeline.config import hydra_compose
+from minari_pipe.pipeline.run.driver import keep_places
 from tests.repositories import Workspace, assert_cpu_seconds, dvc_workspace
 from tests.workspaces import tiny
 
@@ -108,8 +108,8 @@ HEAVY = {"torch", "numpy", "gymnasium", "h5py", "dvc", "mujoco", "stable_baselin
     "statement",
     [
         "import minari_pipe",
-        "import minari_pipe.pipeline.command, minari_pipe.pipeline.compose",
-        "import minari_pipe.pipeline.driver, minari_pipe.pipeline.install",
+        "import minari_pipe.pipeline.run.command, minari_pipe.pipeline.config.hydra_compose",
+        "import minari_pipe.pipeline.run.driver, minari_pipe.pipeline.run.install",
     ],
 )
 def test_what_a_run_without_work_imports_is_light(statement):
@@ -141,7 +141,8 @@ def test_init_makes_a_workspace_and_keeps_what_is_there(scm, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_init_in_a_folder_of_another_user_says_so_in_its_own_words():
-    code = "import os; from minari_pipe.pipeline.init import init; os.setuid(65534); list(init())"
+    do = "os.setuid(65534); list(init())"
+    code = f"import os; from minari_pipe.pipeline.run.init import init; {do}"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=False
     )
@@ -158,5 +159,5 @@ def test_a_sweep_over_datasets_runs_each(workspace, monkeypatch):
     for swept in ("+dataset=tiny,other", "+dataset=glob(*,exclude=*_*)"):
         jobs = []
         GlobalHydra.instance().clear()
-        compose.run(["-m", swept], lambda name, config, overrides, jobs=jobs: jobs.append(name))
+        hydra_compose.run(["-m", swept], lambda name, *_, jobs=jobs: jobs.append(name))
         assert sorted(jobs) == ["other", "tiny"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.episode import EpisodeBuffer
-from minari_pipe.pipeline.comparison import compare
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.pipeline.releases.comparison import compare
 from minari_pipe.storage.base import MinariStorage
 
 OBSERVATIONS = spaces.Dict({"arm": spaces.Box(-9, 9, (2,), np.float64)})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe.pipeline.driver import _explained
+from minari_pipe.pipeline.run.driver import _explained
 from tests.interruption import (
     CONFIG,
     Place,
@@ -21,7 +21,8 @@ from tests.interruption import (
     undisturbed,
 )
 
-BLOCK = {"role": "collect", "target": "minari_pipe.pipeline.blocks:BlockStore.make", "call": 2}
+MAKE = "minari_pipe.pipeline.execution.blocks:BlockStore.make"
+BLOCK = {"role": "collect", "target": MAKE, "call": 2}
 
 
 @pytest.fixture(autouse=True)

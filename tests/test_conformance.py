@@ -64,7 +64,7 @@ PEER = {
 #: defaults (``...`` where there is none)
 OLDER: list[tuple[str, str, dict[str, Any]]] = [
     (
-        "minari_pipe.creation",
+        "minari_pipe.datasets.create",
         "create_dataset_from_buffers",
         {
             "dataset_id": ...,
@@ -84,28 +84,32 @@ OLDER: list[tuple[str, str, dict[str, Any]]] = [
             "num_episodes_average_score": 100,
         },
     ),
-    ("minari_pipe.hosting", "load_dataset", {"dataset_id": ..., "download": False}),
-    ("minari_pipe.combining", "split_dataset", {"dataset": ..., "sizes": ..., "seed": None}),
-    ("minari_pipe.hosting", "download_dataset", {"dataset_id": ..., "force_download": False}),
+    ("minari_pipe.remotes.hosting", "load_dataset", {"dataset_id": ..., "download": False}),
+    ("minari_pipe.datasets.combine", "split_dataset", {"dataset": ..., "sizes": ..., "seed": None}),
     (
-        "minari_pipe.library",
+        "minari_pipe.remotes.hosting",
+        "download_dataset",
+        {"dataset_id": ..., "force_download": False},
+    ),
+    (
+        "minari_pipe.datasets.library",
         "list_local_datasets",
         {"latest_version": False, "compatible_minari_version": False},
     ),
     (
-        "minari_pipe.hosting",
+        "minari_pipe.remotes.hosting",
         "list_remote_datasets",
         {"latest_version": False, "compatible_minari_version": False},
     ),
-    ("minari_pipe.library", "delete_dataset", {"dataset_id": ...}),
+    ("minari_pipe.datasets.library", "delete_dataset", {"dataset_id": ...}),
     (
-        "minari_pipe.combining",
+        "minari_pipe.datasets.combine",
         "combine_datasets",
         {"datasets_to_combine": ..., "new_dataset_id": ...},
     ),
-    ("minari_pipe.scores", "get_normalized_score", {"dataset": ..., "returns": ...}),
+    ("minari_pipe.core.scores", "get_normalized_score", {"dataset": ..., "returns": ...}),
     (
-        "minari_pipe.collector_v0",
+        "minari_pipe.recording.collector_v0",
         "DataCollectorV0",
         {
             "env": ...,
@@ -118,16 +122,20 @@ OLDER: list[tuple[str, str, dict[str, Any]]] = [
             "action_space": None,
         },
     ),
-    ("minari_pipe.collector_v0", "DataCollectorV0.step", {"self": ..., "action": ...}),
+    ("minari_pipe.recording.collector_v0", "DataCollectorV0.step", {"self": ..., "action": ...}),
     (
-        "minari_pipe.collector_v0",
+        "minari_pipe.recording.collector_v0",
         "DataCollectorV0.reset",
         {"self": ..., "seed": None, "options": None},
     ),
-    ("minari_pipe.collector_v0", "DataCollectorV0.close", {"self": ...}),
-    ("minari_pipe.collector_v0", "DataCollectorV0.save_to_disk", {"self": ..., "path": ...}),
+    ("minari_pipe.recording.collector_v0", "DataCollectorV0.close", {"self": ...}),
     (
-        "minari_pipe.collector_v0",
+        "minari_pipe.recording.collector_v0",
+        "DataCollectorV0.save_to_disk",
+        {"self": ..., "path": ...},
+    ),
+    (
+        "minari_pipe.recording.collector_v0",
         "create_dataset_from_collector_env",
         {
             "dataset_id": ...,
@@ -145,7 +153,7 @@ OLDER: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        "minari_pipe.dataset",
+        "minari_pipe.datasets.dataset",
         "MinariDataset.update_dataset_from_buffer",
         {"self": ..., "buffer": ...},
     ),

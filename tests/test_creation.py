@@ -10,15 +10,15 @@ import minari
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.creation import create_dataset_from_buffers
+from minari_pipe.datasets.create import create_dataset_from_buffers
+from minari_pipe.datasets.library import get_dataset_path
 from minari_pipe.errors import (
     DatasetExistsError,
     InvalidDatasetIdError,
     InvalidEpisodeError,
     InvalidMetadataError,
 )
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import get_dataset_path
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
 
 TOLD = {

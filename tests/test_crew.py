@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from minari_pipe.remotes.crew import OverError, at_once, in_order
+from minari_pipe.remotes.thread_pool import OverError, at_once, in_order
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.dataset import MinariDataset, MinariDatasetSpec
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.datasets.dataset import MinariDataset, MinariDatasetSpec
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -383,7 +383,7 @@ def test_threads_read_one_dataset(dataset: MinariDataset) -> None:
 WRITER = """
 import sys
 from tests.test_dataset import episode
-from minari_pipe.dataset import MinariDataset
+from minari_pipe.datasets.dataset import MinariDataset
 dataset = MinariDataset(sys.argv[1])
 for number in range(6, 6 + int(sys.argv[2])):
     dataset.update_dataset_from_buffer([episode(number), episode(number)])

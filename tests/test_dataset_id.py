@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from minari.dataset.minari_dataset import parse_dataset_id as theirs
 
-from minari_pipe.dataset_id import (
+from minari_pipe.core.dataset_id import (
     check_new_dataset_id,
     dataset_id_sort_key,
     gen_dataset_id,

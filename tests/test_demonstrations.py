@@ -11,14 +11,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.fetch import Source
 from minari_pipe.errors import (
     ConfigError,
     MinariPipeError,
     RemoteError,
 )
-from minari_pipe.fetch import Source
-from minari_pipe.files import sha256_file
 from minari_pipe.policies.demonstrations import DemonstrationPolicy
 from tests.conftest import FULL, SHARED
 from tests.demonstration_files import (
@@ -260,7 +260,7 @@ def test_the_source_may_be_an_address(
     monkeypatch.setenv("MINARI_PIPE_MIRROR", str(tmp_path))
     source = Source(address="http://127.0.0.1:9/demos", sha256=sha256_file(file))
     assert bound(source, CountingEnv()).n_episodes() == 3
-    monkeypatch.setattr("minari_pipe.fetch._WAITS", ())
+    monkeypatch.setattr("minari_pipe.core.files.fetch._WAITS", ())
     monkeypatch.setenv("MINARI_PIPE_MIRROR", "")
     with pytest.raises(RemoteError, match=r"the demonstrations: .*policy\.source\.path=FILE"):
         bound(Source(address="http://127.0.0.1:9/demos", sha256="0" * 64), CountingEnv())

@@ -23,12 +23,13 @@ import gymnasium.error
 import pytest
 
 import minari_pipe
-from minari_pipe import alias, errors, recovery, testing
+from minari_pipe import alias, errors, testing
+from minari_pipe.recording import recovery
 
 CONSTANTS = {
     "METADATA_FILE_NAME": "minari_pipe.storage.formats",
-    "__version__": "minari_pipe",
-    "supported_dataset_versions": "minari_pipe.metadata",
+    "__version__": "minari_pipe._version",
+    "supported_dataset_versions": "minari_pipe.core.metadata",
 }
 
 PUBLIC: dict[str, Any] = {

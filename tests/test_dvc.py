@@ -12,7 +12,7 @@ import pytest
 from tests.repositories import Workspace, git_workspace, hashes
 from tests.workspaces import tiny
 
-SYNC = "minari_pipe.pipeline.sync"
+SYNC = "minari_pipe.pipeline.run.sync"
 OUTPUTS = ("datasets", "pipelines/one/episodes", "pipelines/one/dataset", "pipelines/two/episodes")
 
 

@@ -25,16 +25,16 @@ import psutil
 import pytest
 
 from minari_pipe.errors import ConfigError, TrustError
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.engine_names import ENGINES
-from minari_pipe.pipeline.engines import crowded, make_engine
-from minari_pipe.pipeline.engines.base import Engine, usable_cores
-from minari_pipe.pipeline.engines.processes import DIED
-from minari_pipe.pipeline.inputs import Expected
+from minari_pipe.pipeline.config.engine_names import ENGINES
+from minari_pipe.pipeline.execution.block_task import BlockCall, Place
+from minari_pipe.pipeline.execution.blocks import BlockStore
+from minari_pipe.pipeline.execution.build import PolicyConfig
+from minari_pipe.pipeline.execution.engines import crowded, make_engine
+from minari_pipe.pipeline.execution.engines.base import Engine, usable_cores
+from minari_pipe.pipeline.execution.engines.processes import DIED
+from minari_pipe.pipeline.execution.inputs import Expected
 from minari_pipe.pipeline.stages.collect import Collection, collect
 from minari_pipe.pipeline.stages.create import create
-from minari_pipe.pipeline.work import BlockCall, Place
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests.conftest import FULL
 from tests.engine_works import ShuffledEngine, Text, Told, scheduler
@@ -290,7 +290,10 @@ def test_a_pool_that_is_closed_leaves_no_thread(tmp_path):
 
 def test_ray_on_this_machine_writes_nothing_to_the_home(tmp_path):
     """To which a job of a cluster may not write at all."""
-    start = f"from minari_pipe.pipeline.engines import make_engine; make_engine({SETTINGS}).close()"
+    start = (
+        f"from minari_pipe.pipeline.execution.engines import make_engine; "
+        f"make_engine({SETTINGS}).close()"
+    )
     variables = {k: v for k, v in os.environ.items() if k != "RAY_AUTH_TOKEN"}
     done = subprocess.run(
         [sys.executable, "-c", start.replace("'local'", "'ray'")],

@@ -11,8 +11,8 @@ import warnings
 import gymnasium as gym
 import pytest
 
-from minari_pipe import environments
-from minari_pipe.environments import make_environment, packages_of, recover, wrapper_class
+from minari_pipe.core import environments
+from minari_pipe.core.environments import make_environment, packages_of, recover, wrapper_class
 from minari_pipe.errors import (
     ConfigError,
     EnvironmentNotFoundError,
@@ -319,7 +319,8 @@ def test_a_simulator_that_warns_while_it_is_made_appends_to_no_file_either(tmp_p
     (tmp_path / "warns.py").write_text(WARNS)
     (tmp_path / "here").mkdir()
     code = (
-        "from minari_pipe.environments import make_environment; make_environment('warns:Warns-v0')"
+        "from minari_pipe.core.environments import make_environment; "
+        "make_environment('warns:Warns-v0')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

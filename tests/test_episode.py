@@ -9,7 +9,7 @@ import pytest
 from minari.data_collector.callbacks import EpisodeMetadataCallback as TheirMetadata
 from minari.dataset.episode_data import EpisodeData as TheirData
 
-from minari_pipe.episode import (
+from minari_pipe.core.episode import (
     EpisodeBuffer,
     EpisodeData,
     EpisodeMetadataCallback,

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.episode import REWARD_STATISTICS, EpisodeBuffer
-from minari_pipe.episodes_table import COLUMNS, EpisodeTable
+from minari_pipe.core.episode import REWARD_STATISTICS, EpisodeBuffer
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.episodes_table import COLUMNS, EpisodeTable
+from minari_pipe.datasets.query import Query
 from minari_pipe.errors import ConfigError
-from minari_pipe.hosting import load_dataset
-from minari_pipe.query import Query
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.base import get_minari_storage, get_storage_keys
 from minari_pipe.storage.segment import AttributeTable

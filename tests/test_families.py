@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.cli import app
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.pipeline.chosen import nearest, read_scores
-from minari_pipe.pipeline.compose import recompose
-from minari_pipe.pipeline.families import check_family, family_params
-from minari_pipe.pipeline.params import prepare
-from minari_pipe.pipeline.uses import as_measured, divided, family_of
+from minari_pipe.pipeline.config.families import check_family, family_params
+from minari_pipe.pipeline.config.hydra_compose import recompose
+from minari_pipe.pipeline.config.policy_refs import as_measured, divided, family_of
+from minari_pipe.pipeline.config.validate_config import prepare
+from minari_pipe.pipeline.stages.chosen_checkpoint import nearest, read_scores
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.storage.base import MinariStorage
 from tests.conftest import FULL
@@ -369,7 +369,7 @@ KILLS = {
         "call": 2,
     },
     ("stage",): {  # in the recording
-        "target": "minari_pipe.storage.hdf5_file:EpisodeFile.append",
+        "target": "minari_pipe.storage.hdf5.file:EpisodeFile.append",
         "call": 9,
     },
 }
@@ -419,7 +419,7 @@ def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(wor
     )
     assert "- collect.n_episodes=2" in lines["random"]
     assert "- collect.n_episodes=2" not in lines["pole"]
-    workspace.run(sys.executable, "-m", "minari_pipe.pipeline.sync")
+    workspace.run(sys.executable, "-m", "minari_pipe.pipeline.run.sync")
     for name in ("medium", "replay", "mixed"):
         assert "  seed: 77\n" in (workspace.root / f"pipelines/{name}/params.yaml").read_text()
     second = run(workspace, "+dataset=medium", "ref_scores.seed=77")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.command import run
-from minari_pipe.pipeline.episode_sources import check_alike, whole_episodes
-from minari_pipe.pipeline.shares import exact_shares
-from minari_pipe.pipeline.uses import divided
+from minari_pipe.pipeline.config.policy_refs import divided
+from minari_pipe.pipeline.config.shares import exact_shares
+from minari_pipe.pipeline.run.command import run
+from minari_pipe.pipeline.stages.sources import check_alike, whole_episodes
 from tests.test_bad_input import files
 from tests.workspaces import make_workspace, tiny, write_config
 

@@ -38,9 +38,12 @@ N_KILLS = 5 if FULL else 3
 """Of a chain, if it does not go through all phases."""
 
 PHASES: dict[str, dict[str, Any]] = {
-    "in the middle of an episode": {"target": "minari_pipe.rollout:_step", "call": 60},
+    "in the middle of an episode": {"target": "minari_pipe.policies.rollout:_step", "call": 60},
     "inside fsync": {"target": "os:fsync", "call": 2},
-    "inside the hashing of a block": {"target": "minari_pipe.files:sha256_file", "call": 1},
+    "inside the hashing of a block": {
+        "target": "minari_pipe.core.files.atomic:sha256_file",
+        "call": 1,
+    },
     "inside the rename of a block": {"target": "os:replace", "call": 3},
     "inside the rename of a record": {"target": "os:replace", "call": 2},
 }
@@ -200,7 +203,7 @@ def test_killed_at_seeded_moments(seed, engine, wanted, tmp_path):
     for victim in victims(engine, seed + 1)[-N_KILLS:]:
         if rng.random() < 0.5:
             call = rng.randint(1, 60)
-            barrier = {"target": "minari_pipe.rollout:_step", "call": call}
+            barrier = {"target": "minari_pipe.policies.rollout:_step", "call": call}
             phase = f"before step {call} of a worker"
         else:
             event = rng.randint(1, 8)
@@ -222,7 +225,7 @@ def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
     """Here the run starts Ray itself."""
     place = make_place(tmp_path / "place", killed=CONFIG)
     engine = Engine(name, None)
-    barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": 70}
+    barrier = {"role": "worker", "target": "minari_pipe.policies.rollout:_step", "call": 70}
     run = engine.run(place, barrier)
     run.await_barrier(90)
     finished = place.finished_blocks()
@@ -251,7 +254,7 @@ def test_a_cluster_that_loses_all_its_nodes_ends_the_run_and_costs_no_block(
 ):
     place = make_place(tmp_path / "place", killed=CONFIG)
     with two_nodes(head_works=False) as cluster:
-        barrier = {"role": "worker", "target": "minari_pipe.rollout:_step", "call": 90}
+        barrier = {"role": "worker", "target": "minari_pipe.policies.rollout:_step", "call": 90}
         run = Engine("ray", cluster).run(place, barrier)
         run.await_barrier(90)
         finished = place.finished_blocks()

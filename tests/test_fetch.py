@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe import fetch
+from minari_pipe.core.files import fetch
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.fetch import Source, locate
 from minari_pipe.errors import ConfigError, RemoteError
-from minari_pipe.fetch import Source, locate
-from minari_pipe.files import sha256_file
 
 CONTENT = bytes(range(256)) * 5000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from minari_pipe.pipeline.graph import OUTPUT_VERSION
+from minari_pipe.pipeline.config.dvc_yaml import OUTPUT_VERSION
 from tests.golden import write_stage_outputs as golden
 
 RECORD = json.loads(golden.GOLDEN.read_text())
@@ -51,7 +51,7 @@ def test_a_stage_writes_the_bytes_that_its_number_stands_for(stage, found):
     number = OUTPUT_VERSION[stage]
     pytest.fail(
         f"stage {stage} writes other bytes than OUTPUT_VERSION[{stage!r}] = {number} stands for. "
-        f"If that is meant, raise it to {number + 1} in minari_pipe/pipeline/graph.py, else "
+        f"If that is meant, raise it to {number + 1} in {golden.VERSIONS}, else "
         f"installed packages keep what the old code made; then {REGENERATE}",
         pytrace=False,
     )

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
-from minari_pipe.storage.hdf5_file import EpisodeFile
-from minari_pipe.storage.hdf5_format import checked, nodes, reader
-from minari_pipe.storage.hdf5_format.checked import check_structure, open_checked
-from minari_pipe.storage.hdf5_format.source import NotUnderstoodError, lookup3
-from minari_pipe.storage.hdf5_values import extend_column
+from minari_pipe.storage.hdf5.file import EpisodeFile
+from minari_pipe.storage.hdf5.parser import checked, nodes, reader
+from minari_pipe.storage.hdf5.parser.checked import check_structure, open_checked
+from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError, lookup3
+from minari_pipe.storage.hdf5.values import extend_column
 from minari_pipe.testing import assert_same, episode, examples
 from minari_pipe.testing import spaces as any_space
 from tests.conftest import FULL, SHARED

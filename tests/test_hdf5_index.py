@@ -30,14 +30,18 @@ from minari.dataset.minari_storage import MinariStorage as TheirStorage
 
 import minari_pipe
 from minari_pipe import EpisodeBuffer, MinariDataset, alias
+from minari_pipe.core.tree import leaves
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
-from minari_pipe.storage import MinariStorage, hdf5, hdf5_file, hdf5_index_cache, hdf5_mapped
-from minari_pipe.storage.hdf5 import HDF5Storage
-from minari_pipe.storage.hdf5_index import Attributes, Index, Part, Runs
-from minari_pipe.storage.hdf5_index_cache import Stamp, StoredIndex, load, remember, sample, save
+from minari_pipe.storage import MinariStorage
+from minari_pipe.storage.hdf5 import file as hdf5_file
+from minari_pipe.storage.hdf5 import storage as hdf5
+from minari_pipe.storage.hdf5.index import cache as hdf5_index_cache
+from minari_pipe.storage.hdf5.index import mapped as hdf5_mapped
+from minari_pipe.storage.hdf5.index.cache import Stamp, StoredIndex, load, remember, sample, save
+from minari_pipe.storage.hdf5.index.index import Attributes, Index, Part, Runs
+from minari_pipe.storage.hdf5.storage import HDF5Storage
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
 from minari_pipe.testing import Dataset, assert_same, datasets, examples
-from minari_pipe.tree import leaves
 
 OBSERVATION = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION = gym.spaces.Box(-1, 1, (2,), np.float32)

@@ -26,19 +26,21 @@ from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer as TheirBuffer
 from minari.dataset.minari_storage import MinariStorage as TheirStorage
 
-from minari_pipe.checksums import entry_of
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.atomic import reserve
+from minari_pipe.core.files.checksums import entry_of
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.files import reserve
-from minari_pipe.storage import MinariStorage, hdf5_direct, hdf5_values
+from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.columns import episode_columns
-from minari_pipe.storage.hdf5_direct import DirectFile, segment_of
-from minari_pipe.storage.hdf5_file import EpisodeFile
-from minari_pipe.storage.hdf5_format.checked import check_structure
-from minari_pipe.storage.hdf5_layout import Attribute, Template
-from minari_pipe.storage.hdf5_layout_root import Root, ends_of, find_root
-from minari_pipe.storage.hdf5_layout_text import text_heaps
-from minari_pipe.storage.hdf5_layout_types import InexpressibleError, data_type, text_type
+from minari_pipe.storage.hdf5 import values as hdf5_values
+from minari_pipe.storage.hdf5.file import EpisodeFile
+from minari_pipe.storage.hdf5.parser.checked import check_structure
+from minari_pipe.storage.hdf5.writer import direct as hdf5_direct
+from minari_pipe.storage.hdf5.writer.direct import DirectFile, segment_of
+from minari_pipe.storage.hdf5.writer.layout import Attribute, Template
+from minari_pipe.storage.hdf5.writer.layout_root import Root, ends_of, find_root
+from minari_pipe.storage.hdf5.writer.layout_text import text_heaps
+from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError, data_type, text_type
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
 from minari_pipe.testing import assert_same, assert_stored, files
 from minari_pipe.testing.strategies import FLOATS, INTEGERS, episode, examples
@@ -432,9 +434,9 @@ def test_a_root_group_of_others_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_ten_million_episodes_have_longer_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minari_pipe.storage import hdf5_layout_root
+    from minari_pipe.storage.hdf5.writer import layout_root
 
-    monkeypatch.setattr(hdf5_layout_root, "_name_width", lambda count: 16 if count <= 10 else 24)
+    monkeypatch.setattr(layout_root, "_name_width", lambda count: 16 if count <= 10 else 24)
     for count in (10, 11, 16, 17, 30):
         start, end = ends_of(Root(3000, 104 + 8 * np.arange(count)))
         found = find_root(io.BytesIO(start + bytes(3000 - len(start)) + end))

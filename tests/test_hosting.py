@@ -34,8 +34,8 @@ from minari_pipe import (
     upload_dataset,
     upload_namespace,
 )
-from minari_pipe.cloud_storage import get_cloud_storage
-from minari_pipe.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.core.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -48,8 +48,8 @@ from minari_pipe.errors import (
     RemoteError,
     UnsupportedVersionError,
 )
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import find_datasets, split_remote_path
+from minari_pipe.remotes.cloud_storage import get_cloud_storage
+from minari_pipe.remotes.hosting import find_datasets, split_remote_path
 from minari_pipe.testing.remotes import another_root, tree
 from tests.real_minari import RealMinari
 
@@ -564,7 +564,7 @@ def test_of_a_swap_that_was_killed_the_old_dataset_is_not_taken_for_a_download(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("minari_pipe.transfer.download.swap_in", killed)
+        patch.setattr("minari_pipe.remotes.transfer.download.swap_in", killed)
         with pytest.raises(KeyboardInterrupt):
             download_dataset(ID, force_download=True)
     download_dataset(ID, force_download=True)
@@ -583,7 +583,7 @@ def test_bytes_that_nothing_verifies_are_not_taken_from_a_download_that_was_cut_
         raise RemoteError("cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr("minari_pipe.transfer.download._piece", cut)
+        patch.setattr("minari_pipe.remotes.transfer.download._piece", cut)
         with pytest.raises(RemoteError, match="cut"):
             download_dataset(ID)
     (stage,) = get_dataset_path().glob(".download-*")
@@ -663,7 +663,7 @@ def test_a_dataset_that_is_made_during_a_download_stays(shared, monkeypatch) -> 
     def meanwhile(remote, dataset_id):
         step_index_dataset(ID, lengths=(7,))
 
-    monkeypatch.setattr("minari_pipe.transfer.download._fetch_namespaces", meanwhile)
+    monkeypatch.setattr("minari_pipe.remotes.transfer.download._fetch_namespaces", meanwhile)
     with pytest.warns(UserWarning, match="has appeared in the local root .*, and stays"):
         download_dataset(ID)
     assert load_dataset(ID).total_steps == 7

@@ -28,7 +28,9 @@ from minari_pipe import (
     publish_dataset,
     upload_dataset,
 )
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.files.manifest import identity_of
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -36,8 +38,6 @@ from minari_pipe.errors import (
     MinariPipeError,
     RemoteError,
 )
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.manifest import identity_of
 from minari_pipe.testing.remotes import another_root, tree
 from tests.test_library import read_only
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from minari_pipe.remotes.hub_card import BEGIN, END, described, listed, new_card, with_datasets
+from minari_pipe.remotes.hub.card import BEGIN, END, described, listed, new_card, with_datasets
 
 METADATA = {
     "total_episodes": 25,

@@ -10,15 +10,15 @@ import pytest
 from huggingface_hub import HfApi
 
 from minari_pipe import create_namespace, get_namespace_metadata, load_dataset
-from minari_pipe.datasets_root import ROOT_VARIABLE
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import (
+from minari_pipe.core.datasets_root import ROOT_VARIABLE
+from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.remotes import open_remote
+from minari_pipe.remotes.hosting import (
     download_dataset,
     list_remote_datasets,
     list_remote_namespaces,
     publish_dataset,
 )
-from minari_pipe.remotes import open_remote
 from tests.servers.hub import WRITER, HubServer, enter, hub_server
 from tests.servers.minari_process import COLLECT, run_minari
 

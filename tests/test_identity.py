@@ -13,12 +13,12 @@ import pytest
 from gymnasium import spaces
 from xxhash import xxh3_128_hexdigest
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import map_leaves
+from minari_pipe.datasets.identity import IDENTITY_FIELDS, content_sha256, manifest
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.identity import IDENTITY_FIELDS, content_sha256, manifest
 from minari_pipe.storage import MinariStorage
 from minari_pipe.testing import ACTION, OBSERVATION, make
-from minari_pipe.tree import map_leaves
 
 METADATA = {
     "dataset_id": "aa/b-v0",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.inputs import Inputs
+from minari_pipe.pipeline.execution.inputs import Inputs
 from tests.interruption import BARRIER
 from tests.repositories import Workspace, dvc_workspace
 from tests.test_stages_rerun import MINE
@@ -146,10 +146,13 @@ def paused(
 
 
 READ = {
-    "create": ("episodes/episodes.json", "minari_pipe.storage.hdf5:HDF5Storage.update_episodes"),
-    "ref_scores": ("params.yaml", "minari_pipe.pipeline.measurement:measured"),
-    "validate": ("ref_scores.json", "minari_pipe.identity:content_sha256"),
-    "publish": ("validation.json", "minari_pipe.identity:manifest"),
+    "create": (
+        "episodes/episodes.json",
+        "minari_pipe.storage.hdf5.storage:HDF5Storage.update_episodes",
+    ),
+    "ref_scores": ("params.yaml", "minari_pipe.pipeline.execution.measurement:measured"),
+    "validate": ("ref_scores.json", "minari_pipe.datasets.identity:content_sha256"),
+    "publish": ("validation.json", "minari_pipe.datasets.identity:manifest"),
 }
 
 

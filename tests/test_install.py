@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from minari_pipe import load_dataset, manifest
+from minari_pipe import load_dataset
+from minari_pipe.core.files import manifest
+from minari_pipe.core.files.swap import swap_in
+from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.datasets.identity import manifest as published_as
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -21,11 +25,8 @@ from minari_pipe.errors import (
     LinkError,
     MinariPipeError,
 )
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.identity import manifest as published_as
-from minari_pipe.pipeline.driver import _told_to_replace, check_owner
-from minari_pipe.pipeline.install import MARKER, install, settle
-from minari_pipe.swap import swap_in
+from minari_pipe.pipeline.run.driver import _told_to_replace, check_owner
+from minari_pipe.pipeline.run.install import MARKER, install, settle
 from tests.repositories import hashes
 
 ID = "tests/group/small-v0"
@@ -219,7 +220,7 @@ def meanwhile(monkeypatch) -> Callable[[Callable[[], object]], None]:
             return found
 
         changed_files = manifest.changed_files
-        monkeypatch.setattr("minari_pipe.pipeline.install.changed_files", then_act)
+        monkeypatch.setattr("minari_pipe.pipeline.run.install.changed_files", then_act)
 
     return happens
 
@@ -269,7 +270,7 @@ def test_an_append_that_waits_for_the_new_draft_loses_no_episode(root, target, m
         swap_in(new, place)
 
     appending = threading.Thread(target=append)
-    monkeypatch.setattr("minari_pipe.pipeline.install.swap_in", swap_while_it_waits)
+    monkeypatch.setattr("minari_pipe.pipeline.run.install.swap_in", swap_while_it_waits)
     install("small", ID, root, replace=False)
     appending.join()
     assert "the dataset was replaced since" in str(said)

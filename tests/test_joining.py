@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minari_pipe import EpisodeBuffer
-from minari_pipe.episode import reward_statistics, statistics_of_each
+from minari_pipe.core.episode import reward_statistics, statistics_of_each
+from minari_pipe.datasets.bounds import Judge
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.outside import Judge
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.joining import Joiner, structure
 from minari_pipe.storage.jpeg import Frames

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, UnsupportedVersionError
-from minari_pipe.journal import Journal
-from minari_pipe.journal_folders import is_alive, journals
-from minari_pipe.journal_reader import JournalReader
-from minari_pipe.recovery import list_leftovers, recover
+from minari_pipe.recording.journal.folders import is_alive, journals
+from minari_pipe.recording.journal.reader import JournalReader
+from minari_pipe.recording.journal.writer import Journal
+from minari_pipe.recording.recovery import list_leftovers, recover
 from minari_pipe.testing import assert_same, column, examples, options
 from minari_pipe.testing import spaces as any_space
 
@@ -59,7 +59,7 @@ def written() -> tuple[Path, bytes, list[EpisodeBuffer]]:
 @pytest.fixture(params=[1, 2**20], ids=["mapped", "read"])
 def _mapped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes of so many bytes are long."""
-    monkeypatch.setattr("minari_pipe.journal_reader._MAPPED", request.param)
+    monkeypatch.setattr("minari_pipe.recording.journal.reader._MAPPED", request.param)
 
 
 @examples(30)
@@ -136,7 +136,7 @@ def test_an_append_that_broke_off_is_overwritten(monkeypatch: pytest.MonkeyPatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("minari_pipe.journal._write", half)
+        patch.setattr("minari_pipe.recording.journal.writer._write", half)
         with pytest.raises(OSError, match="No space left"):
             journal.append(episode(1))
     assert [len(found) for found in journal.episodes()] == [3]
@@ -336,7 +336,7 @@ def test_rows_go_on_where_they_were_after_a_write_that_broke_off(monkeypatch) ->
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("minari_pipe.journal._write", half)
+        patch.setattr("minari_pipe.recording.journal.writer._write", half)
         with pytest.raises(OSError, match="No space left"):
             journal.add_rows(place, rows[8:] + 100)
     place = journal.add_rows(place, rows[8:])

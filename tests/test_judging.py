@@ -12,15 +12,15 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-import minari_pipe.recorder
+import minari_pipe.recording.recorder
+from minari_pipe.core.tree import map_leaves
+from minari_pipe.datasets.bounds import REWARD_SPACE, Outside
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.journal import Journal
-from minari_pipe.judging import JudgingRecorder
-from minari_pipe.outside import REWARD_SPACE, Outside
-from minari_pipe.recorder import EpisodeRecorder, to_float
+from minari_pipe.recording.checked_recorder import JudgingRecorder
+from minari_pipe.recording.journal.writer import Journal
+from minari_pipe.recording.recorder import EpisodeRecorder, to_float
 from minari_pipe.testing import assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import map_leaves
 
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations", "infos", "extras")
 
@@ -156,7 +156,8 @@ def record_with_action(recorder: EpisodeRecorder, action: Any, *given: Any) -> N
 def test_any_episode_is_what_it_is_step_by_step(
     stored, observation_space, action_space, seed, steps
 ) -> None:
-    before, minari_pipe.recorder.BLOCK_BYTES = minari_pipe.recorder.BLOCK_BYTES, 64
+    before = minari_pipe.recording.recorder.BLOCK_BYTES
+    minari_pipe.recording.recorder.BLOCK_BYTES = 64
     journal = Journal({})
     try:
         rng = np.random.default_rng(seed)
@@ -209,7 +210,7 @@ def test_any_episode_is_what_it_is_step_by_step(
                 assert found.metadata == expected.metadata
     finally:
         journal.clear()
-        minari_pipe.recorder.BLOCK_BYTES = before
+        minari_pipe.recording.recorder.BLOCK_BYTES = before
 
 
 def same_outcome(one: Any, another: Any) -> bool:

@@ -43,11 +43,11 @@ VICTIMS = (
 N_SEEDED = 70 if FULL else 3
 """In ``make test`` the driver, the shell and the stage once each."""
 
-BLOCK = "minari_pipe.pipeline.blocks:BlockStore.make"
+BLOCK = "minari_pipe.pipeline.execution.blocks:BlockStore.make"
 PHASES = {
     "in the middle of a block": {
         "role": "collect",
-        "target": "minari_pipe.rollout:_step",
+        "target": "minari_pipe.policies.rollout:_step",
         "call": 80,
     },
     "between a block and its record": {
@@ -98,7 +98,10 @@ def starts(tmp_path_factory) -> dict[str, Place]:
     found = {"collect": place}
     for stage in ("ref_scores", "validate"):
         place = copy_place(place, folder / stage)
-        run = Run(place, barrier={"role": stage, "target": "minari_pipe.pipeline.stage:run_stage"})
+        run = Run(
+            place,
+            barrier={"role": stage, "target": "minari_pipe.pipeline.execution.stage:run_stage"},
+        )
         run.await_barrier()
         run.kill("driver", "shell", "stage")
         run.end()
@@ -274,7 +277,10 @@ def test_path_locks_of_a_namesake_or_cut_short_are_in_nobodys_way(tmp_path, tmp_
 
 def test_a_stage_that_is_killed_alone_is_named(starts, tmp_path):
     place = copy_place(starts["validate"], tmp_path / "place")
-    run = Run(place, barrier={"role": "validate", "target": "minari_pipe.pipeline.stage:run_stage"})
+    run = Run(
+        place,
+        barrier={"role": "validate", "target": "minari_pipe.pipeline.execution.stage:run_stage"},
+    )
     run.await_barrier()
     run.kill("stage")
     code, _, err = run.end()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from minari_pipe.pipeline.leftovers import (
+from minari_pipe.pipeline.run.dvc_repair import (
     mend,
     remove_broken_lock_file,
     remove_broken_run_caches,

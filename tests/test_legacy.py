@@ -17,9 +17,14 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minari_pipe.combining import combine_datasets, split_dataset
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.files.manifest import describe
+from minari_pipe.core.metadata import is_supported_version
+from minari_pipe.core.tree import leaves, map_leaves, stack
+from minari_pipe.datasets.combine import combine_datasets, split_dataset
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.library import list_local_datasets
+from minari_pipe.datasets.migrate import migrate_dataset
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
@@ -27,18 +32,13 @@ from minari_pipe.errors import (
     MinariPipeError,
     UnsupportedVersionError,
 )
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import list_local_datasets
-from minari_pipe.manifest import describe
-from minari_pipe.metadata import is_supported_version
-from minari_pipe.migrate import migrate_dataset
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage.base import MinariStorage
 from minari_pipe.storage.legacy import base as legacy_base
 from minari_pipe.storage.legacy.inference import infer_space
 from minari_pipe.storage.legacy.rows import episode_bounds
 from minari_pipe.storage.legacy.unflatten import unflatten_rows
 from minari_pipe.testing import examples
-from minari_pipe.tree import leaves, map_leaves, stack
 from tests.conftest import CHECKOUT, FULL
 from tests.legacy_files import (
     DATASETS,

@@ -23,11 +23,27 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 import minari_pipe
-from minari_pipe import library
-from minari_pipe.dataset_id import dataset_id_sort_key
-from minari_pipe.datasets_root import data_path_of
-from minari_pipe.environments import spec_json
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.dataset_id import dataset_id_sort_key
+from minari_pipe.core.datasets_root import data_path_of
+from minari_pipe.core.environments import spec_json
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.manifest import file_faults
+from minari_pipe.datasets import library
+from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.datasets.library import (
+    delete_dataset,
+    get_dataset_path,
+    latest_version_of,
+    list_local_datasets,
+    new_dataset,
+)
+from minari_pipe.datasets.namespaces import (
+    create_namespace,
+    delete_namespace,
+    get_namespace_metadata,
+    list_local_namespaces,
+    update_namespace_metadata,
+)
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -38,25 +54,9 @@ from minari_pipe.errors import (
     MinariPipeError,
     TrustError,
 )
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import (
-    delete_dataset,
-    get_dataset_path,
-    latest_version_of,
-    list_local_datasets,
-    new_dataset,
-)
-from minari_pipe.manifest import file_faults
-from minari_pipe.namespace import (
-    create_namespace,
-    delete_namespace,
-    get_namespace_metadata,
-    list_local_namespaces,
-    update_namespace_metadata,
-)
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage import MinariStorage, formats
-from minari_pipe.storage.hdf5 import HDF5Storage
+from minari_pipe.storage.hdf5.storage import HDF5Storage
 
 INDEX = spaces.Discrete(100)
 

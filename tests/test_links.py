@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 import minari_pipe
-from minari_pipe import MinariDataset, files, installation, library, links
-from minari_pipe import namespace as namespaces
+from minari_pipe import MinariDataset
 from minari_pipe.cli.validation import validate
+from minari_pipe.core.files import atomic, links
+from minari_pipe.core.files.links import files_below, move_below, new_file, open_below, read_below
+from minari_pipe.core.files.locks import hidden_folder
+from minari_pipe.datasets import installation, library, namespaces
+from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.datasets.installation import new_dataset
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError, MinariPipeError
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.installation import new_dataset
-from minari_pipe.links import files_below, move_below, new_file, open_below, read_below
-from minari_pipe.locks import hidden_folder
-from minari_pipe.recovery import list_leftovers
+from minari_pipe.recording.recovery import list_leftovers
 from minari_pipe.remotes import directory
-from minari_pipe.storage.arrow_disk import write_file
+from minari_pipe.storage.arrow.disk import write_file
 from minari_pipe.storage.base import MinariStorage
 
 ID = "tests/steps-v0"
@@ -101,8 +102,8 @@ FILES = {
 }
 CASES = [
     (data_format, place, plant)
-    for data_format, files in FILES.items()
-    for place in ((*PLACES, *files) if data_format == "hdf5" else files)
+    for data_format, atomic in FILES.items()
+    for place in ((*PLACES, *atomic) if data_format == "hdf5" else atomic)
     for plant in (PLANTS if place in ("data/extra.txt", "manifest.json", "data/0") else PLANTS[:3])
 ]
 
@@ -331,7 +332,7 @@ def test_nothing_changes_where_a_link_leads_that_takes_the_place_of_a_namespace(
                 place.unlink()
                 (tmp_path / "aside").rename(place)
 
-    for module in (library, installation, namespaces, directory, files):
+    for module in (library, installation, namespaces, directory, atomic):
         monkeypatch.setattr(module, "held_folder", exchanged)
     with suppress(DatasetNotFoundError):  # it is not the dataset that was opened
         use(ID, tmp_path / "shared")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe import locks
-from minari_pipe.locks import common_folder, exclusive, hidden_folder
+from minari_pipe.core.files import locks
+from minari_pipe.core.files.locks import common_folder, exclusive, hidden_folder
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),

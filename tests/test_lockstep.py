@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.sb3 import SB3Policy
-from minari_pipe.rollout import run_episodes
 from tests.conftest import FULL
 from tests.sb3_models import ACTIONS, TABLE, VECTOR, Lasting, untrained, widened
 

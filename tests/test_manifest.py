@@ -23,17 +23,18 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import minari_pipe
-from minari_pipe import EpisodeBuffer, MinariDataset, files, load_dataset
-from minari_pipe.checksums import Pieces
+from minari_pipe import EpisodeBuffer, MinariDataset, load_dataset
 from minari_pipe.cli import app
+from minari_pipe.core.files import atomic
+from minari_pipe.core.files.checksums import Pieces
+from minari_pipe.core.files.manifest import MANIFEST, describe, entries_of, read_manifest
+from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import (
     CorruptDatasetError,
     InvalidMetadataError,
     UnsupportedVersionError,
 )
-from minari_pipe.identity import content_sha256
-from minari_pipe.manifest import MANIFEST, describe, entries_of, read_manifest
-from minari_pipe.pipeline.manifest import published_manifest
+from minari_pipe.pipeline.published import published_manifest
 
 ID = "aa/b-v0"
 FORMATS = ("hdf5", "arrow", "parquet")
@@ -192,18 +193,18 @@ def in_format_1(place: Path, **fields: object) -> dict[str, Any]:
     """Give a dataset the manifest that it had before format 2."""
     content = read_manifest(place)
     assert content is not None
-    files = {}
+    atomic = {}
     for name in sorted(entries_of(content)):
         data = (place / name).read_bytes()
-        files[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        atomic[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
         if len(data) > 2**16:
             words = np.frombuffer(data + bytes(-len(data) % 8), "<u8")
             sums = np.add.reduceat(words, np.arange(0, len(words), 2**13))
-            files[name] = {
+            atomic[name] = {
                 "sums": hashlib.sha256(sums.tobytes()).hexdigest(),
                 "size": len(data),
             }
-    old = {key: content[key] for key in ("total_episodes", "total_steps")} | {"files": files}
+    old = {key: content[key] for key in ("total_episodes", "total_steps")} | {"files": atomic}
     (place / MANIFEST).write_text(json.dumps(old | fields))
     return old | fields
 
@@ -491,12 +492,12 @@ def test_a_manifest_changes_in_the_same_rename_as_the_data(monkeypatch) -> None:
     """A process that is killed right after it leaves both new, one before it both old."""
     dataset = create()
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_roll_forward", lambda *folders: None)
+        patch.setattr(atomic, "_roll_forward", lambda *folders: None)
         dataset.storage.update_episodes(make(1))
     assert load_dataset(ID).total_episodes == 6
     assert_verified()
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "rename", _killed)
+        patch.setattr(atomic.os, "rename", _killed)
         with pytest.raises(KeyboardInterrupt):
             dataset.storage.update_episodes(make(1))
     assert load_dataset(ID).total_episodes == 6

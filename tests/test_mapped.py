@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minari_pipe.checksums import entry_of, entry_of_bytes
-from minari_pipe.mapped import PIECE, in_parts, in_pieces, map_array
-from minari_pipe.storage.arrow_disk import write_file
+from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
+from minari_pipe.core.files.mapped import PIECE, in_parts, in_pieces, map_array
+from minari_pipe.storage.arrow.disk import write_file
 
 
 def resident() -> int:

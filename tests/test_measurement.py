@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.evaluation import EpisodeResult
-from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.engines import make_engine
-from minari_pipe.pipeline.engines.base import Engine
+from minari_pipe.pipeline.execution.build import PolicyConfig
+from minari_pipe.pipeline.execution.engines import make_engine
+from minari_pipe.pipeline.execution.engines.base import Engine
 from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES, Measurement, measure
+from minari_pipe.policies.evaluation import EpisodeResult
 from tests.conftest import FULL
 from tests.engine_works import ShuffledEngine, Told, scheduler
 from tests.workspaces import make_workspace, minari_pipe, run_ok, validation

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from minari_pipe.errors import InvalidMetadataError
-from minari_pipe.metadata import (
+from minari_pipe.core.metadata import (
     MINARI_VERSION,
     REQUIRED_KEYS,
     STANDARD_KEYS,
@@ -17,6 +16,7 @@ from minari_pipe.metadata import (
     supported_dataset_versions,
     validate_metadata,
 )
+from minari_pipe.errors import InvalidMetadataError
 
 GOOD = {
     "dataset_id": "door/human-v0",

@@ -11,12 +11,12 @@ import h5py
 import numpy as np
 import pytest
 
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.library import list_local_datasets
+from minari_pipe.datasets.migrate import migrate_dataset
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, DatasetNotFoundError
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import list_local_datasets
-from minari_pipe.migrate import migrate_dataset
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage.base import get_storage_keys
 from minari_pipe.testing import assert_same
 from tests.legacy_files import (

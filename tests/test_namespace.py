@@ -9,22 +9,22 @@ from pathlib import Path
 import minari.namespace
 import pytest
 
-from minari_pipe import namespace
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.datasets import namespaces
+from minari_pipe.datasets.library import new_dataset
+from minari_pipe.datasets.namespaces import (
+    create_namespace,
+    delete_namespace,
+    get_namespace_metadata,
+    list_local_namespaces,
+    update_namespace_metadata,
+)
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
     InvalidMetadataError,
-)
-from minari_pipe.library import new_dataset
-from minari_pipe.namespace import (
-    create_namespace,
-    delete_namespace,
-    get_namespace_metadata,
-    list_local_namespaces,
-    update_namespace_metadata,
 )
 
 METADATA = [
@@ -54,7 +54,7 @@ def dataset(dataset_id: str) -> None:
 def test_what_is_created_is_what_the_peer_reads(name: str, told, stored, root: Path) -> None:
     create_namespace(name, **told)
     assert get_namespace_metadata(name) == minari.namespace.get_namespace_metadata(name) == stored
-    parents = list(namespace.namespace_hierarchy(name))
+    parents = list(namespaces.namespace_hierarchy(name))
     assert list_local_namespaces() == minari.namespace.list_local_namespaces() == parents
     for parent in parents[:-1]:
         assert get_namespace_metadata(parent) == {}
@@ -275,6 +275,6 @@ def test_the_metadata_of_another_process_is_not_overwritten(monkeypatch, root: P
             return False
         return Path(path).exists()
 
-    monkeypatch.setattr(namespace.os.path, "lexists", meanwhile)
+    monkeypatch.setattr(namespaces.os.path, "lexists", meanwhile)
     dataset("aa/bb-v0")
     assert "theirs" in (root / "aa/namespace_metadata.json").read_text()

@@ -12,11 +12,11 @@ import minari
 import numpy as np
 import pytest
 
-from minari_pipe.creation import create_dataset_from_buffers
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.datasets.create import create_dataset_from_buffers
+from minari_pipe.datasets.legacy_buffers import as_buffer
+from minari_pipe.datasets.library import get_dataset_path
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.library import get_dataset_path
-from minari_pipe.plain_episodes import as_buffer
 from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
 
 SPACES = {"observation_space": OBSERVATION, "action_space": ACTION}

@@ -139,7 +139,7 @@ with exclusive(Path(sys.argv[1]), wait_seconds=0, busy=""):
 FAILS = """
 import os, signal
 from minari_pipe.pipeline.processes import identity, is_alive
-from minari_pipe.pipeline.stage import run_stage
+from minari_pipe.pipeline.execution.stage import run_stage
 import psutil
 shell = identity(psutil.Process().parent())
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 
 import pytest
 
-from minari_pipe import progress_bar
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.stopping import INTERRUPTED
-from minari_pipe.pipeline.work import Tally
-from minari_pipe.progress_bar import ProgressBar
+from minari_pipe.core import progress_bar
+from minari_pipe.core.progress_bar import ProgressBar
+from minari_pipe.pipeline.execution.block_task import Tally
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.signals import INTERRUPTED
 from tests.interruption import Place, Run, dvc_status, end_all, make_place, undisturbed, wait_until
 
 
@@ -152,7 +152,8 @@ def test_a_line_of_progress_reads_well(unit, total, line, monkeypatch, capfd):
     assert capfd.readouterr().err == line + "\n"
 
 
-BLOCK = {"role": "collect", "target": "minari_pipe.pipeline.blocks:BlockStore.make", "call": 3}
+MAKE = "minari_pipe.pipeline.execution.blocks:BlockStore.make"
+BLOCK = {"role": "collect", "target": MAKE, "call": 3}
 
 
 def test_bars_are_seen_on_a_terminal_and_go_on_where_the_killed_run_was(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minari_pipe.datasets.query import MAX_DEPTH, MAX_LENGTH, Query
 from minari_pipe.errors import ConfigError
-from minari_pipe.query import MAX_DEPTH, MAX_LENGTH, Query
 from minari_pipe.testing import examples
 
 ROW = {

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minari_pipe.datasets.query import Query
+from minari_pipe.datasets.query_columns import selected
 from minari_pipe.errors import ConfigError
-from minari_pipe.query import Query
-from minari_pipe.query_columns import selected
 from minari_pipe.testing import examples
 
 BIG = (2**53 - 1, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), 3037000500)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.policies.action_masks import ActionMasks
 from minari_pipe.policies.random import RandomPolicy
-from minari_pipe.rollout import run_episodes
+from minari_pipe.policies.rollout import run_episodes
 from tests.sb3_models import ACTIONS, VECTOR, Anything, Lasting, choices
 
 MASKED = {

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.__main__ import COMMANDS
 from minari_pipe.cli import app
-from minari_pipe.pipeline.families import check_family
-from minari_pipe.pipeline.graph import stages
-from minari_pipe.pipeline.mixtures import recomposed
-from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.config.dvc_yaml import stages
+from minari_pipe.pipeline.config.families import check_family
+from minari_pipe.pipeline.config.mixtures import recomposed
+from minari_pipe.pipeline.config.validate_config import prepare
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.scripted import ScriptedPolicy
-from minari_pipe.rollout import run_episodes
 from tests.conftest import CHECKOUT
 from tests.legacy_files import GOLDEN
 from tests.servers.s3 import moto_server

@@ -12,17 +12,16 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.evaluation import evaluate
-from minari_pipe.pipeline import compose
-from minari_pipe.pipeline import config as schema
-from minari_pipe.pipeline.build import environment_factory, make_policy
-from minari_pipe.pipeline.families import family_params
-from minari_pipe.pipeline.graph import dvc_yaml, stages
-from minari_pipe.pipeline.help_text import help_text
-from minari_pipe.pipeline.mixtures import completed
-from minari_pipe.pipeline.params import prepare
-from minari_pipe.pipeline.uses import CHOOSING, KINDS, is_mixture
+from minari_pipe.pipeline.config import hydra_compose, schema
+from minari_pipe.pipeline.config.dvc_yaml import dvc_yaml, stages
+from minari_pipe.pipeline.config.families import family_params
+from minari_pipe.pipeline.config.help_text import help_text
+from minari_pipe.pipeline.config.mixtures import completed
+from minari_pipe.pipeline.config.policy_refs import CHOOSING, KINDS, is_mixture
+from minari_pipe.pipeline.config.validate_config import prepare
+from minari_pipe.pipeline.execution.build import environment_factory, make_policy
 from minari_pipe.policies.base import Policy
+from minari_pipe.policies.evaluation import evaluate
 from tests.conftest import CHECKOUT, FULL
 
 NAMES = sorted(path.stem for path in (CHECKOUT / "conf" / "dataset").glob("*.yaml"))
@@ -32,7 +31,7 @@ POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.y
 
 def params_of(name: str, root: Path) -> dict:
     GlobalHydra.instance().clear()
-    composed = compose.recompose([f"+dataset={name}"])
+    composed = hydra_compose.recompose([f"+dataset={name}"])
     assert composed.name == name
     return prepare(name, completed(composed.config, root), None, root)
 

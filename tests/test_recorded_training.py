@@ -13,19 +13,19 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from minari_pipe.environments import make_environment
-from minari_pipe.episode import EpisodeData
+from minari_pipe.core.environments import make_environment
+from minari_pipe.core.episode import EpisodeData
+from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.pipeline.episode_sources import TrainingEpisodes
-from minari_pipe.pipeline.recorded_training import (
+from minari_pipe.pipeline.stages.recorded_training import (
     recorded_training,
     seeded_vec_env,
     training_seed,
 )
+from minari_pipe.pipeline.stages.sources import TrainingEpisodes
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 from minari_pipe.policies.training import Training, train
-from minari_pipe.spaces import deserialize_space
-from minari_pipe.storage.hdf5_file import EpisodeFile
+from minari_pipe.storage.hdf5.file import EpisodeFile
 from tests.repositories import hashes
 
 pytest.importorskip("torch")

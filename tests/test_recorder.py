@@ -11,15 +11,15 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minari_pipe.episode import EpisodeMetadataCallback
+from minari_pipe.core.episode import EpisodeMetadataCallback
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.journal import Journal
-from minari_pipe.open_columns import OpenColumn
-from minari_pipe.recorder import EpisodeRecorder
-from minari_pipe.recording import Recording
+from minari_pipe.recording.journal.writer import Journal
+from minari_pipe.recording.recorder import EpisodeRecorder
+from minari_pipe.recording.session import Recording
+from minari_pipe.storage.open_columns import OpenColumn
 from minari_pipe.testing import assert_same, column, examples, options
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import map_leaves
 
 INTEGER = spaces.Discrete(1000)
 

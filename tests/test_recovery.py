@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
 
-from minari_pipe.collector import DataCollector
-from minari_pipe.datasets_root import get_dataset_path
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.spaces import serialize_space
+from minari_pipe.datasets.library import list_local_datasets
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -32,11 +33,10 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     UnknownFormatError,
 )
-from minari_pipe.hosting import load_dataset
-from minari_pipe.journal import Journal
-from minari_pipe.library import list_local_datasets
-from minari_pipe.recovery import Leftover, discard, list_leftovers, recover
-from minari_pipe.spaces import serialize_space
+from minari_pipe.recording.collector import DataCollector
+from minari_pipe.recording.journal.writer import Journal
+from minari_pipe.recording.recovery import Leftover, discard, list_leftovers, recover
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import assert_same
 from tests.conftest import CHECKOUT, StepIndex
 from tests.peer import let_minari_collect

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
+from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.errors import (
     ConfigError,
     DatasetExistsError,
@@ -18,9 +19,8 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
     MinariPipeError,
 )
-from minari_pipe.manifest import identity_of
-from minari_pipe.pipeline.releasable import arguments
-from minari_pipe.pipeline.release import release
+from minari_pipe.pipeline.releases.releasable import arguments
+from minari_pipe.pipeline.releases.release import release
 from minari_pipe.pipeline.stages.publish import check_released
 from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes
 from tests.workspaces import write_config

@@ -16,9 +16,9 @@ from typing import ClassVar
 import pytest
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
-from minari_pipe.hosting import list_remote_datasets
 from minari_pipe.remotes import base, open_remote
 from minari_pipe.remotes.base import PART, Source
+from minari_pipe.remotes.hosting import list_remote_datasets
 from minari_pipe.testing.remotes import an_upload, publish
 from tests.servers.gcs import gcs_server
 from tests.servers.proxy import Answer, Proxy, fault_proxy
@@ -229,7 +229,7 @@ def test_a_list_of_the_hub_that_goes_on_elsewhere_is_not_followed(hub) -> None:
 
 
 def test_a_list_of_the_hub_ends(hub, monkeypatch) -> None:
-    monkeypatch.setattr("minari_pipe.remotes.hub_client._MOST_PAGES", 5)
+    monkeypatch.setattr("minari_pipe.remotes.hub.client._MOST_PAGES", 5)
     hub.headers_too = {"Link": f'<{os.environ["HF_ENDPOINT"]}/api/datasets?page=2>; rel="next"'}
     hub.body = b'[{"id": "org/x", "sha": "0"}]'
     assert "does not end; is it the Hub?" in refusal(lambda: list_remote_datasets("hf://org"))

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import HfApi
 
-from minari_pipe.examples import step_index_dataset
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.testing.remotes import another_root, tree
 from tests.conftest import FULL
 from tests.remote_places import (

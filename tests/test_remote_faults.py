@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from minari_pipe.files import sha256_file
+from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.testing.remotes import tree
 from tests.conftest import FULL
 from tests.noise import noise_dataset
@@ -102,7 +102,7 @@ def remote(
 
         else:
             variables = stack.enter_context(hub_server(folder / "server")).variables()
-            packages = ["huggingface_hub.hf_api", "minari_pipe.remotes.huggingface"]
+            packages = ["huggingface_hub.hf_api", "minari_pipe.remotes.hub.remote"]
 
             def new(name: str) -> tuple[str, str | None]:
                 return f"hf://org-{name}", f"hf://org-{name}"

@@ -20,14 +20,14 @@ import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 from xxhash import xxh3_128_hexdigest
 
+from minari_pipe.core.files.manifest import identity_of
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import DatasetExistsError, RemoteError
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import list_remote_namespaces
-from minari_pipe.manifest import identity_of
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA
+from minari_pipe.remotes.hosting import list_remote_namespaces
+from minari_pipe.remotes.transfer.published import naming, unnamed
 from minari_pipe.testing.remotes import another_root, tree
-from minari_pipe.transfer.published import naming, unnamed
 from tests.remote_places import (
     ID,
     OTHER,
@@ -153,7 +153,7 @@ BROKEN: dict[str, Callable[[str], bytes]] = {
 def test_a_listing_names_what_is_broken_and_skips_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minari_pipe.transfer.remote_listing._LARGEST", 1_000_000)
+    monkeypatch.setattr("minari_pipe.remotes.transfer.listing._LARGEST", 1_000_000)
     assert upload(place, OTHER).error is None
     ids = {f"example/{name}-v0": content for name, content in BROKEN.items()}
     put(place, {f"{name}/{METADATA}": content(name) for name, content in ids.items()})

@@ -17,13 +17,13 @@ import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.utils import get_session, http_backoff
 
-from minari_pipe.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import download_dataset, load_dataset, publish_dataset
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA, Source, Upload
-from minari_pipe.remotes.hub_commits import Committer
+from minari_pipe.remotes.hosting import download_dataset, load_dataset, publish_dataset
+from minari_pipe.remotes.hub.commits import Committer
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
 from tests.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
 
@@ -520,7 +520,7 @@ def test_without_a_network_one_line_says_so(address, monkeypatch, pauses) -> Non
 
 
 def test_a_server_that_is_silent_is_given_up(hub, address, pauses, monkeypatch) -> None:
-    monkeypatch.setattr("minari_pipe.remotes.hub_commits._PATIENCE", 0.2)
+    monkeypatch.setattr("minari_pipe.remotes.hub.commits._PATIENCE", 0.2)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     remote = open_remote(address)
     remote.send(an_upload(), lambda size: None)

@@ -17,7 +17,7 @@ from minari.data_collector import EpisodeBuffer
 from minari.namespace import create_namespace
 
 import minari_pipe
-from minari_pipe.examples import step_index_dataset
+from minari_pipe.datasets.examples import step_index_dataset
 from tests.real_minari import PeerError, RealMinari, content_of
 from tests.servers.gcs import create_bucket, gcs_server
 from tests.servers.running import entered

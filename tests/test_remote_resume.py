@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe.datasets_root import ROOT_VARIABLE
+from minari_pipe.core.datasets_root import ROOT_VARIABLE
 from minari_pipe.testing.remotes import tree
 from tests.conftest import FULL
 from tests.noise import noise_dataset
@@ -197,7 +197,7 @@ def interrupted(
     enter_hub(monkeypatch)
     place = new_place(servers, request.param, root.parent / "remote")
     packages = {
-        "hub": ["huggingface_hub.hf_api", "minari_pipe.remotes.huggingface"],
+        "hub": ["huggingface_hub.hf_api", "minari_pipe.remotes.hub.remote"],
         "gcs": ["gcsfs", "minari_pipe.remotes.gcs"],
     }.get(request.param, ["s3fs", "aiobotocore.session", "minari_pipe.remotes.s3"])
     with ExitStack() as stack:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from minari_pipe import list_remote_datasets, publish_dataset
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import find_datasets, split_remote_path
+from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.remotes.hosting import find_datasets, split_remote_path
 from minari_pipe.testing.remotes import RemoteContract
 from tests.servers.gcs import gcs_server
 from tests.servers.running import entered

@@ -14,9 +14,9 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from minari_pipe.checks import Finding, Options, Report, replay, stepwise
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.policies.random import RandomPolicy
-from minari_pipe.rollout import run_episodes
+from minari_pipe.policies.rollout import run_episodes
 from tests.checks_datasets import (
     Planted,
     cartpole,

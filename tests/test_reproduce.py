@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, LinkError, MinariPipeError
-from minari_pipe.pipeline import graph
-from minari_pipe.pipeline.release import release
-from minari_pipe.pipeline.reproduce import reproduce
-from minari_pipe.pipeline.reproduction import reproduction
+from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.releases.release import release
+from minari_pipe.pipeline.releases.reproduce import reproduce
+from minari_pipe.pipeline.releases.reproduction import reproduction
 from tests.conftest import FULL
 from tests.demonstration_files import counting_episodes, write_dapg
 from tests.repositories import Workspace, git_workspace, hashes
@@ -258,7 +258,7 @@ def test_a_stranger_s_repository_brings_no_setting_no_output_and_no_way_out(
     workspace.git("checkout", "--quiet", "--detach")
     (tmp_path / "ran").unlink()  # it would run
     with reproduction(root, "push", workspace.git("rev-parse", "HEAD").strip()) as found:
-        params = graph.read_params("push", found.root)
+        params = dvc_yaml.read_params("push", found.root)
         assert params is not None
         assert params["overrides"] == ["+dataset=push"]
         assert not (found.root / ".minari_pipe").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minari_pipe.requirements import exclusions
+from minari_pipe.core.requirements import exclusions
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.core.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.core.tree import map_leaves, stack
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.sampling import TransitionBatch, WindowBatch
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.sampling import TransitionBatch, WindowBatch
 from minari_pipe.storage import MinariStorage
 from minari_pipe.testing import assert_same, episode, examples
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import map_leaves, stack
 
 LENGTHS = (4, 1, 6, 2)
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.fetch import Source
 from minari_pipe.errors import ConfigError
-from minari_pipe.fetch import Source
-from minari_pipe.files import sha256_file
 from minari_pipe.policies import batched_network
 from minari_pipe.policies.action_heads import ActionHead
 from minari_pipe.policies.archive import write_arrays
 from minari_pipe.policies.batched_network import BatchedNetwork, one_torch_thread, pad_small_layers
 from minari_pipe.policies.normalization import ObservationNormalization, write_normalization
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.sb3 import SB3Policy
-from minari_pipe.rollout import run_episodes
 from tests.sb3_models import ACTIONS, IMAGE, MIXED, VECTOR, Anything, untrained, widened
 
 torch = pytest.importorskip("torch")

@@ -8,9 +8,9 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.errors import ConfigError, MissingDependencyError
-from minari_pipe.pipeline import compose
-from minari_pipe.pipeline.params import prepare
-from minari_pipe.pipeline.uses import as_measured
+from minari_pipe.pipeline.config import hydra_compose
+from minari_pipe.pipeline.config.policy_refs import as_measured
+from minari_pipe.pipeline.config.validate_config import prepare
 
 TRAIN = "policy.train.hyperparameters={}"
 
@@ -18,7 +18,7 @@ TRAIN = "policy.train.hyperparameters={}"
 def prepared(root, *overrides: str) -> dict:
     GlobalHydra.instance().clear()
     arguments = ["+dataset=cartpole_expert", "policy.policy_kwargs={}", TRAIN, *overrides]
-    composed = compose.recompose(arguments)
+    composed = hydra_compose.recompose(arguments)
     return prepare(composed.name, composed.config, None, root)
 
 

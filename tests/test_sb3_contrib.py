@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, MissingDependencyError
-from minari_pipe.evaluation import evaluate
-from minari_pipe.files import sha256_file
 from minari_pipe.policies.action_masks import ActionMasks
 from minari_pipe.policies.algorithms import find_algorithm, load_algorithm
 from minari_pipe.policies.base import RowError
+from minari_pipe.policies.evaluation import evaluate
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.policies.training import train
-from minari_pipe.rollout import run_episodes
 from tests.sb3_models import (
     ACTIONS,
     IMAGE,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
-from minari_pipe.evaluation import evaluate
-from minari_pipe.files import sha256_file
 from minari_pipe.policies.base import RowError
+from minari_pipe.policies.evaluation import evaluate
 from minari_pipe.policies.exploration import check_exploration
 from minari_pipe.policies.sb3 import SB3Policy
 from tests.sb3_models import ACTIONS, VECTOR, Lasting, samples, untrained, widened

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.pipeline.engines.local import LocalEngine
-from minari_pipe.pipeline.engines.processes import ProcessesEngine
-from minari_pipe.pipeline.scheduler import POLL_SECONDS, Skipped
-from minari_pipe.pipeline.work import Place
+from minari_pipe.pipeline.execution.block_task import Place
+from minari_pipe.pipeline.execution.engines.local import LocalEngine
+from minari_pipe.pipeline.execution.engines.processes import ProcessesEngine
+from minari_pipe.pipeline.execution.scheduler import POLL_SECONDS, Skipped
 from tests.engine_works import ShuffledEngine, Text, Told
 from tests.engine_works import scheduler as any_scheduler
 from tests.interruption import wait_until

@@ -6,14 +6,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from minari_pipe.errors import InvalidMetadataError, MissingReferenceScoreError
-from minari_pipe.scores import (
+from minari_pipe.core.scores import (
     RandomPolicy,
     ReferenceScore,
     get_average_reference_score,
     get_normalized_score,
     normalize_return,
 )
+from minari_pipe.errors import InvalidMetadataError, MissingReferenceScoreError
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.scripted import ScriptedPolicy
-from minari_pipe.rollout import run_episodes
 from tests.sb3_models import ACTIONS, TABLE, VECTOR, Lasting
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import pytest
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline import oc_env
-from minari_pipe.pipeline.compose import recompose
-from minari_pipe.pipeline.oc_env import told_texts
+from minari_pipe.pipeline.config import oc_env
+from minari_pipe.pipeline.config.hydra_compose import recompose
+from minari_pipe.pipeline.config.oc_env import told_texts
 from tests.workspaces import make_workspace, minari_pipe, tiny, write_config
 
 SECRET = "open-sesame-7431"

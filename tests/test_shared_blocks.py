@@ -13,17 +13,17 @@ import fsspec
 import fsspec.config
 import pytest
 
+from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import MinariPipeError, RemoteError
-from minari_pipe.files import sha256_file
-from minari_pipe.pipeline.blocks import BlockStore, NotFinishedError
-from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.collection import CollectBlock, Stop, Until
-from minari_pipe.pipeline.engines import make_engine
-from minari_pipe.pipeline.engines.base import Engine
-from minari_pipe.pipeline.engines.local import LocalEngine
-from minari_pipe.pipeline.inputs import Expected
-from minari_pipe.pipeline.shared_blocks import SharedBlocks
-from minari_pipe.pipeline.work import BlockCall, Place
+from minari_pipe.pipeline.execution.block_task import BlockCall, Place
+from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
+from minari_pipe.pipeline.execution.build import PolicyConfig
+from minari_pipe.pipeline.execution.collection import CollectBlock, Stop, Until
+from minari_pipe.pipeline.execution.engines import make_engine
+from minari_pipe.pipeline.execution.engines.base import Engine
+from minari_pipe.pipeline.execution.engines.local import LocalEngine
+from minari_pipe.pipeline.execution.inputs import Expected
+from minari_pipe.pipeline.execution.shared_blocks import SharedBlocks
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests import ray_clusters  # noqa: F401 - one token for all of Ray here
 from tests.engine_works import ShuffledEngine, Text, scheduler

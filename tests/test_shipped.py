@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minari_pipe.fetch import SHIPPED, Source
+from minari_pipe.core.files.fetch import SHIPPED, Source
 from minari_pipe.policies.checkpoint import load_weights
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.policies.shipped import distill_door_expert as script

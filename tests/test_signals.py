@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minari_pipe.pipeline.stopping import INTERRUPTED
+from minari_pipe.pipeline.signals import INTERRUPTED
 from tests.conftest import FULL
 from tests.interruption import (
     CONFIG,
@@ -23,19 +23,22 @@ from tests.interruption import (
 )
 
 MOMENTS = {
-    "composing": {"role": "driver", "target": "minari_pipe.pipeline.graph:sync"},
+    "composing": {"role": "driver", "target": "minari_pipe.pipeline.config.dvc_yaml:sync"},
     "importing in a stage": {"role": "collect", "target": "gymnasium"},
-    "starting a stage": {"role": "collect", "target": "minari_pipe.pipeline.stage:run_stage"},
+    "starting a stage": {
+        "role": "collect",
+        "target": "minari_pipe.pipeline.execution.stage:run_stage",
+    },
     "collecting": {
         "role": "collect",
-        "target": "minari_pipe.pipeline.blocks:BlockStore.make",
+        "target": "minari_pipe.pipeline.execution.blocks:BlockStore.make",
         "call": 3,
     },
     "hashing": {"role": "driver", "target": "dvc.output:Output.save"},
     "writing dvc.lock": {"role": "driver", "target": "ruamel.yaml.main:YAML.dump", "call": 2},
     "writing path locks": {"role": "driver", "target": "json:dump", "call": 3},
-    "scoring": {"role": "ref_scores", "target": "minari_pipe.rollout:_step", "call": 30},
-    "installing": {"role": "driver", "target": "minari_pipe.swap:copy_tree"},
+    "scoring": {"role": "ref_scores", "target": "minari_pipe.policies.rollout:_step", "call": 30},
+    "installing": {"role": "driver", "target": "minari_pipe.core.files.swap:copy_tree"},
 }
 
 

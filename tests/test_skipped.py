@@ -54,7 +54,7 @@ def workspace(tmp_path) -> Workspace:
 
 
 def test_a_hole_is_told_and_made_again_where_it_was(workspace):
-    from minari_pipe.rollout import episode_seed
+    from minari_pipe.policies.rollout import episode_seed
 
     moody = str(episode_seed(4, 7)[0])  # in block 2
     ran = workspace.pipe("+dataset=holes", MOODY=moody, **TRUSTED)

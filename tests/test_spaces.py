@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 from minari.serialization import deserialize_space as their_deserialize
 from minari.serialization import serialize_space as their_serialize
 
-from minari_pipe.errors import InvalidMetadataError, UnsupportedSpaceError
-from minari_pipe.spaces import (
+from minari_pipe.core.spaces import (
     contains_rows,
     deserialize_space,
     is_image_space,
     serialize_space,
     space_leaves,
 )
+from minari_pipe.core.tree import leaves, map_leaves
+from minari_pipe.errors import InvalidMetadataError, UnsupportedSpaceError
 from minari_pipe.testing import assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import leaves, map_leaves
 
 
 @examples(60)
@@ -231,7 +231,7 @@ def _contains(space, value) -> bool:
 
 
 def _stacked(space, samples):
-    from minari_pipe.tree import stack
+    from minari_pipe.core.tree import stack
 
     return stack(samples)
 

@@ -9,9 +9,9 @@ import gymnasium as gym
 import minari.utils
 import pytest
 
+from minari_pipe.core.spaces import serialize_space
+from minari_pipe.datasets.spec_tables import get_dataset_spec_dict, get_env_spec_dict
 from minari_pipe.errors import InvalidMetadataError
-from minari_pipe.spaces import serialize_space
-from minari_pipe.spec_tables import get_dataset_spec_dict, get_env_spec_dict
 
 METADATA = {
     "dataset_id": "aa/b-v0",

@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 import yaml
 
-from minari_pipe.pipeline.stage import StageRun, _run
+from minari_pipe.pipeline.execution.stage import StageRun, _run
 
 PARAMS = {"env": {"id": "X-v0"}, "collect": {"seed": 1}, "author": {"name": "Ada"}}
 

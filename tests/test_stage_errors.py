@@ -43,7 +43,7 @@ def assert_goes_on(place: Place, wanted: Place, n_blocks: int) -> None:
 
 def test_a_full_disk_in_a_stage(tmp_path, tmp_path_factory):
     place = make_place(tmp_path / "place")
-    where = "minari_pipe.pipeline.blocks:sync_to_disk"
+    where = "minari_pipe.pipeline.execution.blocks:sync_to_disk"
     run = Run(place, barrier={"role": "collect", "target": where, "call": 3, "do": "full"})
     (stage,) = errors(run)
     assert stage == "error: collect: the disk is full: [Errno 28] No space left on device"

@@ -12,9 +12,9 @@ import yaml
 
 from minari_pipe import load_dataset
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.compose import recompose
-from minari_pipe.pipeline.graph import OUTPUT_VERSION, _dependency, dvc_yaml, read_params
-from minari_pipe.pipeline.params import prepare
+from minari_pipe.pipeline.config.dvc_yaml import OUTPUT_VERSION, _dependency, dvc_yaml, read_params
+from minari_pipe.pipeline.config.hydra_compose import recompose
+from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.workspace import write_if_changed
 from tests.conftest import CHECKOUT
 from tests.demonstration_files import counting_episodes, write_dapg

@@ -9,12 +9,12 @@ import threading
 import pytest
 
 from minari_pipe.errors import Stopped
-from minari_pipe.pipeline.stopping import INTERRUPTED, run_abandonable, run_stoppable
+from minari_pipe.pipeline.signals import INTERRUPTED, run_abandonable, run_stoppable
 
 START = """
 import os, signal, sys, threading, time, weakref
 from minari_pipe.errors import Stopped
-from minari_pipe.pipeline.stopping import run_stoppable, stop_on_signals, stoppable
+from minari_pipe.pipeline.signals import run_stoppable, stop_on_signals, stoppable
 for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
     signal.signal(signum, signal.SIG_DFL)  # whatever the shell that runs the tests ignores
 def tell(signum=signal.SIGTERM):
@@ -149,7 +149,7 @@ sys.exit(stoppable(lambda: run_stoppable(work, repair=lock.acquire)))
     ),
     "while a transfer works, which nothing interrupts": (
         """
-from minari_pipe.pipeline.stopping import run_abandonable
+from minari_pipe.pipeline.signals import run_abandonable
 def work():
     tell(signal.SIGINT)
     threading.Event().wait()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.base import MinariStorage
 

@@ -20,9 +20,10 @@ from minari.data_collector import EpisodeBuffer as TheirBuffer
 from minari.dataset.minari_storage import MinariStorage as TheirStorage
 
 from minari_pipe.checks import Subject, run
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import map_leaves
+from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, UnsupportedSpaceError
-from minari_pipe.identity import content_sha256
 from minari_pipe.storage import MinariStorage, directory
 from minari_pipe.testing import (
     ACTION,
@@ -38,7 +39,6 @@ from minari_pipe.testing import (
     make,
 )
 from minari_pipe.testing.strategies import TEXT
-from minari_pipe.tree import map_leaves
 from tests.conftest import CHECKOUT, SHARED
 
 FORMATS = ("arrow", "parquet")

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
-from minari_pipe.storage.arrow_files import read_ipc, write_ipc
-from minari_pipe.storage.arrow_layout import Layout
-from minari_pipe.storage.parquet_pages import column_chunks
+from minari_pipe.storage.arrow.files import read_ipc, write_ipc
+from minari_pipe.storage.arrow.layout import Layout
+from minari_pipe.storage.arrow.parquet_pages import column_chunks
 from minari_pipe.testing import episode
 from minari_pipe.testing.strategies import TEXT
 from tests.conftest import CHECKOUT, FULL

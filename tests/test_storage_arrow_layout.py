@@ -18,17 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer as TheirBuffer
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import leaves
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage import MinariStorage
-from minari_pipe.storage.arrow import ArrowStorage, EpisodeFolders
-from minari_pipe.storage.arrow_files import read_ipc, write_ipc
-from minari_pipe.storage.arrow_layout import Layout
-from minari_pipe.storage.arrow_reading import KnownFiles
+from minari_pipe.storage.arrow.files import read_ipc, write_ipc
+from minari_pipe.storage.arrow.layout import Layout
+from minari_pipe.storage.arrow.reading import KnownFiles
+from minari_pipe.storage.arrow.storage import ArrowStorage, EpisodeFolders
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
 from minari_pipe.testing import assert_same, assert_stored, column, examples, files
 from minari_pipe.testing import spaces as any_spaces
-from minari_pipe.tree import leaves
 
 TWO = spaces.Discrete(2)
 WIDE = spaces.Box(-np.inf, np.inf, (3,), np.float64)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from minari.dataset._storages.hdf5_storage import flatten_dict, unflatten_dict
 
+from minari_pipe.core.tree import MAX_DEPTH
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage.attributes import (
     EXACT,
@@ -22,7 +23,6 @@ from minari_pipe.storage.attributes import (
 )
 from minari_pipe.storage.json_attributes import dump_attributes, load_attributes
 from minari_pipe.testing import assert_same, examples
-from minari_pipe.tree import MAX_DEPTH
 
 numbers = st.one_of(
     st.none(),

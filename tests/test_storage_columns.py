@@ -11,12 +11,12 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.testing import ARRAYS, assert_same, episode, examples
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import map_leaves
 
 ARM = spaces.Dict(arm=spaces.Box(-1, 1, (2,)), grip=spaces.Tuple([spaces.Discrete(3)]))
 INTEGER = spaces.Discrete(9)

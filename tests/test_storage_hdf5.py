@@ -25,16 +25,19 @@ from gymnasium import spaces
 from minari.dataset.minari_storage import MinariStorage as TheirStorage
 from PIL import Image
 
-from minari_pipe.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.core.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.core.tree import leaves, map_leaves
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
     InvalidEpisodeError,
     UnsupportedSpaceError,
 )
-from minari_pipe.storage import MinariStorage, hdf5_direct, hdf5_file
-from minari_pipe.storage.hdf5_file import EpisodeFile
-from minari_pipe.storage.hdf5_values import _chunk_shape
+from minari_pipe.storage import MinariStorage
+from minari_pipe.storage.hdf5 import file as hdf5_file
+from minari_pipe.storage.hdf5.file import EpisodeFile
+from minari_pipe.storage.hdf5.values import _chunk_shape
+from minari_pipe.storage.hdf5.writer import direct
 from minari_pipe.storage.writer import buffer_of
 from minari_pipe.testing import (
     ACTION,
@@ -49,7 +52,6 @@ from minari_pipe.testing import (
     make,
     steps_of,
 )
-from minari_pipe.tree import leaves, map_leaves
 from tests.conftest import CHECKOUT, SHARED
 
 IMAGE = spaces.Box(0, 255, (32, 40, 3), np.uint8)
@@ -750,7 +752,7 @@ def test_a_write_that_fails_unforeseen_is_an_error_and_changes_nothing(
     """As on a disk that another process fills meanwhile: libhdf5 told of it or crashed, or not."""
     storage = MinariStorage.new(path, OBSERVATION, ACTION)
     before = files(path)
-    for module in (hdf5_file, hdf5_direct):
+    for module in (hdf5_file, direct):
         monkeypatch.setattr(module, "require_space", lambda *_args: None)
     child = os.fork()
     if child == 0:
@@ -769,7 +771,7 @@ def test_a_write_that_fails_unforeseen_is_an_error_and_changes_nothing(
 def test_an_episode_too_large_for_a_chunk_is_written_without_a_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hdf5_direct, "CHUNK_BYTES", 2**20)
+    monkeypatch.setattr(direct, "CHUNK_BYTES", 2**20)
     rows = np.zeros((2**14, 2**10), np.uint8)
     rows[:, 7] = 1
     flags = np.zeros(len(rows) - 1, np.bool_)

@@ -20,13 +20,13 @@ import pytest
 import yaml
 
 import minari_pipe
-from minari_pipe import links
+from minari_pipe.core.files import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
-from minari_pipe.pipeline import driver, sync
-from minari_pipe.pipeline.dvc_remote import push
-from minari_pipe.pipeline.dvc_settings import check_dvc
-from minari_pipe.pipeline.params import check_files
+from minari_pipe.pipeline.config.validate_config import check_files
+from minari_pipe.pipeline.releases.dvc_remote import push
 from minari_pipe.pipeline.repository import git, tracked_files, uncommitted
+from minari_pipe.pipeline.run import driver, sync
+from minari_pipe.pipeline.run.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
 from tests.repositories import Workspace, dvc_workspace, hashes

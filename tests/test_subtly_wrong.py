@@ -18,12 +18,12 @@ from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from minari_pipe.checks import Finding, Options, Subject, run
 from minari_pipe.checks.demonstrations import gap_findings
-from minari_pipe.environments import make_environment
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.environments import make_environment
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.policies.random import RandomPolicy
-from minari_pipe.rollout import run_episodes
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.storage.base import MinariStorage
-from minari_pipe.tree import map_leaves
 
 LIMIT = 30
 

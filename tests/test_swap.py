@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from minari_pipe import swap
+from minari_pipe.core.files import swap
+from minari_pipe.core.files.atomic import OpenedFolder
+from minari_pipe.core.files.swap import copy_file, copy_tree, recover, swap_in
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.files import OpenedFolder
-from minari_pipe.swap import copy_file, copy_tree, recover, swap_in
 
 
 @pytest.fixture(params=["exchange", "two renames"])

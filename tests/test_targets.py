@@ -13,9 +13,9 @@ import pytest
 from s3fs import S3FileSystem
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.hosting import download_dataset, list_remote_datasets
-from minari_pipe.pipeline.oc_env import check_targets, told_texts
-from minari_pipe.pipeline.stopping import INTERRUPTED
+from minari_pipe.pipeline.config.oc_env import check_targets, told_texts
+from minari_pipe.pipeline.signals import INTERRUPTED
+from minari_pipe.remotes.hosting import download_dataset, list_remote_datasets
 from minari_pipe.testing.remotes import another_root, tree
 from tests.conftest import FULL
 from tests.interruption import Place, Run, complete, copy_place, end_all

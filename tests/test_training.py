@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.build import make_policy
+from minari_pipe.pipeline.execution.build import make_policy
 from minari_pipe.policies import training
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.policies.training import check_hyperparameters, train

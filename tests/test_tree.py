@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minari_pipe.core.tree import as_array, fits_exactly, join_path, leaves, map_leaves, stack
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.testing import assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import as_array, fits_exactly, join_path, leaves, map_leaves, stack
 
 READ_A_NAME = """
 spaces.deserialize_space({'type': 'Box', 'dtype': name, 'shape': [0], 'low': [], 'high': []})
@@ -35,7 +35,7 @@ def test_a_name_of_a_dtype_ends_no_process(name, tmp_path) -> None:
         head = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little")
         file.writestr("mean.npy", head + header)
     script = f"""
-import minari_pipe.policies.archive, minari_pipe.storage.arrow_values
+import minari_pipe.policies.archive, minari_pipe.storage.arrow.values
 from minari_pipe import journal_format, policies, spaces, storage
 name, path = {name!r}, {str(path)!r}
 for read in {READ_A_NAME.strip()!r}.splitlines():

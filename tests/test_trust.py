@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from minari_pipe.errors import ConfigError, TrustError
-from minari_pipe.policies import CONTROLLERS, registered_policies
-from minari_pipe.trust import (
+from minari_pipe.core.trust import (
     is_trusted_address,
     is_trusted_module,
     is_trusted_sha256,
@@ -16,6 +14,8 @@ from minari_pipe.trust import (
     trusted_modules,
     user_config_dir,
 )
+from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.policies import CONTROLLERS, registered_policies
 
 POLICIES = registered_policies()
 
@@ -44,7 +44,7 @@ def test_a_registered_name_resolves_to_its_class():
         "numpy.load",
         "stable_baselines3.common.save_util.pathlib.Path.unlink",
         "stable_baselines3.PPO.load",
-        "minari_pipe.fetch.requests.get",
+        "minari_pipe.core.files.fetch.requests.get",
         "minari_pipe.policies.random.RandomPolicy",
         "gymnasium.make",
     ],

@@ -22,7 +22,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minari_pipe import DataCollector, VectorDataCollector
-from minari_pipe.episode import EpisodeBuffer, EpisodeMetadataCallback, StepDataCallback
+from minari_pipe.core.episode import EpisodeBuffer, EpisodeMetadataCallback, StepDataCallback
+from minari_pipe.core.tree import map_leaves
+from minari_pipe.datasets.library import delete_dataset
 from minari_pipe.errors import (
     ConfigError,
     DatasetNotFoundError,
@@ -30,12 +32,10 @@ from minari_pipe.errors import (
     UnknownFormatError,
     UnsupportedSpaceError,
 )
-from minari_pipe.journal import Journal
-from minari_pipe.library import delete_dataset
-from minari_pipe.recovery import list_leftovers, recover
+from minari_pipe.recording.journal.writer import Journal
+from minari_pipe.recording.recovery import list_leftovers, recover
 from minari_pipe.testing import ARRAYS, assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
-from minari_pipe.tree import map_leaves
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(is set to None|env_spec is None):UserWarning",

@@ -22,13 +22,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
-import minari_pipe.recorder
+import minari_pipe.recording.recorder
 from minari_pipe import VectorDataCollector
+from minari_pipe.datasets.library import delete_dataset
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import delete_dataset
-from minari_pipe.recorder import EpisodeRecorder
-from minari_pipe.recovery import list_leftovers, recover
+from minari_pipe.recording.recorder import EpisodeRecorder
+from minari_pipe.recording.recovery import list_leftovers, recover
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import assert_same, examples
 from tests import test_collector_long
 from tests.conftest import CHECKOUT
@@ -63,7 +63,7 @@ class Long(gym.Env):
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rows go to files after some tens of steps."""
-    monkeypatch.setattr(minari_pipe.recorder, "BLOCK_BYTES", 8192)
+    monkeypatch.setattr(minari_pipe.recording.recorder, "BLOCK_BYTES", 8192)
 
 
 def step_index(collector: VectorDataCollector, first: int, last: int) -> None:
@@ -176,7 +176,7 @@ def test_more_environments_than_files_can_be_open() -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_forked_process_goes_on_in_files_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minari_pipe.journal._MOST_OPEN", 4)
+    monkeypatch.setattr("minari_pipe.recording.journal.writer._MOST_OPEN", 4)
     collector = VectorDataCollector(
         SyncVectorEnv([partial(Long, 0, 300), partial(Long, 1, 300)]), record_infos=True
     )
@@ -321,13 +321,14 @@ def test_ctrl_c_after_the_journal_has_an_episode_does_not_record_it_again(
     assert actions == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
-INTERRUPTED_TOO = ["minari_pipe.vector_collector", "minari_pipe.vector_rows"]
+INTERRUPTED_TOO = ["minari_pipe.recording.vector_collector", "minari_pipe.recording.vector_rows"]
 
 
 @examples(60)
 @given(st.integers(1, 4000), st.booleans())
 def test_ctrl_c_at_any_line_costs_no_more_than_the_episodes_in_the_making(line, short) -> None:
-    before, minari_pipe.recorder.BLOCK_BYTES = minari_pipe.recorder.BLOCK_BYTES, 512
+    before = minari_pipe.recording.recorder.BLOCK_BYTES
+    minari_pipe.recording.recorder.BLOCK_BYTES = 512
     lengths = (6, 9) if short else (40, 70)
     envs = [partial(Long, index, length) for index, length in enumerate(lengths)]
     collector = VectorDataCollector(
@@ -345,7 +346,7 @@ def test_ctrl_c_at_any_line_costs_no_more_than_the_episodes_in_the_making(line, 
             pass
         finally:
             sys.settrace(tracer)
-            minari_pipe.recorder.BLOCK_BYTES = before
+            minari_pipe.recording.recorder.BLOCK_BYTES = before
     try:
         collector.reset(seed=99)
         step_index(collector, 0, 3)

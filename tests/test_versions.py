@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from minari_pipe.cli import app
-from minari_pipe.dataset import MinariDataset
+from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, LinkError, RemoteError
-from minari_pipe.pipeline.bump import bump
-from minari_pipe.pipeline.difference import difference
-from minari_pipe.pipeline.dvc_remote import push, without_credentials
-from minari_pipe.pipeline.release import release
+from minari_pipe.pipeline.releases.bump import bump
+from minari_pipe.pipeline.releases.diff import difference
+from minari_pipe.pipeline.releases.dvc_remote import push, without_credentials
+from minari_pipe.pipeline.releases.release import release
 from tests.repositories import Workspace, dvc_workspace, git_workspace, hashes, new_workspace
 from tests.test_readme import block
 from tests.test_release import here

@@ -10,7 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe.rollout import episode_seed
+from minari_pipe.policies.rollout import episode_seed
 
 
 class Panic(BaseException):

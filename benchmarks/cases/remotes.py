@@ -20,7 +20,7 @@ import minari_pipe
 from benchmarks import work
 from benchmarks.measure import Case, Goal, Side, Sides, Skipped, When
 from benchmarks.work import Shape
-from minari_pipe.examples import step_index_dataset
+from minari_pipe.datasets.examples import step_index_dataset
 
 #: of the time of the client: what the issue of every remote allows, 1.3 times as much
 _SHARE = 1 / 1.3

@@ -29,12 +29,12 @@ from benchmarks.pipeline import (
     new_engine,
     scheduler,
 )
-from minari_pipe.pipeline.blocks import BlockStore
-from minari_pipe.pipeline.engines.base import Outcome
-from minari_pipe.pipeline.engines.local import LocalEngine
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.work import Place, Tally, Work
-from minari_pipe.rollout import run_episodes
+from minari_pipe.pipeline.execution.block_task import Place, Tally, Work
+from minari_pipe.pipeline.execution.blocks import BlockStore
+from minari_pipe.pipeline.execution.engines.base import Outcome
+from minari_pipe.pipeline.execution.engines.local import LocalEngine
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.policies.rollout import run_episodes
 
 #: engine, run, steps of an episode, and how many of its workers wait for slow environments
 _ENGINES = (

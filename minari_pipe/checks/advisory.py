@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from minari_pipe.checks.base import Check, Finding, Subject
-from minari_pipe.requirements import parse
+from minari_pipe.core.requirements import parse
 
 
 @dataclass(frozen=True)

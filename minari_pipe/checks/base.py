@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Literal, TypeGuard
 
 import gymnasium as gym
 
+from minari_pipe.core.files.links import read_below
+from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.core.tree import Path as LeafPath
 from minari_pipe.errors import ConfigError
-from minari_pipe.links import read_below
-from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
 from minari_pipe.storage.legacy.base import LegacyStorage
-from minari_pipe.tree import Path as LeafPath
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -77,7 +77,7 @@ class Options:
     """``EnvSpec`` JSON of the environment to replay in; ``None``: the ``env_spec`` of the
     metadata. With neither, the checks that need an environment are not applicable."""
     trusted_modules: tuple[str, ...] = ()
-    """Modules that the person at the keyboard trusts, as of :func:`environments.recover`."""
+    """Modules that the person at the keyboard trusts, as of :func:`core.environments.recover`."""
     acknowledge: tuple[str, ...] = ()
     """Ids of warnings that the maintainer knows about: listed apart, not as findings."""
     skip: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.checks.environment import recover, spec_fault
-from minari_pipe.tree import Path, join_path, leaves
+from minari_pipe.core.tree import Path, join_path, leaves
 
 MIN_ROWS = 8
 """Of fewer rows nothing is said."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
-from minari_pipe.tree import leaves
+from minari_pipe.core.tree import leaves
 
 CHANCE_STEPS = 16
 """So many steps of whole numbers only, such as in a grid, may come out twice by chance."""

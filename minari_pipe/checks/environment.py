@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe import environments
 from minari_pipe.checks.base import Check, Finding, Subject, shown
+from minari_pipe.core import environments
+from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import TrustError
-from minari_pipe.spaces import serialize_space
 
 
 class Environment(Check):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
-from minari_pipe.tree import Path, join_path, leaves
+from minari_pipe.core.tree import Path, join_path, leaves
 
 Form = tuple[str, tuple[int, ...]]
 """Kind of dtype and shape of a row; a collector may widen integers to floats, so both are one."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
-from minari_pipe.storage.hdf5 import MAIN_FILE_NAME, HDF5Storage
-from minari_pipe.storage.hdf5_format import nodes
-from minari_pipe.storage.hdf5_format.checked import open_checked
-from minari_pipe.storage.hdf5_values import member
+from minari_pipe.storage.hdf5.parser import nodes
+from minari_pipe.storage.hdf5.parser.checked import open_checked
+from minari_pipe.storage.hdf5.storage import MAIN_FILE_NAME, HDF5Storage
+from minari_pipe.storage.hdf5.values import member
 
 # Only names that a reader looks for, which `episode_01` is not.
 _EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")

@@ -13,11 +13,11 @@ from minari_pipe.checks.advisory import installed_version
 from minari_pipe.checks.base import Check, Finding, shown
 from minari_pipe.checks.scores import EPISODES
 from minari_pipe.checks.scores import NAMES as SCORES
-from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.core.metadata import REQUIRED_KEYS, metadata_faults, supported_dataset_versions
+from minari_pipe.core.requirements import parse
+from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.metadata import REQUIRED_KEYS, metadata_faults, supported_dataset_versions
-from minari_pipe.requirements import parse
-from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import get_storage_keys
 
 
@@ -25,7 +25,7 @@ class Metadata(Check):
     """Every field that the standard knows, if it is given, and the required ones in any case.
 
     Fields that the standard does not know are allowed. Reference scores are the business of
-    :class:`scores.Scores`, what the totals count of :class:`totals.Totals`.
+    :class:`checks.scores.Scores`, what the totals count of :class:`totals.Totals`.
     """
 
     name = "metadata"

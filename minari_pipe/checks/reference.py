@@ -13,9 +13,9 @@ from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.checks.environment import recover, spec_fault
 from minari_pipe.checks.flags import limit_of
 from minari_pipe.checks.scores import EPISODES, NAMES
-from minari_pipe.metadata import is_finite_number
+from minari_pipe.core.metadata import is_finite_number
 from minari_pipe.policies.random import RandomPolicy
-from minari_pipe.rollout import run_episodes
+from minari_pipe.policies.rollout import run_episodes
 
 MAX_EPISODES = 10
 MAX_STEPS = 10_000

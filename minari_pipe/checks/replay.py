@@ -39,7 +39,6 @@ import gymnasium as gym
 import numpy as np
 from packaging.utils import canonicalize_name
 
-from minari_pipe import environments
 from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, shown
 from minari_pipe.checks.environment import recover, spec_fault
@@ -60,9 +59,10 @@ from minari_pipe.checks.stepwise import (
     simulate,
     states_of,
 )
-from minari_pipe.rollout import simulator_state
-from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.tree import Path, join_path, leaves, map_leaves
+from minari_pipe.core import environments
+from minari_pipe.core.spaces import is_image_space, space_leaves
+from minari_pipe.core.tree import Path, join_path, leaves, map_leaves
+from minari_pipe.policies.rollout import simulator_state
 
 NOT_REPLAYED = "not-replayed"
 NOT_VERIFIED = "not-verified"

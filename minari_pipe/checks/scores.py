@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minari_pipe.checks.base import Check, Finding, is_count, shown
-from minari_pipe.metadata import is_finite_number
+from minari_pipe.core.metadata import is_finite_number
 
 NAMES = ("ref_min_score", "ref_max_score")
 EPISODES = "num_episodes_average_score"

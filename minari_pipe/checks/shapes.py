@@ -18,7 +18,7 @@ from minari_pipe.checks.base import (
     paired_leaves,
     shown,
 )
-from minari_pipe.tree import Path, join_path, leaves
+from minari_pipe.core.tree import Path, join_path, leaves
 
 # The standard stores these three as plain columns of one dtype.
 SCALARS = {

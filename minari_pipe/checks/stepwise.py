@@ -23,8 +23,8 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.checks.base import MISSING, Episode, shown
-from minari_pipe.rollout import simulator_state
-from minari_pipe.tree import Path, leaves, map_leaves, stack
+from minari_pipe.core.tree import Path, leaves, map_leaves, stack
+from minari_pipe.policies.rollout import simulator_state
 
 FLOOR = 1e-3
 """Difference that is always allowed, absolute and relative."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
-from minari_pipe.metadata import is_finite_number
+from minari_pipe.core.metadata import is_finite_number
 from minari_pipe.storage.legacy.base import LegacyStorage
 
 STATISTICS: dict[str, Callable[[Any], Any]] = {

@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, paired_leaves, shown
-from minari_pipe.spaces import contains_rows
-from minari_pipe.tree import join_path
+from minari_pipe.core.spaces import contains_rows
+from minari_pipe.core.tree import join_path
 
 
 class Finite(Check):

@@ -13,17 +13,17 @@ from typing import Annotated, Any
 
 import typer
 
-from minari_pipe import __version__
+from minari_pipe._version import __version__
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, migrate, recover, split
 from minari_pipe.cli.lineage import diff, reproduce
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import bump, init, release
+from minari_pipe.core.messages import each_warning_once, tell
+from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.messages import each_warning_once, tell
-from minari_pipe.metadata import MINARI_VERSION
-from minari_pipe.pipeline.closure import make_importable
+from minari_pipe.pipeline.config.import_graph import make_importable
 from minari_pipe.pipeline.workspace import find_root
 
 #: the variable by which tracebacks are asked for in a pipeline's run, too

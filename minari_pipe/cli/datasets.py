@@ -19,14 +19,19 @@ from minari_pipe.cli.tables import (
     print_json,
     print_table,
 )
-from minari_pipe.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.core.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.core.files.manifest import POLICIES, entries_of, read_manifest
+from minari_pipe.core.messages import one_line
+from minari_pipe.core.metadata import is_finite_number
+from minari_pipe.datasets.library import (
+    HOW_TO_FETCH,
+    delete_dataset,
+    latest_version_of,
+    list_local_datasets,
+)
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
-from minari_pipe.hosting import list_remote_datasets, load_dataset
-from minari_pipe.library import HOW_TO_FETCH, delete_dataset, latest_version_of, list_local_datasets
-from minari_pipe.manifest import POLICIES, entries_of, read_manifest
-from minari_pipe.messages import one_line
-from minari_pipe.metadata import is_finite_number
 from minari_pipe.remotes import is_address
+from minari_pipe.remotes.hosting import list_remote_datasets, load_dataset
 from minari_pipe.storage.base import MinariStorage
 
 

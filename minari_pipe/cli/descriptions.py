@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.cli.tables import count, megabytes, names, print_fields
-from minari_pipe.dataset import MinariDataset
-from minari_pipe.dataset_spec import parse_spec
+from minari_pipe.core.messages import one_line
+from minari_pipe.core.metadata import is_finite_number, metadata_faults, supported_dataset_versions
+from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.spec import parse_spec
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
-from minari_pipe.messages import one_line
-from minari_pipe.metadata import is_finite_number, metadata_faults, supported_dataset_versions
-from minari_pipe.spaces import deserialize_space
 
 
 def dataset_fields(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, str]:

@@ -9,16 +9,16 @@ import typer
 
 from minari_pipe.cli.datasets import Json, complete_id, confirm
 from minari_pipe.cli.tables import count, counted, print_json, print_table
-from minari_pipe.combining import combine_datasets, split_dataset
-from minari_pipe.dataset import MinariDataset
+from minari_pipe.core.messages import one_line
+from minari_pipe.core.trust import add_trust
+from minari_pipe.datasets.combine import combine_datasets, split_dataset
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.library import delete_dataset
+from minari_pipe.datasets.migrate import migrate_dataset
 from minari_pipe.errors import ConfigError
-from minari_pipe.hosting import load_dataset
-from minari_pipe.library import delete_dataset
-from minari_pipe.messages import one_line
-from minari_pipe.migrate import migrate_dataset
-from minari_pipe.recovery import Leftover, discard, list_leftovers
-from minari_pipe.recovery import recover as recover_leftover
-from minari_pipe.trust import add_trust
+from minari_pipe.recording.recovery import Leftover, discard, list_leftovers
+from minari_pipe.recording.recovery import recover as recover_leftover
+from minari_pipe.remotes.hosting import load_dataset
 
 DatasetIds = Annotated[
     list[str],

@@ -10,14 +10,14 @@ from rich.text import Text
 
 from minari_pipe.cli.datasets import Json, complete_id
 from minari_pipe.cli.tables import count, megabytes, print_json, print_table
+from minari_pipe.core.messages import one_line
+from minari_pipe.core.metadata import is_finite_number
+from minari_pipe.core.trust import add_trust
 from minari_pipe.errors import Stopped
-from minari_pipe.messages import one_line
-from minari_pipe.metadata import is_finite_number
-from minari_pipe.pipeline.difference import difference
-from minari_pipe.pipeline.reproduce import TOLERANCE
-from minari_pipe.pipeline.reproduce import reproduce as make_again
-from minari_pipe.pipeline.stopping import stop_on_signals
-from minari_pipe.trust import add_trust
+from minari_pipe.pipeline.releases.diff import difference
+from minari_pipe.pipeline.releases.reproduce import TOLERANCE
+from minari_pipe.pipeline.releases.reproduce import reproduce as make_again
+from minari_pipe.pipeline.signals import stop_on_signals
 
 _Id = Annotated[str, typer.Argument(autocompletion=complete_id, help="With its version.")]
 _LONGEST = 60

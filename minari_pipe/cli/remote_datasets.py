@@ -6,13 +6,13 @@ from pathlib import Path
 
 from minari_pipe.cli.descriptions import metadata_fields, print_environments
 from minari_pipe.cli.tables import FILES_WIDTH, counted, print_fields, print_json, size
+from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.errors import ConfigError, did_you_mean
-from minari_pipe.files import MANIFEST
-from minari_pipe.hosting import find_datasets, split_remote_path
 from minari_pipe.remotes import default_address
 from minari_pipe.remotes.base import METADATA
-from minari_pipe.transfer.download import look
-from minari_pipe.transfer.published import parse_manifest
+from minari_pipe.remotes.hosting import find_datasets, split_remote_path
+from minari_pipe.remotes.transfer.download import look
+from minari_pipe.remotes.transfer.published import parse_manifest
 
 
 def remote_place(source: str, prefix: str | None) -> tuple[str, str | None]:

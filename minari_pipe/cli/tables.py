@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from minari_pipe.checks.base import counted as counted
-from minari_pipe.messages import one_line, printable
-from minari_pipe.metadata import is_finite_number
+from minari_pipe.core.messages import one_line, printable
+from minari_pipe.core.metadata import is_finite_number
 
 #: a line of a file or a pipe is not cut to the width of some terminal
 _WIDE = 10_000

@@ -11,17 +11,17 @@ import typer
 
 from minari_pipe.cli.datasets import Json, complete_id, confirm, print_datasets
 from minari_pipe.cli.tables import counted, print_json, print_table, size
-from minari_pipe.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.core.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.core.files.links import files_below
+from minari_pipe.core.files.manifest import read_manifest
+from minari_pipe.core.messages import one_line, tell
+from minari_pipe.datasets.library import HOW_TO_FETCH, latest_version_of
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
-from minari_pipe.hosting import fetch, find_datasets, is_path, opened, unnamed_parents
-from minari_pipe.library import HOW_TO_FETCH, latest_version_of
-from minari_pipe.links import files_below
-from minari_pipe.manifest import read_manifest
-from minari_pipe.messages import one_line, tell
 from minari_pipe.remotes import Remote, default_address, split_scheme
+from minari_pipe.remotes.hosting import fetch, find_datasets, is_path, opened, unnamed_parents
+from minari_pipe.remotes.transfer.upload import Published
+from minari_pipe.remotes.transfer.upload import upload as publish
 from minari_pipe.storage.base import MinariStorage
-from minari_pipe.transfer.upload import Published
-from minari_pipe.transfer.upload import upload as publish
 
 #: files of a dataset that a dry run names, or groups of them
 _N_SHOWN = 20

@@ -15,12 +15,9 @@ from minari_pipe.checks import Finding, Options, Report, Subject, run
 from minari_pipe.cli.datasets import Json, complete_id
 from minari_pipe.cli.edits import Trusted
 from minari_pipe.cli.tables import counted, print_json, print_table
-from minari_pipe.datasets_root import data_in
-from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
-from minari_pipe.files import MANIFEST
-from minari_pipe.hosting import load_dataset
-from minari_pipe.identity import checked_content_sha256
-from minari_pipe.manifest import (
+from minari_pipe.core.datasets_root import data_in
+from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.manifest import (
     FORMAT,
     ORDER_BLIND,
     card_faults,
@@ -29,9 +26,12 @@ from minari_pipe.manifest import (
     read_manifest,
     totals_agree,
 )
-from minari_pipe.manifest import upgrade as upgrade_manifest
-from minari_pipe.messages import one_line
-from minari_pipe.progress_bar import ProgressBar
+from minari_pipe.core.files.manifest import upgrade as upgrade_manifest
+from minari_pipe.core.messages import one_line
+from minari_pipe.core.progress_bar import ProgressBar
+from minari_pipe.datasets.identity import checked_content_sha256
+from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage.base import MinariStorage, has_metadata_file, other_format
 
 _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}

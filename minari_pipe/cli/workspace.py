@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from minari_pipe.pipeline.bump import bump as raise_version
-from minari_pipe.pipeline.init import init as make_workspace
-from minari_pipe.pipeline.release import release as freeze
+from minari_pipe.pipeline.releases.bump import bump as raise_version
+from minari_pipe.pipeline.releases.release import release as freeze
+from minari_pipe.pipeline.run.init import init as make_workspace
 
 
 def init() -> None:

@@ -2,13 +2,13 @@
 
     conf/  --compose-->  pipelines/NAME/{params,dvc}.yaml  --dvc repro-->  pipelines/NAME/dvc.lock
 
-Only this folder imports hydra, omegaconf or dvc. The modules follow the way of a run:
-``compose`` (command line to config), ``params`` (config to checked parameters), ``graph``
-(parameters to ``dvc.yaml``), ``driver`` (reproduce, then ``install``), and ``stages``, which DVC
-runs as commands of their own. ``families`` share a pipeline of their own, ``mixtures`` wait for
-those of their parents; ``episode_sources`` stands in for the rollouts of ``collect`` then.
-Versions have modules of their own: ``release`` (with its ``record``), ``bump``, ``reproduce`` (in
-the workspace of a ``reproduction``) and ``difference``.
+Only this folder imports hydra, omegaconf or dvc. Each folder imports those before it:
+
+``config``     the command line to checked parameters, and these to ``dvc.yaml``
+``execution``  the blocks of a stage, on an engine
+``stages``     what DVC runs, one command each
+``run``        one run: parameters into files, DVC over them, the result into the Minari root
+``releases``   released versions: their record, the next one, and how one is made again
 """
 
 import os

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from minari_pipe.core.files.links import opener
 from minari_pipe.errors import ConfigError
-from minari_pipe.links import opener
 
 DRIVER_VARIABLE = "MINARI_PIPE_DRIVER"
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"}

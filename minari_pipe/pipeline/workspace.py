@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.dataset_id import parse_dataset_id
+from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.core.files.links import new_file, refuse_links
 from minari_pipe.errors import ConfigError, TrustError
-from minari_pipe.links import new_file, refuse_links
 
 PACKAGE = Path(__file__).resolve().parent.parent
 STATE = ".minari_pipe"

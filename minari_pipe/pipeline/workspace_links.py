@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.errors import LinkError, MinariPipeError, TrustError
-from minari_pipe.links import (
+from minari_pipe.core.files.links import (
     allow_links_into,
     entries_below,
     read_below,
     refuse_link,
     refuse_links,
 )
+from minari_pipe.errors import LinkError, MinariPipeError, TrustError
 from minari_pipe.pipeline.workspace import STATE, find_root, write_atomic
 
 _OWN = (

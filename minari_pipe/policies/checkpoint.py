@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import gymnasium as gym
 from gymnasium import spaces
 
+from minari_pipe.core.trust import is_trusted_sha256
 from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.policies import checkpoint_claims as claims
 from minari_pipe.policies.algorithms import (
@@ -48,7 +49,6 @@ from minari_pipe.policies.demonstration_formats.plain_pickle import (
     StandIn,
     interpret,
 )
-from minari_pipe.trust import is_trusted_sha256
 
 if TYPE_CHECKING:
     import torch

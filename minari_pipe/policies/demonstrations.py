@@ -12,13 +12,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.fetch import Source, locate
+from minari_pipe.core.tree import leaves
 from minari_pipe.errors import ConfigError
-from minari_pipe.fetch import Source, locate
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.demonstration_formats import Demonstration, read_demonstrations
 from minari_pipe.policies.demonstration_formats.base import Array, quoted
-from minari_pipe.tree import leaves
 
 WHAT = "the demonstrations"
 OVERRIDE = "policy.source.path=FILE"

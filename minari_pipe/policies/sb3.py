@@ -16,9 +16,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.fetch import Source, locate
+from minari_pipe.core.trust import is_trusted_sha256
 from minari_pipe.errors import ConfigError
-from minari_pipe.fetch import Source, locate
-from minari_pipe.files import sha256_file
 from minari_pipe.policies.acting_network import make_forward, make_head
 from minari_pipe.policies.action_masks import ActionMasks
 from minari_pipe.policies.algorithms import (
@@ -38,7 +39,6 @@ from minari_pipe.policies.batches import fill, padded, zeros
 from minari_pipe.policies.checkpoint import load_policy, load_weights, trusted_load
 from minari_pipe.policies.exploration import check_exploration
 from minari_pipe.policies.normalization import ObservationNormalization
-from minari_pipe.trust import is_trusted_sha256
 
 if TYPE_CHECKING:
     from stable_baselines3.common.policies import BasePolicy

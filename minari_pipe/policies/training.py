@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from minari_pipe.core.progress_bar import ProgressBar
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.policies.action_masks import ActionMasks
 from minari_pipe.policies.algorithms import (
@@ -38,7 +39,6 @@ from minari_pipe.policies.batched_network import one_torch_thread
 from minari_pipe.policies.checkpoint import write_checkpoint
 from minari_pipe.policies.checkpoints import checkpoint_folder
 from minari_pipe.policies.normalization import write_normalization
-from minari_pipe.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm

@@ -31,7 +31,7 @@ _REMOTES = {
     "s3": "minari_pipe.remotes.s3:S3Remote",
     "gs": "minari_pipe.remotes.gcs:GCSRemote",
     "gcp": "minari_pipe.remotes.gcs:GCSRemote",  # Minari's name for it
-    "hf": "minari_pipe.remotes.huggingface:HubRemote",
+    "hf": "minari_pipe.remotes.hub.remote:HubRemote",
 }
 #: control characters, ends of lines, and halves of characters
 _UNSHOWABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")

@@ -30,10 +30,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.links import opener
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
-from minari_pipe.files import MANIFEST
-from minari_pipe.links import opener
-from minari_pipe.remotes.crew import N_THREADS, Crew, OverError, in_order
+from minari_pipe.remotes.thread_pool import N_THREADS, Crew, OverError, in_order
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from minari_pipe.core.files.fetch import whole_number
 from minari_pipe.errors import RemoteError
-from minari_pipe.fetch import whole_number
 from minari_pipe.remotes.base import Fault, one_line
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -19,8 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from minari_pipe.core.files.fetch import cache_folder
 from minari_pipe.errors import ConfigError, MissingDependencyError, RemoteError
-from minari_pipe.fetch import cache_folder
 from minari_pipe.remotes.base import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,

@@ -12,8 +12,8 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from minari_pipe.core.files.atomic import MANIFEST, NO_NAMES
 from minari_pipe.errors import ConfigError, DatasetExistsError, RemoteError
-from minari_pipe.files import MANIFEST, NO_NAMES
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
@@ -29,8 +29,8 @@ from minari_pipe.remotes.base import (
     other_content,
     remote_sha256,
 )
-from minari_pipe.remotes.crew import at_once, threads_for
 from minari_pipe.remotes.faults import status_of
+from minari_pipe.remotes.thread_pool import at_once, threads_for
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse

@@ -24,9 +24,9 @@ from minari_pipe.remotes.base import (
     parts_of,
     piece_of,
 )
-from minari_pipe.remotes.crew import N_WAITING, at_once
 from minari_pipe.remotes.faults import judge
 from minari_pipe.remotes.objects import ObjectStore, bounded_response
+from minari_pipe.remotes.thread_pool import N_WAITING, at_once
 
 #: bytes that are read at once
 _CHUNK = 2**20

@@ -13,11 +13,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from minari_pipe.core.spaces import ARRAY_SPACES
+from minari_pipe.core.tree import Path, leaves
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.spaces import ARRAY_SPACES
 from minari_pipe.storage.columns import subscripts
 from minari_pipe.storage.jpeg import Frames
-from minari_pipe.tree import Path, leaves
 
 STEP_KINDS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
 """Columns of one number a step, and the kinds of dtypes that real Minari writes for them."""

@@ -20,8 +20,8 @@ from typing import Any
 import h5py
 import numpy as np
 
+from minari_pipe.core.tree import MAX_DEPTH, is_deep, named_dtype
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
-from minari_pipe.tree import MAX_DEPTH, is_deep, named_dtype
 
 EXACT = "minari_pipe_exact"
 #: bytes that HDF5 writes as the length of a name hold no more; longer names come back damaged

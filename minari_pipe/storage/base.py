@@ -19,11 +19,11 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.environments import spec_json
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.environments import spec_json
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.metadata import FIXED_KEYS, validate_metadata
+from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError, DatasetExistsError, InvalidMetadataError
-from minari_pipe.metadata import FIXED_KEYS, validate_metadata
-from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.formats import (
     METADATA_FILE_NAME,
     file_format,

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.spaces import ARRAY_SPACES, is_image_space
+from minari_pipe.core.tree import Path, as_array, fits_exactly, leaves, stack, without_padding
 from minari_pipe.errors import InvalidEpisodeError, UnsupportedSpaceError
-from minari_pipe.spaces import ARRAY_SPACES, is_image_space
 from minari_pipe.storage.attributes import clashing_name, is_storable_text
 from minari_pipe.storage.jpeg import Frames
-from minari_pipe.tree import Path, as_array, fits_exactly, leaves, stack, without_padding
 
 Columns = dict[str, Any]
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import gymnasium as gym
 
-from minari_pipe.checksums import entry_of, entry_of_bytes
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.atomic import OpenedFolder, transaction
+from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
+from minari_pipe.core.files.links import files_below, opener
+from minari_pipe.core.files.manifest import stage_manifest, write_manifest
+from minari_pipe.core.metadata import dump_metadata
 from minari_pipe.errors import DatasetNotFoundError
-from minari_pipe.files import OpenedFolder, transaction
-from minari_pipe.links import files_below, opener
-from minari_pipe.manifest import stage_manifest, write_manifest
-from minari_pipe.metadata import dump_metadata
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
 from minari_pipe.storage.reading import file_sizes, megabytes
 from minari_pipe.storage.segment import Segment

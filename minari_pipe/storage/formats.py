@@ -9,8 +9,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from minari_pipe.core.files.atomic import current
 from minari_pipe.errors import UnknownFormatError
-from minari_pipe.files import current
 
 if TYPE_CHECKING:
     from minari_pipe.storage.base import MinariStorage
@@ -19,9 +19,9 @@ METADATA_FILE_NAME = "metadata.json"
 """Name of the file that holds the metadata of a dataset, in its data directory."""
 #: formats that write, by ``data_format``
 _FORMATS = {
-    "hdf5": "minari_pipe.storage.hdf5:HDF5Storage",
-    "arrow": "minari_pipe.storage.arrow:ArrowStorage",
-    "parquet": "minari_pipe.storage.arrow:ParquetStorage",
+    "hdf5": "minari_pipe.storage.hdf5.storage:HDF5Storage",
+    "arrow": "minari_pipe.storage.arrow.storage:ArrowStorage",
+    "parquet": "minari_pipe.storage.arrow.storage:ParquetStorage",
 }
 #: formats that write too, but only for this process
 _UNLISTED = {

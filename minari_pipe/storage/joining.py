@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EPISODE_COLUMNS, EpisodeBuffer, statistics_of_each
+from minari_pipe.core.episode import EPISODE_COLUMNS, EpisodeBuffer, statistics_of_each
+from minari_pipe.core.tree import PADDED, leaves
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.segment import Apart, AttributeTable, Ints, Leaf, Rows, Segment
-from minari_pipe.tree import PADDED, leaves
 
 #: episodes of a segment, however short they are
 MOST_EPISODES = 2**12

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from minari_pipe.core.files.mapped import in_parts
+from minari_pipe.core.spaces import is_image_space, space_leaves
+from minari_pipe.core.tree import join_path, map_leaves
 from minari_pipe.errors import (
     CorruptDatasetError,
     InvalidEpisodeError,
     MissingDependencyError,
     UnsupportedSpaceError,
 )
-from minari_pipe.mapped import in_parts
-from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.tree import join_path, map_leaves
 
 try:
     from PIL import Image

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minari_pipe.core.tree import MAX_DEPTH, is_deep
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.attributes import (
     EXACT,
@@ -20,7 +21,6 @@ from minari_pipe.storage.attributes import (
     is_deep_form,
 )
 from minari_pipe.storage.segment import AttributeTable
-from minari_pipe.tree import MAX_DEPTH, is_deep
 
 
 def dump_attributes(attributes: Mapping[str, Any]) -> str:

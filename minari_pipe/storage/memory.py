@@ -23,15 +23,15 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from minari_pipe.core.metadata import dump_metadata
+from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.core.tree import leaves, map_leaves
 from minari_pipe.errors import DatasetNotFoundError, InvalidEpisodeError
-from minari_pipe.metadata import dump_metadata
-from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.attributes import exact_form, flatten_attributes, from_exact_form
 from minari_pipe.storage.base import Change, MinariStorage, PathLike
 from minari_pipe.storage.columns import Columns, check_space_names
 from minari_pipe.storage.jpeg import Frames, decode_column
 from minari_pipe.storage.writer import EpisodeWriter
-from minari_pipe.tree import leaves, map_leaves
 
 
 @dataclass(frozen=True)

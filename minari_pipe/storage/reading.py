@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe import views
-from minari_pipe.environments import recover
-from minari_pipe.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.core import views
+from minari_pipe.core.environments import recover
+from minari_pipe.core.episode import EpisodeBuffer, EpisodeData
+from minari_pipe.core.files.atomic import OpenedFolder, current, read_text
+from minari_pipe.core.files.links import walk
+from minari_pipe.core.files.manifest import NAME_KEY
+from minari_pipe.core.metadata import metadata_faults
+from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
-from minari_pipe.files import OpenedFolder, current, read_text
-from minari_pipe.links import walk
-from minari_pipe.manifest import NAME_KEY
-from minari_pipe.metadata import metadata_faults
-from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.formats import (
     METADATA_FILE_NAME,
     get_minari_storage,
@@ -31,7 +32,6 @@ from minari_pipe.storage.formats import (
 )
 from minari_pipe.storage.segment import AttributeTable, Segment
 from minari_pipe.storage.writer import buffer_of
-from minari_pipe.tree import map_leaves
 
 if TYPE_CHECKING:
     from minari_pipe.storage.base import MinariStorage
@@ -149,7 +149,7 @@ class StoredEpisodes(ABC):
 
     @abstractmethod
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield episodes as dicts with the fields of :class:`~minari_pipe.episode.EpisodeData`.
+        """Yield episodes as dicts with the fields of :class:`~minari_pipe.EpisodeData`.
 
         Args:
             episode_indices: their numbers, in the order in which they are yielded.
@@ -175,7 +175,7 @@ class StoredEpisodes(ABC):
             CorruptDatasetError: an episode is damaged.
 
         Example:
-            >>> from minari_pipe.examples import step_index_dataset
+            >>> from minari_pipe.datasets.examples import step_index_dataset
             >>> storage = step_index_dataset(lengths=(2, 3)).storage
             >>> (episode,) = storage.read_episodes([1], copy=True)
             >>> episode.rewards[0] = 7
@@ -200,7 +200,7 @@ class StoredEpisodes(ABC):
             IndexError: there is no such episode.
 
         Example:
-            >>> from minari_pipe.examples import step_index_dataset
+            >>> from minari_pipe.datasets.examples import step_index_dataset
             >>> dataset = step_index_dataset(lengths=(2, 3))
             >>> dataset.storage.get_attribute_table([1]).numbers["rewards_sum"]
             array([6.])
@@ -282,7 +282,7 @@ class StoredEpisodes(ABC):
             episode_indices: the episodes.
 
         Example:
-            >>> from minari_pipe.examples import step_index_dataset
+            >>> from minari_pipe.datasets.examples import step_index_dataset
             >>> storage = step_index_dataset(lengths=(2, 3)).storage
             >>> storage.update_episodes(storage.get_segments([1, 0]))
             >>> [int(episode["rewards"].sum()) for episode in storage.get_episodes(range(4))]
@@ -301,7 +301,7 @@ class StoredEpisodes(ABC):
             DatasetNotFoundError: another version was put in their place, as by a download.
 
         Example:
-            >>> from minari_pipe.examples import step_index_dataset
+            >>> from minari_pipe.datasets.examples import step_index_dataset
             >>> step_index_dataset().storage.check_version()
         """
         if self._opened is not None:
@@ -362,7 +362,7 @@ def opened(
         MinariPipeError: see :meth:`StoredEpisodes.read`.
 
     Example:
-        >>> from minari_pipe.examples import step_index_dataset
+        >>> from minari_pipe.datasets.examples import step_index_dataset
         >>> storage, metadata = opened(step_index_dataset().storage.data_path)
         >>> storage.observation_space, metadata["total_episodes"]
         (Discrete(5), 3)

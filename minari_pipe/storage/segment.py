@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from minari_pipe.core.tree import Path
 from minari_pipe.storage.columns import Columns
-from minari_pipe.tree import Path
 
 Ints = npt.NDArray[np.int64]
 

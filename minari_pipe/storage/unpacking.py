@@ -15,9 +15,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from minari_pipe.core.spaces import is_image_space, space_leaves
+from minari_pipe.core.tree import Path
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.spaces import is_image_space, space_leaves
-from minari_pipe.tree import Path
 
 #: bytes that any file may unpack to
 FREE_BYTES = 2**26

@@ -14,15 +14,15 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.episode import EpisodeBuffer, copied, each_with_fields, reward_statistics
+from minari_pipe.core.episode import EpisodeBuffer, copied, each_with_fields, reward_statistics
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
-from minari_pipe.open_columns import fill_missing
 from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.columns import Columns, episode_columns
 from minari_pipe.storage.joining import MOST_EPISODES, Joiner, structure
 from minari_pipe.storage.jpeg import decode_column, encode_column
+from minari_pipe.storage.open_columns import fill_missing
 from minari_pipe.storage.segment import SEGMENT_BYTES, Segment
-from minari_pipe.tree import map_leaves
 
 #: what a buffer's metadata cannot set
 _RESERVED = frozenset({"id", "total_steps", "seed", "options", "infos_slashes"})
@@ -114,8 +114,8 @@ class EpisodeWriter(ABC):
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return what a manifest says of all files that were written, nothing if that is not known.
 
-        By their paths in the directory of the data, see :mod:`minari_pipe.checksums`; asked for
-        when they are finished. Without, they are read again.
+        By their paths in the directory of the data, see :mod:`minari_pipe.core.files.checksums`;
+        asked for when they are finished. Without, they are read again.
         """
         return {}
 
@@ -306,7 +306,7 @@ def _encoded(
 
 
 def with_values(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
-    """Return a buffer whose infos are filled, see :func:`minari_pipe.open_columns.fill_missing`.
+    """Return a buffer whose infos are filled, see :func:`.open_columns.fill_missing`.
 
     Args:
         buffer: the episode.

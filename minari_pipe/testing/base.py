@@ -12,11 +12,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.storage import METADATA_FILE_NAME, MinariStorage
 from minari_pipe.storage.memory import MemoryStorage
 from minari_pipe.testing.strategies import episode
-from minari_pipe.tree import map_leaves
 
 OBSERVATION = gym.spaces.Dict(
     a=gym.spaces.Box(-1, 1, (2,)), t=gym.spaces.Tuple([gym.spaces.Text(8)])

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minari_pipe.episode import EpisodeBuffer, EpisodeData, reward_statistics
+from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, reward_statistics
+from minari_pipe.core.tree import without_padding
 from minari_pipe.storage import MinariStorage
-from minari_pipe.tree import without_padding
 
 #: what belongs to the steps of an episode in the standard
 ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")

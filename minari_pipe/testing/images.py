@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import (
     InvalidEpisodeError,
     MissingDependencyError,

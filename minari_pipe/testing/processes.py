@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.testing.base import ACTION, OBSERVATION, Contract, make, steps_of

@@ -25,20 +25,20 @@ from typing import Any
 
 import pytest
 
-from minari_pipe.datasets_root import ROOT_VARIABLE, data_path_of, get_dataset_path
+from minari_pipe.core.datasets_root import ROOT_VARIABLE, data_path_of, get_dataset_path
+from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.datasets.library import delete_dataset, list_local_datasets
+from minari_pipe.datasets.namespaces import create_namespace, get_namespace_metadata
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
-from minari_pipe.examples import step_index_dataset
-from minari_pipe.hosting import (
+from minari_pipe.remotes import Remote, open_remote
+from minari_pipe.remotes.base import METADATA, PART, RemoteFile, Source, Upload
+from minari_pipe.remotes.hosting import (
     download_dataset,
     list_remote_datasets,
     list_remote_namespaces,
     load_dataset,
     publish_dataset,
 )
-from minari_pipe.library import delete_dataset, list_local_datasets
-from minari_pipe.namespace import create_namespace, get_namespace_metadata
-from minari_pipe.remotes import Remote, open_remote
-from minari_pipe.remotes.base import METADATA, PART, RemoteFile, Source, Upload
 
 ID = "example/steps/short-v1"
 

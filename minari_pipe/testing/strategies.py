@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
 
 #: the random cases at full count
 FULL = os.environ.get("MINARI_PIPE_FULL") == "1"

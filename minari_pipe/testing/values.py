@@ -21,9 +21,9 @@ from gymnasium.spaces import (
 )
 from hypothesis import given
 
-from minari_pipe.episode import EpisodeBuffer
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.spaces import deserialize_space, serialize_space
 from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
-from minari_pipe.spaces import deserialize_space, serialize_space
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.memory import MemoryStorage
 from minari_pipe.testing.base import ACTION, Contract, make

@@ -1,6 +1,6 @@
 """Writes the sha256 of what every stage writes for a tiny fixed pipeline: stage_outputs.json.
 
-Run it after raising ``OUTPUT_VERSION`` of a stage in minari_pipe/pipeline/graph.py::
+Run it after raising ``OUTPUT_VERSION`` of a stage in minari_pipe/pipeline/config/dvc_yaml.py::
 
     python tests/golden/write_stage_outputs.py
 
@@ -24,6 +24,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE / "stage_outputs.json"
+VERSIONS = "minari_pipe/pipeline/config/dvc_yaml.py"
 
 CONFIG = """\
 # @package _global_
@@ -138,10 +139,10 @@ def made_with(stage: str) -> dict[str, str]:
 
 def outputs(root: Path, stages: list[str]) -> dict[str, str]:
     """Run ``stages`` in the workspace ``root``, which is empty; the sha256 of what each wrote."""
-    from minari_pipe.pipeline import compose, graph
-    from minari_pipe.pipeline.families import sync_family
-    from minari_pipe.pipeline.params import prepare
-    from minari_pipe.pipeline.stage import StageRun
+    from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
+    from minari_pipe.pipeline.config.families import sync_family
+    from minari_pipe.pipeline.config.validate_config import prepare
+    from minari_pipe.pipeline.execution.stage import StageRun
 
     (root / ".dvc").mkdir(parents=True)
     files = {f"dataset/{name}": text for name, text in CONFIGS.items()}
@@ -156,14 +157,14 @@ def outputs(root: Path, stages: list[str]) -> dict[str, str]:
     os.environ["MINARI_PIPE_TRUSTED_MODULES"] = "golden_env,golden_expert"
     os.chdir(root)
     for name in CONFIGS:
-        params = prepare(name, compose.recompose([f"+dataset={name}"]).config, None, root)
-        graph.sync(name, params, [], root)
+        params = prepare(name, hydra_compose.recompose([f"+dataset={name}"]).config, None, root)
+        dvc_yaml.sync(name, params, [], root)
     sync_family(params, [], root)
     found = {}
     for stage in sorted(stages, key=list(STAGES).index):
         names, written, _ = STAGES[stage]
         for name in names:
-            params = graph.read_params(name, root)
+            params = dvc_yaml.read_params(name, root)
             own = "train_family" if (stage, name) == ("train", "shared") else stage
             module = importlib.import_module(f"minari_pipe.pipeline.stages.{own}")
             module.main(StageRun(stage, name, root, params))
@@ -189,7 +190,7 @@ def changed_by_itself(found: dict[str, str], golden: dict[str, Any]) -> list[str
 
 
 def main() -> int:
-    from minari_pipe.pipeline.graph import OUTPUT_VERSION
+    from minari_pipe.pipeline.config.dvc_yaml import OUTPUT_VERSION
 
     if "--print" in sys.argv:
         print(json.dumps(outputs(Path(sys.argv[2]), sys.argv[3:])))
@@ -206,7 +207,7 @@ def main() -> int:
     ]
     if same_number and "--anyway" not in sys.argv:
         names = ", ".join(f"OUTPUT_VERSION[{stage!r}]" for stage in same_number)
-        print(f"other bytes under the same number: raise {names} in minari_pipe/pipeline/graph.py")
+        print(f"other bytes under the same number: raise {names} in {VERSIONS}")
         return 1
     record = {
         stage: {

@@ -92,8 +92,8 @@ def _die_at(event: int, result: Path, within: tuple[str, ...]) -> None:
 
 
 def _act(command: dict[str, Any]) -> None:
-    from minari_pipe.hosting import download_dataset, publish_dataset
     from minari_pipe.remotes import base
+    from minari_pipe.remotes.hosting import download_dataset, publish_dataset
 
     result = Path(command["result"])
     base._WAITS = (0.02, 0.04, 0.06, 0.08)  # type: ignore[assignment]
@@ -117,7 +117,7 @@ def _act(command: dict[str, Any]) -> None:
 
 
 def main(packages: list[str]) -> None:
-    for package in ("minari_pipe.hosting", "minari_pipe.storage.hdf5", *packages):
+    for package in ("minari_pipe.remotes.hosting", "minari_pipe.storage.hdf5.storage", *packages):
         importlib.import_module(package)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # In the background of a script it is ignored, and children inherit that.

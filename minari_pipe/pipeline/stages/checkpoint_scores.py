@@ -6,18 +6,18 @@ import csv
 from collections.abc import Sequence
 from typing import Any
 
-from minari_pipe.pipeline.build import PolicyConfig
-from minari_pipe.pipeline.engines import make_engine
-from minari_pipe.pipeline.measurement import MeasureBlock, measured
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.scheduler import make_scheduler
-from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.core.scores import ReferenceScore
+from minari_pipe.pipeline.config.policy_refs import as_measured
+from minari_pipe.pipeline.execution.block_task import block_ranges
+from minari_pipe.pipeline.execution.build import PolicyConfig
+from minari_pipe.pipeline.execution.engines import make_engine
+from minari_pipe.pipeline.execution.measurement import MeasureBlock, measured
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.execution.scheduler import make_scheduler
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES
-from minari_pipe.pipeline.uses import as_measured
-from minari_pipe.pipeline.work import block_ranges
 from minari_pipe.pipeline.workspace import dump_json, write_atomic
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
-from minari_pipe.scores import ReferenceScore
 
 
 def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[list[float]]:

@@ -6,8 +6,13 @@ nothing be collected again.
 
 from __future__ import annotations
 
-from minari_pipe.pipeline.chosen import family_folder, nearest, read_scores, target_return
-from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
+from minari_pipe.pipeline.stages.chosen_checkpoint import (
+    family_folder,
+    nearest,
+    read_scores,
+    target_return,
+)
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 

@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.environments import spec_json
+from minari_pipe.core.environments import spec_json
+from minari_pipe.core.files.swap import copy_file
+from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.build import PolicyConfig, environment_factory, source_hashes
-from minari_pipe.pipeline.chosen import trained_folder
-from minari_pipe.pipeline.collection import CollectBlock, Count, Stop, Until
-from minari_pipe.pipeline.engines import crowded, make_engine
-from minari_pipe.pipeline.episode_sources import episode_source, gather
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.scheduler import Scheduler, Skipped, make_scheduler
-from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.uses import collected
-from minari_pipe.pipeline.work import Place, block_ranges
+from minari_pipe.pipeline.config.policy_refs import collected
+from minari_pipe.pipeline.execution.block_task import Place, block_ranges
+from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory, source_hashes
+from minari_pipe.pipeline.execution.collection import CollectBlock, Count, Stop, Until
+from minari_pipe.pipeline.execution.engines import crowded, make_engine
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.execution.scheduler import Scheduler, Skipped, make_scheduler
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
+from minari_pipe.pipeline.stages.chosen_checkpoint import trained_folder
+from minari_pipe.pipeline.stages.sources import episode_source, gather
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.policies.base import Policy
-from minari_pipe.rollout import require_time_limit
-from minari_pipe.spaces import serialize_space
-from minari_pipe.swap import copy_file
+from minari_pipe.policies.rollout import require_time_limit
 
 SUFFIX = ".npz"
 _WITHOUT_MATCH = 1000
@@ -66,9 +66,9 @@ def collect(
 ) -> dict[str, Any]:
     """Collect episodes and copy them into ``out``.
 
-    Writes ``out/block_*.npz`` (:mod:`minari_pipe.storage.block_file`), and ``out/episodes.json``:
-    spaces, env_spec, totals, how many episodes of each block count, where the last episode is cut,
-    which blocks are missing, and what the policy reports of each episode.
+    Writes ``out/block_*.npz`` (:mod:`minari_pipe.pipeline.execution.block_file`), and
+    ``out/episodes.json``: spaces, env_spec, totals, how many episodes of each block count, where
+    the last episode is cut, which blocks are missing, and what the policy reports of each episode.
 
     Args:
         env: the keys of ``env`` in the config.

@@ -12,18 +12,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.core.episode import EpisodeBuffer, reward_statistics
+from minari_pipe.core.metadata import MINARI_VERSION
+from minari_pipe.core.progress_bar import ProgressBar
+from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.metadata import MINARI_VERSION
-from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.uses import stored_as
+from minari_pipe.pipeline.config.policy_refs import stored_as
+from minari_pipe.pipeline.execution.block_file import read_block
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, read_json
-from minari_pipe.progress_bar import ProgressBar
-from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.base import MinariStorage
-from minari_pipe.storage.block_file import read_block
 from minari_pipe.storage.writer import Lasting, buffer_of
-from minari_pipe.tree import map_leaves
 
 
 def create(

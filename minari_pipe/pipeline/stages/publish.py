@@ -9,17 +9,27 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.manifest import (
+    changed_files,
+    entries_of,
+    identity_of,
+    readable_manifest,
+)
+from minari_pipe.core.files.swap import copy_file, swap_in
+from minari_pipe.datasets.identity import manifest
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.files import MANIFEST
-from minari_pipe.identity import manifest
-from minari_pipe.manifest import changed_files, entries_of, identity_of, readable_manifest
-from minari_pipe.pipeline.assemble import assemble, assembled_sha256, data_files, metadata_text
-from minari_pipe.pipeline.manifest import released, released_manifest
-from minari_pipe.pipeline.policy_files import copy_policy_files
-from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
+from minari_pipe.pipeline.published import released, released_manifest
+from minari_pipe.pipeline.stages.assemble import (
+    assemble,
+    assembled_sha256,
+    data_files,
+    metadata_text,
+)
+from minari_pipe.pipeline.stages.policy_files import copy_policy_files
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.pipeline.workspace_links import inside
-from minari_pipe.swap import copy_file, swap_in
 
 
 def publish(

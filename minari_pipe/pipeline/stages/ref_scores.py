@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from minari_pipe.environments import registered_horizon, spec_json
-from minari_pipe.evaluation import EpisodeResult
-from minari_pipe.pipeline.build import PolicyConfig, environment_factory, source_hashes
-from minari_pipe.pipeline.engines import make_engine
-from minari_pipe.pipeline.engines.base import Engine
-from minari_pipe.pipeline.measurement import MeasureBlock, measured
-from minari_pipe.pipeline.progress import Progress
-from minari_pipe.pipeline.scheduler import Scheduler, make_scheduler
-from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.uses import as_measured, expert_training
-from minari_pipe.pipeline.work import Place, block_ranges
+from minari_pipe.core.environments import registered_horizon, spec_json
+from minari_pipe.core.scores import ReferenceScore
+from minari_pipe.pipeline.config.policy_refs import as_measured, expert_training
+from minari_pipe.pipeline.execution.block_task import Place, block_ranges
+from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory, source_hashes
+from minari_pipe.pipeline.execution.engines import make_engine
+from minari_pipe.pipeline.execution.engines.base import Engine
+from minari_pipe.pipeline.execution.measurement import MeasureBlock, measured
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.execution.scheduler import Scheduler, make_scheduler
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, write_atomic
-from minari_pipe.rollout import require_time_limit
-from minari_pipe.scores import ReferenceScore
+from minari_pipe.policies.evaluation import EpisodeResult
+from minari_pipe.policies.rollout import require_time_limit
 
 BLOCK_EPISODES = 25
 HOW_MUCH = ("n_episodes", "max_stderr", "ref_min_score", "ref_max_score")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from minari_pipe.pipeline.build import environment_factory
-from minari_pipe.pipeline.given_training import take_given
-from minari_pipe.pipeline.stage import StageRun, run_stage
+from minari_pipe.pipeline.execution.build import environment_factory
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
+from minari_pipe.pipeline.stages.given_training import take_given
 from minari_pipe.policies.training import train
 
 

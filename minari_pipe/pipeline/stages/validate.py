@@ -9,15 +9,15 @@ from typing import Any
 from minari_pipe.checks import Finding, Options, Subject, run
 from minari_pipe.checks.base import counted
 from minari_pipe.checks.demonstrations import gap_findings
+from minari_pipe.core.progress_bar import ProgressBar
+from minari_pipe.core.trust import ADDRESSES_VARIABLE, trusted_modules
+from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
-from minari_pipe.identity import content_sha256
-from minari_pipe.pipeline.assemble import assemble, assembled_sha256, scores_folder
-from minari_pipe.pipeline.closure import make_importable
-from minari_pipe.pipeline.stage import StageRun, run_stage
-from minari_pipe.pipeline.uses import environment_files
+from minari_pipe.pipeline.config.import_graph import make_importable
+from minari_pipe.pipeline.config.policy_refs import environment_files
+from minari_pipe.pipeline.execution.stage import StageRun, run_stage
+from minari_pipe.pipeline.stages.assemble import assemble, assembled_sha256, scores_folder
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
-from minari_pipe.progress_bar import ProgressBar
-from minari_pipe.trust import ADDRESSES_VARIABLE, trusted_modules
 
 
 def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:

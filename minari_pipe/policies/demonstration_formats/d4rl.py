@@ -32,7 +32,7 @@ from minari_pipe.policies.demonstration_formats.base import (
     check_demonstrations,
     quoted,
 )
-from minari_pipe.storage.hdf5_format.checked import check_structure
+from minari_pipe.storage.hdf5.parser.checked import check_structure
 from minari_pipe.storage.legacy.rows import episode_bounds
 
 # The parts of a simulator's state under the names that D4RL gave them in its Adroit datasets;

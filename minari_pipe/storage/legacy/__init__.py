@@ -2,5 +2,5 @@
 
 A layout is a module here and one entry of the registry in :mod:`minari_pipe.storage.formats`.
 It recognises its data by the content, since none of them has a ``metadata.json``.
-:func:`minari_pipe.migrate.migrate_dataset` writes what they hold in today's layout.
+:func:`minari_pipe.datasets.migrate.migrate_dataset` writes what they hold in today's layout.
 """

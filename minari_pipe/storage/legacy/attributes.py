@@ -37,16 +37,16 @@ import gymnasium as gym
 import h5py
 import numpy as np
 
-from minari_pipe.environments import recover
-from minari_pipe.episode import FINAL_OBSERVATION_MISSING
+from minari_pipe.core.environments import recover
+from minari_pipe.core.episode import FINAL_OBSERVATION_MISSING
+from minari_pipe.core.files.atomic import is_left
+from minari_pipe.core.files.links import refuse_links
+from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, LinkError
-from minari_pipe.files import is_left
-from minari_pipe.links import refuse_links
-from minari_pipe.spaces import deserialize_space
 from minari_pipe.storage.agreement import check_agreement
 from minari_pipe.storage.attributes import unflatten_attributes
-from minari_pipe.storage.hdf5_format.checked import open_checked
-from minari_pipe.storage.hdf5_values import check_leaf, member, read_column, read_infos, read_leaf
+from minari_pipe.storage.hdf5.parser.checked import open_checked
+from minari_pipe.storage.hdf5.values import check_leaf, member, read_column, read_infos, read_leaf
 from minari_pipe.storage.legacy.base import (
     LegacyStorage,
     Stamp,

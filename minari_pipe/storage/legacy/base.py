@@ -16,8 +16,12 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.dataset_id import gen_dataset_id, parse_dataset_id
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.core.dataset_id import gen_dataset_id, parse_dataset_id
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.files.links import status_below
+from minari_pipe.core.metadata import MINARI_VERSION
+from minari_pipe.core.spaces import serialize_space
+from minari_pipe.core.tree import join_path, leaves, map_leaves
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
@@ -27,14 +31,10 @@ from minari_pipe.errors import (
     MinariPipeError,
     UnsupportedVersionError,
 )
-from minari_pipe.links import status_below
-from minari_pipe.metadata import MINARI_VERSION
-from minari_pipe.spaces import serialize_space
 from minari_pipe.storage.base import Change, MinariStorage
-from minari_pipe.storage.hdf5_format.checked import check_structure
-from minari_pipe.storage.hdf5_heaps import refuse_endless_heaps
-from minari_pipe.storage.hdf5_values import DAMAGE
-from minari_pipe.tree import join_path, leaves, map_leaves
+from minari_pipe.storage.hdf5.parser.checked import check_structure
+from minari_pipe.storage.hdf5.parser.heaps import refuse_endless_heaps
+from minari_pipe.storage.hdf5.values import DAMAGE
 
 #: attribute of an episode that ends without a flag in the file: the last truncation was set
 TRUNCATION_INFERRED = "truncation_inferred"
@@ -44,7 +44,7 @@ class LegacyStorage(MinariStorage):
     """A dataset in an older layout, which is read in place.
 
     ``unknown`` has a sentence for everything that today's layout holds and this data does not
-    tell; :func:`minari_pipe.migrate.migrate_dataset` records them.
+    tell; :func:`minari_pipe.datasets.migrate.migrate_dataset` records them.
     """
 
     unknown: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ import h5py
 import numpy as np
 
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.storage.hdf5_values import is_group, member
+from minari_pipe.storage.hdf5.values import is_group, member
 from minari_pipe.storage.legacy.base import dataset_id_of, plain, with_row_filled
 from minari_pipe.storage.legacy.inference import box_of, discrete_of
 from minari_pipe.storage.legacy.rows import (

@@ -27,9 +27,9 @@ import h5py
 import numpy as np
 from gymnasium import spaces
 
-from minari_pipe.environments import make_environment
+from minari_pipe.core.environments import make_environment
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.storage.hdf5_values import check_leaf, member
+from minari_pipe.storage.hdf5.values import check_leaf, member
 from minari_pipe.storage.legacy.base import dataset_id_of, plain, standard_metadata
 from minari_pipe.storage.legacy.inference import box_of, discrete_of, environment_spaces
 from minari_pipe.storage.legacy.rows import (

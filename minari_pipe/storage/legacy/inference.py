@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 from gymnasium import spaces
 
+from minari_pipe.core.spaces import ARRAY_SPACES
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.spaces import ARRAY_SPACES
-from minari_pipe.storage.hdf5_values import check_leaf, member
+from minari_pipe.storage.hdf5.values import check_leaf, member
 
 
 def environment_spaces(make: Callable[[], gym.Env]) -> tuple[gym.Space, gym.Space]:

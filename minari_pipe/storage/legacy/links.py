@@ -18,10 +18,10 @@ from typing import Any
 
 import h5py
 
-from minari_pipe.datasets_root import get_dataset_path
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.files.links import refuse_links
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.links import refuse_links
-from minari_pipe.storage.hdf5_values import member
+from minari_pipe.storage.hdf5.values import member
 from minari_pipe.storage.legacy.base import open_file, reading
 
 #: a combination of combinations of appended datasets is a chain of a few links

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from minari_pipe.episode import FINAL_OBSERVATION_MISSING
+from minari_pipe.core.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.storage.hdf5_format.checked import open_checked
-from minari_pipe.storage.hdf5_values import check_leaf, member
+from minari_pipe.storage.hdf5.parser.checked import open_checked
+from minari_pipe.storage.hdf5.values import check_leaf, member
 from minari_pipe.storage.legacy.base import (
     TRUNCATION_INFERRED,
     LegacyStorage,

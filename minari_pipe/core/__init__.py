@@ -1,0 +1,1 @@
+"""The field's vocabulary: episodes, spaces, ids, metadata, environments, trust; and safe files."""

@@ -1,0 +1,180 @@
+"""Where the local root is and where an id's data lies in it; without the library's import time.
+
+::
+
+    <root>/<namespace>/.../<name>-v<version>/data/    a dataset
+    <root>/<name>.hdf5                                a dataset of Minari 0.2, a single file
+    <root>/<namespace>/namespace_metadata.json        makes a folder a namespace
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
+from minari_pipe.core.files.links import refuse_link, refuse_links
+from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
+
+ROOT_VARIABLE = "MINARI_DATASETS_PATH"
+#: what the oldest releases called it
+OLD_ROOT_VARIABLE = "MINARI_DATASET_LOCATION"
+
+#: what Linux's file systems take: bytes of a name, and of a path less what a dataset adds to it
+_LONGEST_NAME = 255
+_LONGEST_PATH = 4096 - 128
+
+
+def get_dataset_path(dataset_id: str | None = None) -> Path:
+    """Return the directory of a dataset or a namespace, or the root if none is given.
+
+    The root is ``MINARI_DATASETS_PATH``, else ``MINARI_DATASET_LOCATION``, else
+    ``~/.minari/datasets``; it is made if missing. What is asked for need not exist.
+
+    Args:
+        dataset_id: id of a dataset, or name of a namespace; None means the root.
+
+    Raises:
+        ConfigError: the root is not there and cannot be made, or is no folder.
+        InvalidDatasetIdError: the id would lead out of the root, is malformed or is too long.
+        CorruptDatasetError: a link is on the way, or leads out of the root.
+
+    Example:
+        >>> from minari_pipe import get_dataset_path
+        >>> get_dataset_path("D4RL/door/human-v2").relative_to(get_dataset_path()).as_posix()
+        'D4RL/door/human-v2'
+    """
+    root = _root()
+    return _inside(_place(dataset_id, root), root) if dataset_id else root
+
+
+def _place(dataset_id: str, root: Path) -> Path:
+    """Return the directory of an id below the root, wherever a link may lead from there."""
+    try:
+        validate_namespace(dataset_id)
+    except InvalidDatasetIdError:
+        parse_dataset_id(dataset_id)  # an id may be a single character, a namespace may not
+    try:
+        os.fsencode(dataset_id)
+    except UnicodeEncodeError as exc:
+        raise InvalidDatasetIdError(
+            f"the id {dataset_id[:80]!a} has characters that file names cannot have under this "
+            f"locale, whose encoding is {exc.encoding}; set PYTHONUTF8=1 or LC_ALL=C.UTF-8"
+        ) from None
+    for part in dataset_id.split("/"):
+        size = len(os.fsencode(part))
+        if size > _LONGEST_NAME:
+            raise InvalidDatasetIdError(
+                f"{part[:40]!r}... is {size} bytes long; a part of an id becomes the name of a "
+                f"folder, which can have {_LONGEST_NAME}"
+            )
+    path = root / dataset_id
+    if len(os.fsencode(path.absolute())) > _LONGEST_PATH:
+        raise InvalidDatasetIdError(
+            f"the id {dataset_id[:40]!r}... makes a path of more than {_LONGEST_PATH} bytes, "
+            "too long for a file system; use a shorter one"
+        )
+    return path
+
+
+def data_in(folder: Path) -> Path:
+    """Return ``data/`` of a folder that the user named.
+
+    Raises:
+        LinkError: it is a link, which who gave the folder away may have made.
+
+    Example:
+        >>> data_in(Path("downloads/door")).as_posix()
+        'downloads/door/data'
+    """
+    refuse_links(folder / "data", folder)
+    return folder / "data"
+
+
+def data_path_of(dataset_id: str) -> Path:
+    """Return where a dataset's data lies: ``<root>/<id>/data``, or the file ``<root>/<id>.hdf5``.
+
+    Raises:
+        ConfigError: there is no root.
+        InvalidDatasetIdError: the id is malformed.
+        CorruptDatasetError: the place cannot be read, or leads out of the root.
+
+    Example:
+        >>> data_path_of("door/human-v2").relative_to(get_dataset_path()).as_posix()
+        'door/human-v2/data'
+    """
+    root = _root()
+    directory = _place(dataset_id, root)
+    data = directory / "data"
+    try:
+        if not data.exists():
+            flat = directory.with_name(f"{directory.name}.hdf5")
+            data = flat if os.path.isfile(flat) else data
+    except OSError as exc:
+        raise CorruptDatasetError(f"{data} cannot be read: {exc.strerror}") from exc
+    return _inside(data, root)
+
+
+@contextmanager
+def writing_below_root() -> Iterator[None]:
+    """Say clearly that the root is read-only, if that is what the body fails of.
+
+    Raises:
+        ConfigError: nothing can be written or removed there.
+    """
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise ConfigError(
+            f"nothing can be written to or removed from {exc.filename or _root()} "
+            f"({exc.strerror}); set {ROOT_VARIABLE} to a folder that you may write to"
+        ) from exc
+
+
+def _root() -> Path:
+    configured = os.environ.get(ROOT_VARIABLE) or os.environ.get(OLD_ROOT_VARIABLE)
+    root = Path(configured) if configured else Path.home() / ".minari" / "datasets"
+    try:
+        if not root.is_dir():  # one that is there may be read-only
+            root.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigError(
+            f"the datasets root {root} cannot be made ({exc.strerror}); set {ROOT_VARIABLE} to a "
+            f"folder that you may write to"
+        ) from exc
+    return root
+
+
+def _inside(path: Path, root: Path) -> Path:
+    """Return a path below the root if no link is on the way.
+
+    Only ``data`` itself may be a link of the user's, to another place below the root.
+    """
+    place = os.fspath(root)
+    for part in os.fspath(path)[len(place) :].strip(os.sep).split(os.sep):
+        place = os.path.join(place, part)
+        try:
+            if stat.S_ISLNK(os.lstat(place).st_mode):
+                break
+        except OSError:  # what is not there, or cannot be looked into, is no link
+            return path
+    else:
+        return path  # most have no link, and to resolve a path costs a look at all of its parts
+    try:
+        end = path.resolve()
+    except RuntimeError:  # of Python before 3.13: it leads to itself
+        refuse_link(place)
+    if not end.is_relative_to(root.resolve()):
+        raise CorruptDatasetError(
+            f"{path} is a link that leads out of the datasets root to {end}; move the "
+            f"data below the root, or set {ROOT_VARIABLE}"
+        )
+    if path.name != "data" or place != os.fspath(path):
+        refuse_link(place)
+    return path

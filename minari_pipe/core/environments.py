@@ -1,0 +1,598 @@
+"""Makes Gymnasium environments from names and stored specs, under the rules of :mod:`trust`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import io
+import json
+import re
+import sys
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, registry
+
+from minari_pipe.core.tree import MAX_DEPTH, is_deep
+from minari_pipe.core.trust import (
+    check_files,
+    how_to_trust,
+    importing,
+    is_trusted_module,
+    resolve,
+    split_target,
+)
+from minari_pipe.errors import (
+    ConfigError,
+    EnvironmentNotFoundError,
+    MinariPipeError,
+    MissingDependencyError,
+    TrustError,
+    did_you_mean,
+)
+
+
+@dataclass(frozen=True)
+class EnvironmentPackage:
+    """A package that registers environments when its module is imported."""
+
+    pattern: str
+    """Regular expression of the environment ids it registers."""
+    module: str
+    pip: str
+    """What ``pip install`` takes."""
+    distributions: tuple[str, ...]
+    """Distributions whose version decides what the environments do."""
+
+
+# Gymnasium no longer loads plugins by itself, so an id alone does not say what to import. Others
+# announce themselves with the entry-point group of ENTRY_POINTS.
+PACKAGES = (
+    EnvironmentPackage(
+        r"(Adroit|Fetch|Hand(Reach|Manipulate)|FrankaKitchen|PointMaze_|AntMaze_|MaMuJoCo)",
+        "gymnasium_robotics",
+        "minari_pipe[robotics]",
+        ("gymnasium-robotics", "mujoco"),
+    ),
+    EnvironmentPackage(r"(MiniGrid|BabyAI)-", "minigrid", "minigrid", ("minigrid",)),
+    EnvironmentPackage(r"ALE/", "ale_py", "ale-py", ("ale-py",)),
+)
+ENTRY_POINTS = "minari_pipe.environments"
+
+# Modules inside Gymnasium whose environments run on a simulator of their own.
+SIMULATORS = {
+    "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
+    "gymnasium.envs.box2d": (("box2d",), "gymnasium[box2d]"),
+    "gymnasium.envs.phys2d": (("jax",), "gymnasium[jax]"),
+    "gymnasium.envs.tabular": (("jax",), "gymnasium[jax]"),
+}
+"""With the distributions they run on, all of them needed, and what pip installs."""
+
+# Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
+_OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
+
+# Registered, but made by importing whatever OpenAI Gym environment their arguments name.
+GYM_ADAPTERS = ("GymV21Environment-v0", "GymV26Environment-v0")
+
+REFUSED_WRAPPERS = {
+    "NormalizeObservation": "carries running statistics from one episode to the next, so an "
+    "episode would depend on the episodes before it",
+    "NormalizeReward": "carries running statistics from one episode to the next, so an "
+    "episode would depend on the episodes before it",
+    "RecordEpisodeStatistics": "puts the wall-clock time into the infos, so that no two runs would "
+    "give the same bytes; returns and lengths are in every dataset's metadata",
+    "RecordVideo": "writes files where the config says",
+    "HumanRendering": "opens a window",
+    "Autoreset": "starts a new episode inside the old one",
+}
+
+
+def _refuse_adapter(env_id: str, trusted: Collection[str] = ()) -> None:
+    if env_id in GYM_ADAPTERS and not is_trusted_module("gym", trusted=trusted):
+        raise TrustError(
+            f"environment {env_id!r} imports what its arguments name; {how_to_trust('gym')}"
+        )
+
+
+def _import_package(env_id: str) -> None:
+    """Import the installed package that registers ``env_id``, if one is known."""
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if env_id not in registry:
+            with importing():
+                point.load()
+    for package in PACKAGES:
+        if env_id not in registry and re.match(package.pattern, env_id):
+            try:
+                # A notice that a package prints about some of its environments comes with all of
+                # them, in every process; what concerns a dataset is an advisory of the checks.
+                with redirect_stderr(io.StringIO()), importing():
+                    importlib.import_module(package.module)
+            except gym.error.DependencyNotInstalled as exc:
+                raise MissingDependencyError(
+                    f"environment {env_id!r}: {exc}. Run: pip install '{package.pip}'"
+                ) from exc
+            except ModuleNotFoundError as exc:
+                raise MissingDependencyError(
+                    f"environment {env_id!r} needs the module {exc.name!r}, which is not "
+                    f"installed. Run: pip install '{package.pip}'"
+                ) from exc
+
+
+def _load(entry_point: str) -> Any:
+    with importing():
+        return load_env_creator(entry_point)
+
+
+def _load_before(spec: EnvSpec) -> None:
+    """Import what :func:`gymnasium.make` will import, which is to tell what is wrong with it."""
+    if isinstance(spec.entry_point, str):
+        with suppress(Exception):
+            _load(spec.entry_point)
+    _keep_no_log()
+
+
+def registered_spec(env_id: str) -> EnvSpec:
+    """The spec that the running process has registered for ``env_id``.
+
+    Args:
+        env_id: such as ``AdroitHandDoor-v1``, or ``my_module:Env-v0``, whose module is imported
+            only if the user trusts it.
+
+    Raises:
+        TrustError: the module before the colon is not trusted, or it imports what its arguments
+            name.
+        EnvironmentNotFoundError: nothing registers this id.
+        MissingDependencyError: its package is known but not installed.
+
+    Example:
+        >>> registered_spec("CartPole-v1").max_episode_steps
+        500
+    """
+    module, colon, name = env_id.rpartition(":")
+    if colon and not module:
+        raise ConfigError(f"env.id {env_id!r} has nothing before the colon; expected {name!r}")
+    if colon:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ConfigError(
+                f"env.id {env_id!r}: {module!r} before the colon is no name of a module (letters, "
+                f"digits, '_', '.'); expected 'module:Env-v0', or a registered id without a colon"
+            )
+        if not is_trusted_module(module):
+            raise TrustError(
+                f"env.id {env_id!r} would import the module {module!r}; {how_to_trust(module)}"
+            )
+        try:
+            with importing():
+                importlib.import_module(module)
+        except ModuleNotFoundError as exc:
+            raise ConfigError(f"env.id {env_id!r}: no module {exc.name!r}") from exc
+    elif name not in registry:
+        _import_package(name)
+    _refuse_adapter(name)
+    spec = registry.get(name)
+    if spec is None:
+        prefix = env_id[: -len(name)]
+        hint = did_you_mean(name, registry, prefix=prefix, cutoff=0.5)
+        raise EnvironmentNotFoundError(
+            f"no environment {env_id!r} is registered.{hint} An environment of your own is named "
+            f"'module:Env-v0', with its module trusted"
+        )
+    return spec
+
+
+def registered_horizon(env_id: str) -> int | None:
+    """``max_episode_steps`` as registered for ``env_id``, ``None`` if it has no time limit.
+
+    Example:
+        >>> registered_horizon("Pendulum-v1")
+        200
+    """
+    return registered_spec(env_id).max_episode_steps
+
+
+def creator(env_id: str) -> Any:
+    """The class or the function that makes ``env_id``, imported.
+
+    Raises:
+        MissingDependencyError: it cannot be imported.
+
+    Example:
+        >>> creator("CartPole-v1").__name__
+        'CartPoleEnv'
+    """
+    entry_point = registered_spec(env_id).entry_point
+    try:
+        return entry_point if callable(entry_point) else _load(str(entry_point))
+    except (gym.error.DependencyNotInstalled, ImportError) as exc:
+        raise MissingDependencyError(f"environment {env_id!r} cannot be imported: {exc}") from exc
+
+
+def time_limit(env_id: str, kwargs: Mapping[str, Any]) -> int | None:
+    """``max_episode_steps`` of an environment made with ``kwargs``; ``None`` if it has no limit.
+
+    Example:
+        >>> time_limit("CartPole-v1", {"max_episode_steps": 7}), time_limit("CartPole-v1", {})
+        (7, 500)
+    """
+    given = kwargs.get("max_episode_steps")
+    limit = registered_horizon(env_id) if given is None else given
+    return None if limit == -1 else limit  # -1 is Gymnasium's word for no limit
+
+
+def wrapper_class(target: str) -> type[gym.Wrapper]:
+    """The wrapper named ``gymnasium.wrappers.NAME``, or one of a trusted module.
+
+    Raises:
+        ConfigError: a wrapper that cannot be used for datasets, with the reason.
+        TrustError: a wrapper of a module the user does not trust.
+
+    Example:
+        >>> wrapper_class("gymnasium.wrappers.TimeAwareObservation").__name__
+        'TimeAwareObservation'
+    """
+    module, name = split_target(target)
+    if module.split(".")[0] == "gymnasium" and name in REFUSED_WRAPPERS:
+        raise ConfigError(f"env.wrappers: {target!r} is refused: it {REFUSED_WRAPPERS[name]}")
+    if module == "gymnasium.wrappers" and name in gym.wrappers.__all__:
+        try:
+            found = getattr(gym.wrappers, name)
+        except ModuleNotFoundError as exc:
+            raise MissingDependencyError(
+                f"env.wrappers: {target!r} needs the module {exc.name!r}, which is not installed"
+            ) from exc
+    elif module == "gymnasium.wrappers":
+        hint = did_you_mean(name, gym.wrappers.__all__)
+        raise ConfigError(f"env.wrappers: gymnasium.wrappers has no {name!r}.{hint}")
+    elif is_trusted_module(module):
+        found = resolve(target, {}, what="env.wrappers")
+    else:
+        raise TrustError(
+            f"env.wrappers: {target!r} is neither gymnasium.wrappers.NAME nor trusted; "
+            f"{how_to_trust(module.split('.')[0])}"
+        )
+    if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
+        raise ConfigError(f"env.wrappers: {target!r} is not a gymnasium.Wrapper")
+    return found
+
+
+def make_environment(
+    env_id: str,
+    kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Mapping[str, Any]] = (),
+) -> gym.Env:
+    """Make a registered environment and wrap it.
+
+    Args:
+        env_id: see :func:`registered_spec`.
+        kwargs: keyword arguments of ``gymnasium.make``, ``max_episode_steps`` among them.
+        wrappers: from the innermost to the outermost, each ``{"_target_": name, **arguments}``.
+
+    Raises:
+        ConfigError: arguments that the environment or a wrapper does not take.
+
+    Example:
+        >>> make_environment("CartPole-v1", {"max_episode_steps": 7}).spec.max_episode_steps
+        7
+    """
+    _load_before(registered_spec(env_id))
+    try:
+        # The spec is asked for by its plain name: the module before a colon is imported by now.
+        env = gym.make(env_id.rpartition(":")[2], **dict(kwargs or {}))
+    except (gym.error.DependencyNotInstalled, ImportError) as exc:
+        raise MissingDependencyError(f"environment {env_id!r} cannot be imported: {exc}") from exc
+    except (TypeError, ValueError, AssertionError, gym.error.Error) as exc:
+        reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+        raise ConfigError(
+            f"environment {env_id!r} cannot be made with env.kwargs={dict(kwargs or {})}: {reason}"
+        ) from exc
+    _keep_no_log()  # of a simulator that was imported only now
+    for wrapper in wrappers:
+        arguments = dict(wrapper)
+        target = str(arguments.pop("_target_", ""))
+        try:
+            env = wrapper_class(target)(env, **arguments)
+        except MinariPipeError:
+            raise
+        except Exception as exc:  # a wrapper raises what it likes at arguments of a wrong type
+            reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+            raise ConfigError(f"env.wrappers: {target} with {arguments}: {reason}") from exc
+    return env
+
+
+def _keep_no_log() -> None:
+    """Let MuJoCo print its warnings, and not append them to a file of the current folder too.
+
+    A link may stand there under that name, ``MUJOCO_LOG.TXT``.
+    """
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None and mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(lambda text: sys.stderr.write(f"WARNING: {text}\n"))
+
+
+def entry_point_name(entry_point: Any) -> str:
+    """``module:name`` of an entry point, which may be registered as a class or a function.
+
+    Example:
+        >>> entry_point_name(gym.Env)
+        'gymnasium.core:Env'
+    """
+    if callable(entry_point):
+        return f"{entry_point.__module__}:{getattr(entry_point, '__qualname__', entry_point)}"
+    return str(entry_point)
+
+
+def spec_json(spec: EnvSpec) -> str:
+    """JSON of a spec as Gymnasium writes it, with a class as entry point written by its name.
+
+    Raises:
+        ConfigError: the spec holds something that JSON cannot, or that has no name to import.
+
+    Example:
+        >>> json.loads(spec_json(gym.spec("CartPole-v1")))["id"]
+        'CartPole-v1'
+    """
+    name = entry_point_name(spec.entry_point)
+    if "<" in name:  # <locals> or <lambda>
+        raise ConfigError(
+            f"environment {spec.id!r} is registered with {name!r}, which nobody else can import; "
+            f"register it with an entry point of the form 'module:Class'"
+        )
+    named = copy.copy(spec)
+    named.entry_point = name
+    if callable(named.vector_entry_point):
+        named.vector_entry_point = None
+    try:
+        return named.to_json()
+    except (TypeError, ValueError) as exc:
+        raise ConfigError(f"the spec of {spec.id!r} cannot be stored: {exc}") from exc
+
+
+def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str) -> None:
+    module = str(entry_point).partition(":")[0]
+    if not is_trusted_module(module, trusted=trusted):
+        raise TrustError(
+            f"{what} would import {entry_point!r} because a file says so; "
+            f"{how_to_trust(module.split('.')[0])}, or pass trusted_modules=[{module!r}]"
+        )
+    try:
+        found = _load(entry_point)
+    except Exception:  # to make the environment says so
+        return
+    # A trusted module may have imported anything, and the arguments come from the file.
+    home = str(getattr(found, "__module__", ""))
+    is_environment = not isinstance(found, type) or issubclass(found, gym.Env)
+    if not (is_environment and is_trusted_module(home, trusted=trusted)):
+        raise TrustError(
+            f"{what} would call {entry_point!r}, which is of {home or type(found).__name__}; "
+            f"expected an environment, a wrapper or a function that {module} itself defines"
+        )
+
+
+def _check_installed(entry_point: Any, env_id: str) -> None:
+    """Say that an environment's package is missing, which trust would not mend.
+
+    Only the first part of the name is looked up: nothing is imported.
+    """
+    package = str(entry_point).partition(":")[0].partition(".")[0]
+    if not package.isidentifier() or package in sys.modules:
+        return
+    if importlib.util.find_spec(package) is None:
+        raise MissingDependencyError(
+            f"No module named {package!r}: environment {env_id!r} needs it, and nothing else "
+            f"registers that id here. Install the package that has it; if it is a module of this "
+            f"workspace, {how_to_trust(package)}"
+        )
+
+
+def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
+    module, _, name = str(wrapper.entry_point).partition(":")
+    if module == "gymnasium.wrappers" or module.startswith("gymnasium.wrappers."):
+        try:
+            found = _load(wrapper.entry_point)
+        except (ImportError, AttributeError, ValueError) as exc:
+            raise ConfigError(
+                f"wrapper {wrapper.name!r}: {wrapper.entry_point!r} cannot be imported from the "
+                f"Gymnasium that is installed: {exc}"
+            ) from exc
+        home = str(getattr(found, "__module__", ""))
+        is_wrapper = isinstance(found, type) and issubclass(found, gym.Wrapper)
+        if is_wrapper and home.startswith("gymnasium.wrappers") and name != "RecordVideo":
+            return
+    _check_entry_point(wrapper.entry_point, trusted, what=f"wrapper {wrapper.name!r}")
+
+
+def todays_spec(env_spec: str) -> str:
+    """Write the JSON of a spec of any Gymnasium release as today's release reads it.
+
+    Raises:
+        AttributeError, RecursionError, TypeError, ValueError: it is no JSON object.
+
+    Example:
+        >>> todays_spec('{"id": "CartPole-v1", "autoreset": false}')
+        '{"id": "CartPole-v1", "additional_wrappers": []}'
+    """
+    fields = {k: v for k, v in json.loads(env_spec).items() if k not in _OLD_SPEC_KEYS}
+    fields.setdefault("additional_wrappers", [])
+    return json.dumps(fields)
+
+
+def stored_spec(env_spec: str) -> EnvSpec:
+    """Read the JSON of a spec, of any Gymnasium release; nothing in it is imported.
+
+    Raises:
+        AttributeError, RecursionError, TypeError, ValueError: it is none.
+
+    Example:
+        >>> stored_spec(gym.spec("CartPole-v1").to_json()).max_episode_steps
+        500
+    """
+    spec = EnvSpec.from_json(todays_spec(env_spec))
+    if type(spec.max_episode_steps) not in (int, NoneType):
+        raise ValueError(
+            f"its max_episode_steps is {spec.max_episode_steps!r:.60}, expected a whole number or "
+            f"null"
+        )
+    if is_deep([spec.kwargs, [wrapper.kwargs for wrapper in spec.additional_wrappers]]):
+        raise ValueError(f"its arguments are nested more than {MAX_DEPTH} deep")
+    return spec
+
+
+def _parse_spec(env_spec: str) -> EnvSpec:
+    try:
+        spec = stored_spec(env_spec)
+    except (AttributeError, RecursionError, TypeError, ValueError) as exc:
+        raise ConfigError(
+            f"the stored env_spec cannot be read: {exc}; expected the JSON of a Gymnasium EnvSpec, "
+            f"got {str(env_spec)[:80]!r}"
+        ) from exc
+    if not isinstance(spec.entry_point, str) or not isinstance(spec.kwargs, dict):
+        raise ConfigError(
+            f"the stored env_spec of {spec.id!r} has the entry point {spec.entry_point!r} and the "
+            f"kwargs {spec.kwargs!r}; expected 'module:Class' and an object of arguments"
+        )
+    return spec
+
+
+def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: Any) -> gym.Env:
+    """Make the environment that a dataset's ``env_spec`` describes.
+
+    The spec is used only if its id is registered in the running process with the same entry
+    point, or the module of its entry point is trusted; its wrappers only if they are Gymnasium's
+    or of a trusted module.
+
+    Wrappers that cannot be made again, because they do not record their arguments, are left out
+    with a warning that names them.
+
+    Args:
+        env_spec: JSON of a Gymnasium ``EnvSpec``, of any Gymnasium release.
+        trusted_modules: modules to trust for this call.
+        kwargs: keyword arguments of ``gymnasium.make``, such as ``render_mode``.
+
+    Raises:
+        TrustError: the spec names code or a file that the user does not trust.
+        MissingDependencyError: its id is not registered and its package is not installed.
+        ConfigError: the spec is none, or the environment does not take its arguments.
+
+    Example:
+        >>> env = recover(gym.spec("CartPole-v1").to_json(), max_episode_steps=9)
+        >>> env.spec.max_episode_steps
+        9
+    """
+    spec = _parse_spec(env_spec)
+    check_files(f"env_spec {spec.id!r}: kwargs", spec.kwargs, below=None)
+    for wrapper in spec.additional_wrappers:
+        check_files(f"wrapper {wrapper.name!r}: kwargs", wrapper.kwargs, below=None)
+    _refuse_adapter(spec.id, trusted_modules)
+    try:
+        if spec.id not in registry:
+            _import_package(spec.id)
+    except MissingDependencyError:
+        if not is_trusted_module(str(spec.entry_point).partition(":")[0], trusted=trusted_modules):
+            raise
+    known = registry.get(spec.id)
+    if known is None or entry_point_name(known.entry_point) != spec.entry_point:
+        if known is None:
+            _check_installed(spec.entry_point, spec.id)
+        _check_entry_point(spec.entry_point, trusted_modules, what=f"env_spec {spec.id!r}")
+    else:
+        spec.entry_point = known.entry_point
+    if known is None or known.vector_entry_point != spec.vector_entry_point:
+        spec.vector_entry_point = None  # make_vec would import it
+    for wrapper in spec.additional_wrappers:
+        if wrapper.kwargs is not None:
+            _check_wrapper(wrapper, trusted_modules)
+    _load_before(spec)
+    try:
+        env, lost = _without_lost_wrappers(spec, kwargs)
+    except gym.error.DependencyNotInstalled as exc:
+        raise MissingDependencyError(f"environment {spec.id!r}: {exc}") from exc
+    except ModuleNotFoundError as exc:
+        raise MissingDependencyError(
+            f"No module named {exc.name!r}: environment {spec.id!r} needs it"
+        ) from exc
+    except Exception as exc:  # an environment raises what it likes at arguments of a wrong type
+        reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+        raise ConfigError(
+            f"environment {spec.id!r} cannot be made from the stored env_spec with its arguments "
+            f"{spec.kwargs} and {kwargs}: {reason}"
+        ) from exc
+    _keep_no_log()
+    if lost:
+        warnings.warn(
+            f"environment {spec.id!r} was recorded in {', '.join(lost)}, which kept no arguments "
+            "to be made again with (gymnasium.utils.RecordConstructorArgs does); the environment "
+            "is recovered without it",
+            stacklevel=3,
+        )
+    return env
+
+
+def _without_lost_wrappers(spec: EnvSpec, kwargs: Mapping[str, Any]) -> tuple[gym.Env, list[str]]:
+    """Make a spec, without the wrappers that kept no arguments; return their names too.
+
+    Those that the entry point applies itself stay: only Gymnasium, once it has called the entry
+    point, can tell them from others, which it refuses. They come first, so the last one goes.
+    """
+    lost: list[str] = []
+    while True:
+        try:
+            return gym.make(spec, **kwargs), lost[::-1]
+        except ValueError:
+            wrappers = list(spec.additional_wrappers)
+            places = [place for place, wrapper in enumerate(wrappers) if wrapper.kwargs is None]
+            if not places:
+                raise
+            lost.append(str(wrappers.pop(places[-1]).name))
+            spec.additional_wrappers = tuple(wrappers)
+
+
+def _require(distributions: tuple[str, ...], env_id: str, pip: str) -> None:
+    for name in distributions:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise MissingDependencyError(
+                f"environment {env_id!r} needs {name}, which is not installed. "
+                f"Run: pip install '{pip}'"
+            ) from exc
+
+
+def packages_of(env_id: str) -> dict[str, str]:
+    """Versions of the distributions that decide what ``env_id`` does, by distribution name.
+
+    Example:
+        >>> list(packages_of("CartPole-v1"))
+        ['gymnasium']
+    """
+    entry_point = entry_point_name(registered_spec(env_id).entry_point)
+    names = ["gymnasium"]
+    for package in PACKAGES:
+        if entry_point.startswith(package.module):
+            names += package.distributions
+            break
+    else:
+        for prefix, (simulators, pip) in SIMULATORS.items():
+            if entry_point.startswith(prefix):
+                _require(simulators, env_id, pip)
+                names += simulators
+        top = entry_point.split(":")[0].split(".")[0]
+        names += distributions_of(top) if top not in names else []
+    return {name: importlib.metadata.version(name) for name in dict.fromkeys(names)}
+
+
+def distributions_of(package: str) -> list[str]:
+    """Names of the distributions that an importable top-level package comes from."""
+    return _packages_distributions().get(package, [])
+
+
+@functools.cache  # reads the files of everything that is installed, half a second or more
+def _packages_distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()

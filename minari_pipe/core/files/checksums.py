@@ -1,0 +1,278 @@
+"""What the bytes of a file are: a digest of each piece of 1 MiB, and one of all pieces.
+
+A manifest of format 2 has an entry for each file::
+
+    {"size": 2500000,
+     "xxh3_128": "…",           of the whole file
+     "pieces": ["…", "…", "…"], of bytes 0 to 2**20, 2**20 to 2 * 2**20, ..., the last one shorter
+     "sha256": "…"}             where a dataset is published
+
+- The digest of a piece is the XXH3 128-bit hash (seed 0) of its bytes: 32 hexadecimal digits, most
+  significant first, as ``xxhsum -H2`` prints it.
+- A file of at most one piece has no ``pieces``; its ``xxh3_128`` is the digest of its bytes, also
+  if there are none. That of a longer file is the digest of the digests of its pieces, 16 bytes
+  each, one after another.
+- So whoever has fetched some pieces can verify them, and an append hashes again what it wrote: the
+  last piece, if it was shorter than 1 MiB, and those before it whose bytes changed.
+
+xxh3_128 finds damage, wherever bytes were changed, moved or exchanged, as fast as memory is read.
+It does not prove who wrote a file: that is what a sha256 is for, which takes longer than writing
+the file.
+
+A manifest of format 1 has the sha256 of a file, or its ``sums``: the sha256 of the sums of the
+64-bit words (little-endian, the last one filled with zeros) of each 64 KiB, modulo 2**64. They do
+not see the order of words. They are compared still, and never written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.links import opener
+
+#: bytes of a piece
+PIECE = 2**20
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SUM_BYTES = 2**16
+
+#: so many bytes are joined in less time than they are added one chunk after the other
+_SHORT = 2**16
+
+
+class Pieces:
+    """The digests of a file that is written from its beginning to its end.
+
+    Example:
+        >>> pieces = Pieces()
+        >>> pieces.add(b"hello, ")
+        >>> pieces.add(b"world")
+        >>> pieces.entry() == entry_of_bytes([b"hello, world"])
+        True
+    """
+
+    def __init__(self, whole: Iterable[str] = ()) -> None:
+        """Begin after pieces that are known.
+
+        Args:
+            whole: their digests; each has 1 MiB.
+        """
+        from xxhash import xxh3_128
+
+        self._whole = [bytes.fromhex(digest) for digest in whole]
+        self._state = xxh3_128()
+        self.size = PIECE * len(self._whole)
+
+    def add(self, data: Any) -> None:
+        """Add the bytes that follow.
+
+        Args:
+            data: bytes, or what has the interface of a buffer and is C-contiguous.
+        """
+        view = memoryview(data)
+        if not view.nbytes:
+            return
+        view = view.cast("B")
+        while True:
+            room = PIECE - self.size % PIECE
+            if len(view) < room:
+                self._state.update(view)
+                self.size += len(view)
+                return
+            self._state.update(view[:room])
+            self._whole.append(self._state.digest())
+            self._state.reset()
+            self.size += room
+            view = view[room:]
+
+    def copy(self) -> Pieces:
+        """Return the same, to which bytes are added independently."""
+        other = Pieces.__new__(Pieces)
+        other._whole, other._state, other.size = self._whole[:], self._state.copy(), self.size
+        return other
+
+    def with_first(self, data: bytes) -> Pieces:
+        """Return the digests of the file with another first piece.
+
+        Args:
+            data: the whole piece, of as many bytes as the file has of it.
+        """
+        if self.size < PIECE:
+            other = Pieces()
+            other.add(data)
+        else:
+            other = self.copy()
+            other._whole[0] = _xxh3_128(data)
+        return other
+
+    def entry(self) -> dict[str, Any]:
+        """Return what a manifest says of the file."""
+        last = [self._state.digest()] if self.size % PIECE or not self._whole else []
+        pieces = [*self._whole, *last]
+        if len(pieces) == 1:
+            return {"size": self.size, "xxh3_128": pieces[0].hex()}
+        whole = _xxh3_128(b"".join(pieces)).hex()
+        return {"size": self.size, "xxh3_128": whole, "pieces": [digest.hex() for digest in pieces]}
+
+
+def _xxh3_128(data: Any) -> bytes:
+    from xxhash import xxh3_128_digest
+
+    return xxh3_128_digest(data)
+
+
+def entry_of(
+    path: str | os.PathLike[str],
+    pieces: Pieces | None = None,
+    *,
+    sha256: bool = False,
+    below: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Return what a manifest says of a file.
+
+    Args:
+        path: the file.
+        pieces: its digests, if who wrote it has them; those of another size are not believed.
+        sha256: add the sha256 of the file.
+        below: the folder from which no link is followed to the file, its own if not given.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     entry_of(file.name)
+        {'size': 0, 'xxh3_128': '99aa06d3014798d86001c324468d497f'}
+    """
+    if pieces is not None and not sha256 and pieces.size == os.path.getsize(path):
+        return pieces.entry()
+    pieces, digest = Pieces(), hashlib.sha256() if sha256 else None
+    for part in _parts(path, PIECE, below):
+        pieces.add(part)
+        if digest is not None:
+            digest.update(part)
+    return pieces.entry() | ({"sha256": digest.hexdigest()} if digest is not None else {})
+
+
+def entry_of_bytes(
+    chunks: Sequence[Any],
+    pieces: Callable[[Any], Iterable[Any]] = lambda chunk: (chunk,),
+    *,
+    sha256: bool = False,
+) -> dict[str, Any]:
+    """Return what :func:`entry_of` says of a file of these bytes.
+
+    Args:
+        chunks: bytes that follow one another.
+        pieces: yields those of a chunk, if it is not to be in memory as a whole.
+        sha256: add the sha256.
+
+    Example:
+        >>> entry_of_bytes([b"a", b"b"])["size"]
+        2
+    """
+    size = sum(map(len, chunks))
+    if size <= _SHORT and not sha256:  # as most files of an episode are
+        return {"size": size, "xxh3_128": _xxh3_128(b"".join(chunks)).hex()}
+    found, digest = Pieces(), hashlib.sha256() if sha256 else None
+    for chunk in chunks:
+        for piece in pieces(chunk):
+            found.add(piece)
+            if digest is not None:
+                digest.update(piece)
+    return found.entry() | ({"sha256": digest.hexdigest()} if digest is not None else {})
+
+
+def is_entry(entry: Any) -> bool:
+    """Whether this is what a manifest of format 2 can say of a file.
+
+    Example:
+        >>> is_entry(entry_of_bytes([b"a"])), is_entry({"size": 1})
+        (True, False)
+    """
+    if not _has_size(entry) or not _is_digest(_DIGEST, entry.get("xxh3_128")):
+        return False
+    if "sha256" in entry and not _is_digest(_SHA256, entry["sha256"]):
+        return False
+    if entry["size"] <= PIECE:
+        return "pieces" not in entry
+    pieces = entry.get("pieces")
+    return (
+        isinstance(pieces, list)
+        and len(pieces) == -(-entry["size"] // PIECE)
+        and all(_is_digest(_DIGEST, piece) for piece in pieces)
+        and _xxh3_128(bytes.fromhex("".join(pieces))).hex() == entry["xxh3_128"]
+    )
+
+
+def is_old_entry(entry: Any) -> bool:
+    """Whether this is what a manifest of format 1 can say of a file.
+
+    Example:
+        >>> is_old_entry({"size": 1, "sums": "0" * 64}), is_old_entry({"size": 1, "sha256": ""})
+        (True, False)
+    """
+    if not _has_size(entry):
+        return False
+    given = [entry[key] for key in ("sha256", "sums") if key in entry]
+    return bool(given) and all(_is_digest(_SHA256, digest) for digest in given)
+
+
+def _has_size(entry: Any) -> bool:
+    size = entry.get("size") if isinstance(entry, dict) else None
+    return type(size) is int and 0 <= size < 2**63
+
+
+def _is_digest(form: re.Pattern[str], digest: Any) -> bool:
+    return isinstance(digest, str) and form.fullmatch(digest) is not None
+
+
+def content_differs(path: str | os.PathLike[str], entry: dict[str, Any]) -> str | None:
+    """Return by what the bytes of a file are not those of a manifest's entry, None if they are.
+
+    Args:
+        path: the file, of the size that the entry says.
+        entry: see :func:`is_entry` and :func:`is_old_entry`.
+    """
+    if "xxh3_128" not in entry:
+        if "sha256" in entry:
+            return None if sha256_file(path) == entry["sha256"] else "sha256"
+        return None if _sums_of_file(path) == entry["sums"] else "sums"
+    found = entry_of(path, sha256="sha256" in entry)
+    pairs = zip(entry.get("pieces", ()), found.get("pieces", ()), strict=False)
+    for number, (expected, piece) in enumerate(pairs):
+        if expected != piece:
+            return f"first between byte {number * PIECE} and {(number + 1) * PIECE}"
+    return next(
+        (key for key in ("xxh3_128", "sha256") if entry.get(key, "") != found.get(key, "")), None
+    )
+
+
+def _sums_of_file(path: str | os.PathLike[str]) -> str:
+    import numpy as np
+
+    sums = hashlib.sha256()
+    for part in _parts(path, _SUM_BYTES):
+        words = np.frombuffer(bytes(part) + bytes(-len(part) % 8), "<u8")
+        sums.update(int(np.add.reduce(words)).to_bytes(8, "little"))
+    return sums.hexdigest()
+
+
+def _parts(
+    path: str | os.PathLike[str], size: int, below: str | os.PathLike[str] | None = None
+) -> Iterator[memoryview]:
+    """Yield the bytes of a file, so many at a time; each part takes the place of the one before."""
+    top = os.path.dirname(path) if below is None else below
+    with open(path, "rb", buffering=0, opener=opener(top)) as file:
+        buffer = memoryview(bytearray(size))
+        while True:
+            filled = 0
+            while filled < size and (more := file.readinto(buffer[filled:])):
+                filled += more
+            if not filled:
+                return
+            yield buffer[:filled]

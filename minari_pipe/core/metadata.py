@@ -1,0 +1,186 @@
+"""The metadata of a dataset: the standard's keys, what each must hold, and its JSON form."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.errors import InvalidDatasetIdError, InvalidMetadataError
+
+#: the version of the standard that this package writes, as the name of the Minari release
+MINARI_VERSION = "0.5.4"
+
+supported_dataset_versions = {
+    "0.4.0",
+    "0.4.1",
+    "0.4.2",
+    "0.4.3",
+    "0.5.0",
+    "0.5.1",
+    "0.5.2",
+    "0.5.3",
+    "0.5.4",
+}
+"""Versions of the standard that can be read; data that states none, as before 0.4, can be too."""
+
+
+def is_supported_version(version: str | None) -> bool:
+    """Whether data of this ``minari_version`` can be read.
+
+    Args:
+        version: of a release; or a specifier, as Minari 0.4 wrote it; None where data says nothing.
+
+    Example:
+        >>> is_supported_version("0.5.4"), is_supported_version("~=0.4"), is_supported_version(None)
+        (True, True, True)
+        >>> is_supported_version("0.9.0"), is_supported_version(">=0.9")
+        (False, False)
+    """
+    if not isinstance(version, str):
+        return version is None
+    if version in supported_dataset_versions:
+        return True
+    try:
+        return any(SpecifierSet(version).filter(supported_dataset_versions))
+    except InvalidSpecifier:  # a version, and not one of those
+        return False
+
+
+#: keys that keep their value once it is saved
+FIXED_KEYS = frozenset(
+    {
+        "dataset_id",
+        "observation_space",
+        "action_space",
+        "env_spec",
+        "data_format",
+        "jpeg_encoding",
+        "minari_version",
+    }
+)
+
+#: keys that a finished dataset cannot lack
+REQUIRED_KEYS = (
+    "dataset_id",
+    "total_episodes",
+    "total_steps",
+    "data_format",
+    "observation_space",
+    "action_space",
+    "minari_version",
+)
+
+_TEXT = "a string"
+_COUNT = "an integer that is not negative"
+_NUMBER = "a finite number"
+_NAMES = "a list or set of strings"
+_SIZE = "a number that is not negative"
+_FLAG = "true or false"
+
+#: every key of the standard and what it holds
+STANDARD_KEYS = {
+    "dataset_id": _TEXT,
+    "total_episodes": _COUNT,
+    "total_steps": _COUNT,
+    "data_format": _TEXT,
+    "jpeg_encoding": _FLAG,
+    "observation_space": _TEXT,
+    "action_space": _TEXT,
+    "env_spec": _TEXT,
+    "eval_env_spec": _TEXT,
+    "code_permalink": _TEXT,
+    "author": _NAMES,
+    "author_email": _NAMES,
+    "algorithm_name": _TEXT,
+    "description": _TEXT,
+    "minari_version": _TEXT,
+    "requirements": _NAMES,
+    "ref_min_score": _NUMBER,
+    "ref_max_score": _NUMBER,
+    "num_episodes_average_score": _COUNT,
+    "combined_datasets": _NAMES,
+    "dataset_size": _SIZE,
+}
+
+
+def metadata_faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, what is wrong)`` for every value that the standard does not allow.
+
+    Missing keys are not judged here: a dataset under construction lacks many; see
+    ``REQUIRED_KEYS``. Keys outside of the standard may hold anything that JSON can hold.
+    """
+    for key, value in metadata.items():
+        expected = STANDARD_KEYS.get(key)
+        if expected is not None and not _holds(expected, value):
+            yield key, f"must be {expected}, got {value!r:.100}"
+        elif key == "dataset_id":
+            try:
+                parse_dataset_id(value)
+            except InvalidDatasetIdError as error:
+                yield key, str(error)
+        elif key.endswith(("env_spec", "_space")) and key in STANDARD_KEYS:
+            try:
+                json.loads(value)
+            except (ValueError, RecursionError):
+                yield key, f"must be JSON, got {value[:80]!r}"
+        else:
+            try:
+                json.dumps(value, default=_to_json)
+            except (TypeError, ValueError) as error:
+                yield key, f"cannot be written as JSON: {error}"
+
+
+def validate_metadata(metadata: Mapping[str, Any]) -> None:
+    """Check the types of metadata that is about to be saved.
+
+    Raises:
+        InvalidMetadataError: naming every fault at once.
+    """
+    faults = [f"metadata {key!r} {what}" for key, what in metadata_faults(metadata)]
+    if faults:
+        raise InvalidMetadataError("; ".join(faults))
+
+
+def dump_metadata(metadata: Mapping[str, Any]) -> str:
+    """Write metadata as JSON: keys in their order, sets sorted, so equal values give equal text."""
+    return json.dumps(metadata, default=_to_json)
+
+
+def is_finite_number(value: Any) -> bool:
+    """Whether a value is an integer or a float that float64 can hold; ``True`` is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
+def _holds(expected: str, value: Any) -> bool:
+    if expected == _TEXT:
+        return isinstance(value, str)
+    if expected == _FLAG:
+        return isinstance(value, bool | np.bool_)
+    if expected == _COUNT:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            return False
+        return bool(value >= 0)
+    if expected in (_NUMBER, _SIZE):
+        return is_finite_number(value) and (expected == _NUMBER or bool(value >= 0))
+    return isinstance(value, list | tuple | set | frozenset) and all(
+        isinstance(entry, str) for entry in value
+    )
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"Object of type {type(value)} is not JSON serializable")

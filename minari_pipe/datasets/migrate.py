@@ -1,0 +1,220 @@
+"""Write datasets of every generation, and D4RL's files, in today's layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.core.datasets_root import data_in, data_path_of
+from minari_pipe.core.environments import todays_spec
+from minari_pipe.core.episode import FINAL_OBSERVATION_MISSING
+from minari_pipe.core.files.links import expand_user
+from minari_pipe.core.metadata import MINARI_VERSION, metadata_faults
+from minari_pipe.core.spaces import is_image_space, space_leaves
+from minari_pipe.datasets.copying import STORAGE_KEYS
+from minari_pipe.datasets.dataset import MinariDataset, steps_of
+from minari_pipe.datasets.library import new_dataset, open_dataset
+from minari_pipe.datasets.spec import parse_spec
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidDatasetIdError,
+)
+from minari_pipe.storage.base import (
+    METADATA_FILE_NAME,
+    MinariStorage,
+    file_format,
+    has_metadata_file,
+    other_format,
+)
+from minari_pipe.storage.writer import Lasting
+
+#: what only described the old layout, beside what the new storage finds out by itself
+_NOT_COPIED = STORAGE_KEYS | {"flatten_observation", "flatten_action"}
+
+
+def migrate_dataset(
+    source: str | os.PathLike[str],
+    dataset_id: str,
+    *,
+    data_format: str = "hdf5",
+    trusted_modules: Collection[str] = (),
+) -> MinariDataset:
+    """Write a dataset of any generation in today's layout; the source is not touched.
+
+    Episodes keep their seeds, options, infos, extras and attributes; the metadata is kept under
+    the names that it has now. What today's layout holds and the source does not tell is warned
+    of, and recorded as ``migration["unknown"]`` in the metadata of the new dataset. Images are
+    stored without loss.
+
+    Args:
+        source: the directory of a dataset or of its data, a file, or the id of a dataset in the
+            local root.
+        dataset_id: id of the new dataset in the local root.
+        data_format: one of :func:`~minari_pipe.storage.base.get_storage_keys`.
+        trusted_modules: modules whose code the environment of the data may name. Minari 0.3
+            stored no spaces; its Dict and Tuple spaces are told by the environment alone.
+
+    Returns:
+        The new dataset.
+
+    Raises:
+        DatasetNotFoundError: there is no dataset at the source.
+        CorruptDatasetError: the source is damaged, or points outside of itself.
+        DatasetExistsError: the id is taken.
+        InvalidDatasetIdError: the id is malformed.
+
+    Example:
+        A file of D4RL:
+
+        >>> import h5py, numpy as np, tempfile, warnings
+        >>> from pathlib import Path
+        >>> from minari_pipe import migrate_dataset
+        >>> path = Path(tempfile.mkdtemp()) / "maze.hdf5"
+        >>> with h5py.File(path, "w") as file:
+        ...     for name in ("observations", "next_observations", "actions"):
+        ...         file[name] = np.zeros((3, 2), np.float32)
+        ...     file["rewards"] = np.ones(3, np.float32)
+        ...     file["terminals"] = [False, True, True]
+        >>> with warnings.catch_warnings(action="ignore"):  # about what the file does not tell
+        ...     dataset = migrate_dataset(path, "example/maze-v0")
+        >>> dataset, dataset.storage.metadata["migration"]["unknown"][-1]
+        (MinariDataset('example/maze-v0', 2 episodes), 'the spaces are inferred from the arrays')
+    """
+    data_path = _data_path(source)
+    with warnings.catch_warnings():
+        # what it would warn of is among the sentences below
+        warnings.filterwarnings("ignore", message=".*this layout holds no spaces")
+        storage = MinariStorage.read(data_path, trusted_modules=trusted_modules)
+    raw = storage.read_raw_metadata(storage.data_path)
+    steps, unknown = _survey(storage)
+    metadata = {key: value for key, value in raw.items() if key not in _NOT_COPIED}
+    for key in ("env_spec", "eval_env_spec"):
+        if key in metadata:
+            metadata[key] = _todays_spec(metadata[key])
+    left_out = {}
+    for key, what in list(_faults(metadata)):
+        if key in metadata:
+            del metadata[key]
+            left_out[key] = raw[key]
+            unknown.append(f"{key} is left out of the metadata: it {what}"[:300])
+    migration: dict[str, Any] = {
+        "source_dataset_id": raw.get("dataset_id"),
+        "source_layout": raw.get("data_format"),
+        "source_minari_version": raw.get("minari_version"),
+        "unknown": unknown,
+    }
+    if left_out:
+        migration["left_out"] = json.loads(json.dumps(left_out, default=str))
+    with new_dataset(dataset_id) as new_path:
+        MinariStorage.create(
+            new_path,
+            Lasting(storage.get_buffers([i for i, count in enumerate(steps) if count])),
+            metadata={
+                **metadata,
+                "dataset_id": dataset_id,
+                "minari_version": MINARI_VERSION,
+                "migration": migration,
+            },
+            observation_space=storage.observation_space,
+            action_space=storage.action_space,
+            data_format=file_format(data_format),
+        )
+    if unknown:
+        warnings.warn(
+            f"{dataset_id}: {data_path} does not tell everything: {'; '.join(unknown)}",
+            stacklevel=2,
+        )
+    return open_dataset(dataset_id)
+
+
+def _data_path(source: str | os.PathLike[str]) -> Path:
+    """Return where the data of a source is.
+
+    Raises:
+        DatasetNotFoundError: there is none.
+    """
+    candidates = list(_candidates(source))
+    for path in candidates:
+        if has_metadata_file(path) or other_format(path) is not None:
+            return path
+    there = next((path for path in candidates if path.exists()), None)
+    found = "" if there is None else f": it is {_what_it_is(there)}"
+    raise DatasetNotFoundError(
+        f"no dataset at {str(source)!r}{found}; expected the directory of a dataset, an "
+        "HDF5 file of Minari 0.2 or D4RL, or the id of a dataset in the local root. Looked at "
+        + ", ".join(map(str, candidates))
+    )
+
+
+def _what_it_is(path: Path) -> str:
+    if path.is_dir():
+        return f"a directory that holds no {METADATA_FILE_NAME} and no HDF5 file of a dataset"
+    if not path.is_file():
+        return "neither a file nor a directory"
+    with path.open("rb") as file:
+        begin = file.read(16)
+    return f"a file that begins with {begin!r}, which no dataset does"
+
+
+def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
+    path = expand_user(source)
+    if path.is_file() and has_metadata_file(path.parent):
+        yield path.parent  # one of the files of today's layout
+    yield path
+    yield data_in(path)
+    try:
+        parse_dataset_id(os.fspath(source))
+    except InvalidDatasetIdError:
+        return
+    yield data_path_of(os.fspath(source))
+
+
+def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:
+    """Return the steps of every episode, and sentences about what the source does not tell."""
+    unknown = list(getattr(storage, "unknown", ()))
+    steps: list[int] = []
+    without_seed = without_final = 0
+    for attributes in storage.get_episode_metadata(range(storage.total_episodes)):
+        steps.append(steps_of(attributes, storage))
+        without_seed += attributes.get("seed") is None
+        without_final += bool(attributes.get(FINAL_OBSERVATION_MISSING))
+    if without_seed and not any("seeds" in sentence for sentence in unknown):
+        unknown.append(f"{without_seed} of {len(steps)} episodes have no seed")
+    if without_final and not any("last one is repeated" in sentence for sentence in unknown):
+        unknown.append(
+            f"{without_final} of {len(steps)} episodes have no observation after their last step: "
+            "the last one is repeated"
+        )
+    empty = [str(index) for index, count in enumerate(steps) if not count]
+    if empty:
+        unknown.append(f"episodes without a step are left out: {', '.join(empty)[:200]}")
+    if storage.jpeg_encoding and any(
+        is_image_space(leaf)
+        for space in (storage.observation_space, storage.action_space)
+        for _, leaf in space_leaves(space)
+    ):
+        unknown.append("images may have been stored as JPEG, whose loss cannot be undone")
+    return steps, unknown
+
+
+def _faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what today's readers would not take, real Minari among them, and why."""
+    yield from metadata_faults(metadata)
+    for key in ("env_spec", "eval_env_spec"):
+        try:
+            parse_spec(metadata.get(key), key)
+        except CorruptDatasetError as error:
+            yield key, f"is not the spec of an environment: {error}"
+
+
+def _todays_spec(spec: Any) -> Any:
+    try:
+        return todays_spec(spec)
+    except (AttributeError, RecursionError, TypeError, ValueError):
+        return spec  # it is left out as a fault

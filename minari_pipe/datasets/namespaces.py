@@ -1,0 +1,369 @@
+"""Namespaces of the local root: folders that hold datasets and other namespaces.
+
+A folder is a namespace if it has a ``namespace_metadata.json``, any JSON object. Whatever begins
+with a dot is not looked at, and nothing below a dataset is a namespace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.dataset_id import (
+    NAMESPACE_REGEX,
+    check_new_namespace,
+    namespace_hierarchy,
+    validate_namespace,
+)
+from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
+from minari_pipe.core.files.links import held_folder, read_below, walk, write_new
+from minari_pipe.core.files.locks import exclusive
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidDatasetIdError,
+    InvalidMetadataError,
+    LinkError,
+    did_you_mean,
+)
+
+__all__ = [
+    "NAMESPACE_METADATA_FILENAME",
+    "NAMESPACE_REGEX",
+    "create_namespace",
+    "delete_namespace",
+    "get_namespace_metadata",
+    "list_local_namespaces",
+    "namespace_hierarchy",
+    "update_namespace_metadata",
+    "validate_namespace",
+]
+
+NAMESPACE_METADATA_FILENAME = "namespace_metadata.json"
+#: what it is called before it is whole
+_BESIDE = f".{NAMESPACE_METADATA_FILENAME}.tmp"
+
+
+def create_namespace(namespace: str, description: str | None = None, **kwargs: Any) -> None:
+    """Make a namespace, and its parents where they are missing.
+
+    Args:
+        namespace: its name, such as ``D4RL/door``.
+        description: what it is, kept as ``description`` of its metadata if given.
+        **kwargs: further metadata, anything that JSON can hold.
+
+    Raises:
+        InvalidDatasetIdError: the name is malformed or may not be made.
+        InvalidMetadataError: the metadata has no form in JSON.
+        DatasetExistsError: it exists already, or it or a parent is a dataset.
+        ConfigError: the root is read-only.
+
+    Example:
+        >>> from minari_pipe import create_namespace, delete_namespace, get_namespace_metadata
+        >>> create_namespace("example/door", description="Doors to open")
+        >>> get_namespace_metadata("example/door"), get_namespace_metadata("example")
+        ({'description': 'Doors to open'}, {})
+        >>> delete_namespace("example/door")
+        >>> delete_namespace("example")
+    """
+    check_new_namespace(namespace)
+    text = _dump(kwargs if description is None else {**kwargs, "description": description})
+    with making_namespaces(namespace, text) as is_new:
+        if not is_new:
+            raise DatasetExistsError(f"Namespace '{namespace}' already exists.")
+
+
+def update_namespace_metadata(
+    namespace: str, description: str | None = None, **kwargs: Any
+) -> None:
+    """Replace the metadata of a namespace.
+
+    Args:
+        namespace: its name.
+        description: what it is; kept also if it is None, as real Minari does.
+        **kwargs: further metadata, anything that JSON can hold.
+
+    Raises:
+        InvalidDatasetIdError: the name is malformed.
+        InvalidMetadataError: the metadata has no form in JSON.
+        DatasetNotFoundError: it does not exist.
+        ConfigError: the root is read-only.
+
+    Example:
+        >>> from minari_pipe import create_namespace, get_namespace_metadata
+        >>> from minari_pipe import update_namespace_metadata
+        >>> create_namespace("example", author="A")
+        >>> update_namespace_metadata("example", description="Examples")
+        >>> get_namespace_metadata("example")
+        {'description': 'Examples'}
+    """
+    path = _existing(namespace)
+    text = _dump({**kwargs, "description": description})
+    with writing_below_root():
+        _replace(path, text)
+
+
+def get_namespace_metadata(namespace: str) -> dict[str, Any]:
+    """Return the metadata of a namespace.
+
+    Args:
+        namespace: its name.
+
+    Raises:
+        InvalidDatasetIdError: the name is malformed.
+        DatasetNotFoundError: it does not exist.
+        CorruptDatasetError: its file is not a JSON object, or a link.
+
+    Example:
+        >>> from minari_pipe import create_namespace, delete_namespace, get_namespace_metadata
+        >>> create_namespace("example", license="MIT")
+        >>> get_namespace_metadata("example")
+        {'license': 'MIT'}
+        >>> delete_namespace("example")
+    """
+    path = _existing(namespace)
+    try:
+        metadata = json.loads(read_below(path, path.parent))
+    except LinkError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
+    if not isinstance(metadata, dict):
+        raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
+    return metadata
+
+
+def namespace_metadata_bytes(namespace: str) -> bytes:
+    """Return the metadata of a namespace as they are stored.
+
+    Raises:
+        DatasetNotFoundError: it does not exist.
+        LinkError: its file is a link.
+    """
+    path = _existing(namespace)
+    return read_below(path, path.parent)
+
+
+def write_namespace(namespace: str, metadata: dict[str, Any], *, overwrite: bool = False) -> None:
+    """Make a namespace with these metadata, and its parents where they are missing.
+
+    Args:
+        namespace: its name.
+        metadata: what JSON can hold.
+        overwrite: replace metadata that are there.
+
+    Raises:
+        DatasetExistsError: it or a parent is a dataset.
+        ConfigError: the root is read-only.
+    """
+    text = _dump(metadata)
+    with making_namespaces(namespace, text) as is_new:
+        if overwrite and not is_new:
+            _replace(_existing(namespace), text)
+
+
+def delete_namespace(namespace: str) -> None:
+    """Remove an empty namespace; warn if there is none.
+
+    Args:
+        namespace: its name; its parents stay.
+
+    Raises:
+        InvalidDatasetIdError: the name is malformed.
+        DatasetExistsError: datasets, other namespaces or files are in it.
+        ConfigError: the root is read-only.
+
+    Example:
+        >>> from minari_pipe import create_namespace, delete_namespace, list_local_namespaces
+        >>> create_namespace("example")
+        >>> delete_namespace("example")
+        >>> list_local_namespaces()
+        []
+    """
+    _check_form(namespace)
+    directory = get_dataset_path(namespace)
+    if not _is_namespace(namespace):
+        warnings.warn(f"Namespace '{namespace}' does not exist.", stacklevel=2)
+        return
+    with writing_below_root():
+        if directory.is_symlink():
+            directory.unlink()
+        elif not _remove(directory):
+            raise DatasetExistsError(
+                f"Namespace {directory} is not empty. All datasets must be deleted first."
+            )
+
+
+def list_local_namespaces() -> list[str]:
+    """Return the names of the local root's namespaces, sorted.
+
+    Example:
+        >>> from minari_pipe import create_namespace, delete_namespace, list_local_namespaces
+        >>> create_namespace("example/door")
+        >>> list_local_namespaces()
+        ['example', 'example/door']
+        >>> delete_namespace("example/door")
+        >>> delete_namespace("example")
+    """
+    root = get_dataset_path()
+    found = []
+    for folder, folders, files in walk(root):
+        name = Path(folder).relative_to(root).as_posix()
+        if "data" in (*folders, *files) and name != ".":
+            folders.clear()  # a dataset
+            continue
+        folders[:] = [entry for entry in folders if not entry.startswith(".")]
+        if NAMESPACE_METADATA_FILENAME in files:
+            with suppress(InvalidDatasetIdError):  # no other function would take the name
+                _check_form(name)
+                found.append(name)
+    return sorted(found)
+
+
+@contextmanager
+def making_namespaces(namespace: str | None, text: str = "{}") -> Iterator[bool]:
+    """Make a namespace and its parents; take back what was made if the body fails.
+
+    Args:
+        namespace: its name; None is the root.
+        text: its metadata, if it has none yet; that of its parents is empty.
+
+    Yields:
+        Whether the namespace had no metadata before.
+
+    Raises:
+        DatasetExistsError: it or a parent is a dataset, or a file.
+        ConfigError: the root is read-only.
+    """
+    made: list[Path] = []
+    is_new = False
+    try:
+        with writing_below_root():
+            refuse_datasets(namespace)
+            for parent in namespace_hierarchy(namespace):
+                directory = get_dataset_path(parent)
+                try:
+                    with held_folder(directory.parent, get_dataset_path()) as above:
+                        (above / directory.name).mkdir()
+                    made.append(directory)
+                except FileExistsError:
+                    if not directory.is_dir():
+                        raise DatasetExistsError(
+                            f"{directory} already exists and is no folder"
+                        ) from None
+                with held_folder(directory, get_dataset_path()) as folder:
+                    path = folder / NAMESPACE_METADATA_FILENAME
+                    is_new = _add_file(path, text if parent == namespace else "{}")
+        yield is_new
+    except BaseException:
+        for directory in reversed(made):
+            with suppress(OSError):
+                _remove(directory)
+        raise
+
+
+def refuse_datasets(namespace: str | None) -> None:
+    """Check that neither a namespace nor one of its parents is a dataset.
+
+    Raises:
+        DatasetExistsError: one is.
+    """
+    for parent in namespace_hierarchy(namespace):
+        if os.path.lexists(data_path_of(parent)):
+            which = "it" if parent == namespace else "its parent"
+            raise DatasetExistsError(
+                f"{namespace!r} cannot be a namespace: {which} already exists as the dataset "
+                f"{parent!r}"
+            )
+
+
+def _check_form(namespace: str) -> None:
+    """Check the name of a namespace that may be there already, such as one of one character."""
+    if not (isinstance(namespace, str) and re.fullmatch(r"[-_\w]", namespace)):
+        validate_namespace(namespace)
+
+
+def _is_namespace(namespace: str) -> bool:
+    path = get_dataset_path(namespace) / NAMESPACE_METADATA_FILENAME
+    return os.path.lexists(path) and not os.path.lexists(data_path_of(namespace))
+
+
+def _existing(namespace: str) -> Path:
+    _check_form(namespace)
+    if not _is_namespace(namespace):
+        hint = did_you_mean(namespace, list_local_namespaces())
+        raise DatasetNotFoundError(f"Namespace {namespace} does not exist locally.{hint}")
+    return get_dataset_path(namespace) / NAMESPACE_METADATA_FILENAME
+
+
+def _dump(metadata: dict[str, Any]) -> str:
+    try:
+        return json.dumps(metadata)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMetadataError(
+            f"the metadata of a namespace must be what JSON can hold: {error}"
+        ) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a namespace's metadata, in no other folder that takes its place meanwhile."""
+    with (
+        held_folder(path.parent, get_dataset_path()) as folder,
+        _beside(folder / path.name, text) as beside,
+    ):
+        os.replace(beside, folder / path.name)
+
+
+@contextmanager
+def _beside(path: Path, text: str) -> Iterator[Path]:
+    """Yield a file with this text in the same folder, and remove it unless it was renamed.
+
+    Its name is fixed, so what a killed process left behind gives way to the next one.
+    """
+    beside = path.with_name(_BESIDE)
+    with exclusive(path.parent):
+        try:
+            write_new(beside, text.encode())
+            yield beside
+        finally:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+def _add_file(path: Path, text: str) -> bool:
+    """Write a file whole or not at all unless it is there; whether it was written."""
+    if os.path.lexists(path):
+        return False
+    with _beside(path, text) as beside:
+        try:
+            os.link(beside, path)  # unlike a rename it never replaces what another process wrote
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            os.replace(beside, path)
+    return True
+
+
+def _remove(directory: Path) -> bool:
+    """Remove a folder that holds nothing but its metadata; whether it could be."""
+    with held_folder(directory, get_dataset_path()) as folder:
+        path = folder / NAMESPACE_METADATA_FILENAME
+        if set(os.listdir(folder)) - {path.name, _BESIDE}:
+            return False
+        text = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        path.unlink(missing_ok=True)
+        path.with_name(_BESIDE).unlink(missing_ok=True)
+        try:
+            directory.rmdir()
+        except OSError:  # meanwhile something was put into it
+            if text is not None:
+                write_new(path, text)
+            return False
+    return True

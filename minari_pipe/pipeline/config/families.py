@@ -1,0 +1,119 @@
+"""What the datasets of a family share: one pipeline that trains, and measures the scores.
+
+``conf/family/NAME.yaml`` decides it, with the overrides that a command line gives for the parts
+below; they are recorded in ``pipelines/NAME/params.yaml`` of the family, not of the dataset.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
+from minari_pipe.pipeline.config.policy_refs import TRAINING_KEYS, as_measured, family_of
+from minari_pipe.pipeline.config.validate_config import filled
+
+_SHARED_STAGES = ("train", "train_expert", "ref_scores", "checkpoint_scores")
+
+
+def family_params(params: dict[str, Any]) -> dict[str, Any]:
+    """What the datasets of a family share, given the parameters of one of them."""
+    packages = {s: v for s, v in params.get("packages", {}).items() if s in _SHARED_STAGES}
+    family = {k: v for k, v in params["family"].items() if k not in ("kind", "fraction")}
+    # What a dataset decides about the use of its policy is none of it.
+    policy = as_measured(params["policy"], params["ref_scores"])
+    expert = params["ref_scores"]["expert"]
+    if expert and all(expert.get(key) == policy.get(key) for key in TRAINING_KEYS):
+        expert = policy
+    return {
+        "env": params["env"],
+        "family": family,
+        "packages": packages,
+        "policy": policy,
+        "ref_scores": {**params["ref_scores"], "expert": expert},
+    }
+
+
+def check_family(name: str, params: dict[str, Any], shared: list[str], root: Path) -> None:
+    """Refuse a family whose folder is another's, or a dataset that is not like its family.
+
+    Args:
+        name: of the dataset's pipeline.
+        params: of the dataset.
+        shared: the overrides of what the family shares.
+        root: the workspace.
+    """
+    family = family_of(params)
+    if family is None:
+        if is_family(name, root) or name in hydra_compose.families():
+            raise ConfigError(
+                f"pipeline {name!r} has the name of the family {name!r}, whose folder is "
+                f"pipelines/{name}; give the dataset another name with pipeline=..."
+            )
+        return
+    recorded = dvc_yaml.read_params(family, root)
+    if family == name or family in hydra_compose.datasets() or (recorded and "dataset" in recorded):
+        raise ConfigError(
+            f"the family {family!r} has the name of a dataset's pipeline, and both would write "
+            f"pipelines/{family}; rename conf/family/{family}.yaml or the dataset"
+        )
+    wanted = _without_packages(family_params(params))
+    if recorded and _without_packages(recorded) == wanted:
+        return
+    alone = filled(hydra_compose.family(family, shared))
+    for where, is_so, must_be in nested_differences(
+        wanted, _without_packages(family_params(alone))
+    ):
+        raise ConfigError(
+            f"{where} is {is_so!r}, conf/family/{family}.yaml says {must_be!r}: all datasets of a "
+            f"family share it; set it there, or use another family"
+        )
+
+
+def is_family(name: str, root: Path) -> bool:
+    """Whether ``pipelines/NAME`` is what the datasets of a family share."""
+    recorded = dvc_yaml.read_params(name, root)
+    return recorded is not None and "dataset" not in recorded
+
+
+def _without_packages(params: dict[str, Any]) -> dict[str, Any]:
+    return {key: params.get(key) for key in ("env", "family", "policy", "ref_scores")}
+
+
+def nested_differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two values of nested dicts differ, and how."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = sorted({*a, *b})
+        return [
+            found
+            for key in keys
+            for found in nested_differences(
+                a.get(key), b.get(key), f"{path}.{key}" if path else key
+            )
+        ]
+    return [] if a == b else [(path, a, b)]
+
+
+def sync_family(params: dict[str, Any], shared: list[str], root: Path) -> list[str]:
+    """Write the generated files of a dataset's family where they changed; name those."""
+    family = str(family_of(params))
+    return dvc_yaml.write(family, family_files(params, shared, root), root)
+
+
+def family_files(params: dict[str, Any], shared: list[str], root: Path) -> dict[str, str]:
+    """The texts of the generated files of a dataset's family, by name."""
+    family = str(family_of(params))
+    return dvc_yaml.files(family, _written(params), [f"+family={family}", *shared], root)
+
+
+def is_synced(params: dict[str, Any], root: Path) -> bool:
+    """Whether the generated files of a dataset's family say what the dataset wants."""
+    recorded = dvc_yaml.read_params(str(family_of(params)), root) or {}
+    wanted = _written(params)
+    return {key: recorded.get(key) for key in wanted} == wanted
+
+
+def _written(params: dict[str, Any]) -> dict[str, Any]:
+    """What ``params.yaml`` of a family holds, which runs on the engine of its dataset."""
+    return {**family_params(params), "engine": params["engine"]}

@@ -1,0 +1,324 @@
+"""Which files a module's code consists of: its imports, read from the source, never executed.
+
+The same imports say which modules of the workspace may be imported at all.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from minari_pipe.core.trust import trusted_modules
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.source_imports import ignore_bytecode, is_installed
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, write_atomic
+from minari_pipe.pipeline.workspace_links import inside
+
+_READER = 3
+"""Raised when :func:`_imports` reads a source differently, so that no old answer is believed."""
+_DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::[\w.]+)?", re.ASCII)
+
+
+def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Path]:
+    """All modules below ``base`` that ``files`` import, directly or not, and ``files``.
+
+    Imports inside functions count, those under ``if TYPE_CHECKING`` do not. So do texts that are
+    the name of a module or of an object in it, but for those of this package, whose stages choose
+    among what it names. The ``__init__`` of every package on the way counts too, since importing a
+    module runs it.
+
+    Args:
+        files: Python files below ``base``, as :func:`module_files` names them.
+        base: the folder on the import path from which modules are named.
+        root: the workspace, which remembers what was read.
+
+    Raises:
+        ConfigError: a file that is not Python.
+        LinkError: one in the workspace is a link.
+    """
+    remembered = _remembered(root)
+    found = sorted(_import_graph(files, base, remembered.imports))
+    remembered.save()
+    if base == root:
+        for file in found:
+            inside(root, file)
+    return found
+
+
+def _import_graph(
+    files: Iterable[Path], base: Path, imports: Callable[[Path, str], list[str]]
+) -> dict[Path, list[str]]:
+    """The modules that each file imports; see :func:`import_closure` and :func:`_imports`."""
+    found: dict[Path, list[str]] = {}
+    queue = list(files)
+    while queue:
+        file = queue.pop()
+        if file in found:
+            continue
+        relative = file.relative_to(base)
+        for parent in relative.parents[:-1]:
+            init = base / parent / "__init__.py"
+            if init.is_file():
+                queue.append(init)
+        found[file] = imports(file, ".".join(relative.parts[:-1]))
+        for module in found[file]:
+            queue.extend(module_files(module, base))
+    return found
+
+
+def make_importable(root: Path) -> None:
+    """Let this process import the user's own modules from a workspace.
+
+    Those are the modules that the user trusts, and what they import, directly or not. Processes
+    that such a module starts by ``spawn`` do not inherit this.
+    """
+    finder = WorkspaceFinder(root)
+    if finder not in sys.meta_path:
+        sys.meta_path.append(finder)
+        ignore_bytecode(root)
+
+
+@dataclass(frozen=True)
+class WorkspaceFinder:
+    """Finds the user's own modules in a workspace, after everything that is installed.
+
+    Not an entry of ``sys.path``: packages ask for optional modules, such as ``shimmy``, and take
+    what lies there; and package metadata in the folder would announce plugins.
+    """
+
+    root: Path
+    is_loose = True  #: what it finds is on no import path, see :func:`imported_from_workspace`
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module without parents; those of a package are found by its own path."""
+        # The standard library asks for modules of other platforms, such as `msvcrt`.
+        if path is not None or name in sys.stdlib_module_names:
+            return None
+        trusted = trusted_modules()
+        # Sources alone: compiled files of that name would be taken first.
+        finder = FileFinder(str(self.root), (SourceFileLoader, [".py"]))
+        spec = finder.find_spec(name) if trusted else None
+        if spec is None or name not in _own_modules(trusted, self.root):
+            return None
+        inside(self.root, Path(spec.origin or self.root / name))
+        return spec
+
+
+def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
+    """The first parts of the names of all modules that code of the workspace may import.
+
+    No file of the workspace remembers this: it may come from a stranger.
+
+    Args:
+        trusted: modules that the user trusts; of those that are installed, nothing follows.
+        root: the workspace.
+    """
+    own = [name for name in trusted if hidden_by(name.partition(".")[0], root) is None]
+    names = set(own)
+
+    def imports(file: Path, package: str) -> list[str]:
+        # What is installed is taken from there, whatever a file of its name says here.
+        found = _certain_imports(file, package)
+        return [n for n in found if hidden_by(n.partition(".")[0], root) is None]
+
+    for module in own:
+        below = root.joinpath(*module.split(".")).rglob("*.py")  # its name stands for them too
+        for file in (*module_files(module, root), *below):
+            with suppress(ConfigError):  # no Python: to import it says so
+                graph = _import_graph([file], root, imports)
+                names.update(name for imported in graph.values() for name in imported)
+    return {name.partition(".")[0] for name in names}
+
+
+@functools.cache
+def module_files(module: str, base: Path) -> list[Path]:
+    """The file of ``module`` below ``base``, as a list of none or one.
+
+    A link is named where it stands: that is the path from which Python imports it.
+    """
+    if not module:  # what `from . import x` at the top of the import path names
+        return []
+    place = base.joinpath(*module.split("."))
+    for candidate in (place / "__init__.py", place.with_name(place.name + ".py")):
+        if candidate.is_file():
+            return [candidate]
+    return []
+
+
+def source_folder(module: str, root: Path) -> Path | None:
+    """The folder from which Python imports ``module``, if its files are the user's to edit.
+
+    That is the workspace, a folder on ``PYTHONPATH``, or the checkout behind an editable install.
+    ``None`` stands for installed packages, which have a version, and for what is not found.
+    """
+    if module_files(module, root):
+        return root
+    top = module.split(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)  # a name without dots: nothing is imported
+    except ValueError:
+        return None
+    if spec is None:
+        return None
+    places = [*(spec.submodule_search_locations or ())]
+    if not places and spec.has_location and spec.origin:
+        places = [spec.origin]
+    for place in places:
+        folder = Path(place).parent
+        if not is_installed(str(folder)) and module_files(module, folder):
+            return folder
+    return None
+
+
+@functools.cache
+def hidden_by(top: str, root: Path) -> str | None:
+    """What Python imports as ``top`` in place of the workspace's own module, if anything."""
+    if top in sys.stdlib_module_names:
+        return "Python's own library"
+    own = root.resolve()
+    elsewhere = [place for place in sys.path if Path(place or ".").resolve() != own]
+    for finder in sys.meta_path:
+        if finder.__module__.partition(".")[0] == PACKAGE.name:
+            continue
+        # One of an editable install has no import path.
+        find = getattr(finder, "find_spec", None)
+        spec = find and find(top, elsewhere if finder is PathFinder else None)
+        if spec is None:
+            continue
+        if spec.origin is not None:
+            places = [spec.origin]
+        elif len(elsewhere) < len(sys.path) and module_files(top, root):
+            continue  # PYTHONPATH has the workspace, whose module is before all namespaces
+        else:
+            places = list(spec.submodule_search_locations or ())
+        for place in places:
+            if finder is PathFinder or not Path(place).resolve().is_relative_to(own):
+                return place
+    return None
+
+
+@contextmanager
+def saving_nothing() -> Iterator[None]:
+    """Read the imports of files without writing down what they are."""
+    _Remembered.saves = False
+    try:
+        yield
+    finally:
+        _Remembered.saves = True
+
+
+class _Remembered:
+    """Imports of files by size and time: parsing all costs a third of a run without work."""
+
+    saves = True
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / STATE / "imports.json"
+        self._known: dict[str, dict[str, list]] = {}
+        self._changed = False
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            if found["reader"] == _READER:
+                self._known = dict(found["files"])
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+
+    def imports(self, file: Path, package: str) -> list[str]:
+        """Names of the modules that ``file`` imports, those that may be attributes among them."""
+        stat = file.stat()
+        stamp = [package, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+        entry = self._known.get(str(file))
+        if entry is None or entry["stamp"] != stamp:
+            entry = {"stamp": stamp, "imports": _imports(file, package)}
+            self._known[str(file)] = entry
+            self._changed = True
+        return entry["imports"]
+
+    def save(self) -> None:
+        if self._changed and self.saves:
+            # Entries of files that are gone would stay for ever.
+            self._known = {f: e for f, e in self._known.items() if Path(f).is_file()}
+            write_atomic(self._path, json.dumps({"reader": _READER, "files": self._known}))
+            self._changed = False
+
+
+@functools.lru_cache(maxsize=8)
+def _remembered(root: Path) -> _Remembered:
+    return _Remembered(root)
+
+
+def _certain_imports(file: Path, package: str) -> list[str]:
+    """Leave out texts that may be anything: other packages ask for a module of that name, too."""
+    return _imports(file, package, all_texts=False)
+
+
+def _imports(file: Path, package: str, *, all_texts: bool = True) -> list[str]:
+    try:
+        queue: list[ast.AST] = [ast.parse(file.read_bytes(), str(file))]
+    except (SyntaxError, ValueError) as exc:
+        line = f":{exc.lineno}" if isinstance(exc, SyntaxError) and exc.lineno else ""
+        reason = exc.msg if isinstance(exc, SyntaxError) else exc
+        raise ConfigError(f"{file}{line} is not valid Python: {reason}") from exc
+    names: list[str] = []
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
+            queue.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                names += [".".join(parts[: i + 1]) for i in range(len(parts))]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base]).strip(".")
+            names.append(base)
+            names += [f"{base}.{alias.name}".strip(".") for alias in node.names]
+        elif package.partition(".")[0] != PACKAGE.name:
+            names += [n for text in _texts(node, all_texts) for n in _named_by_text(text, package)]
+        queue.extend(ast.iter_child_nodes(node))
+    return list(dict.fromkeys(names))
+
+
+def _texts(node: ast.AST, all_texts: bool) -> Iterator[object]:
+    """Yield the values in which a module may be named, those of a node itself."""
+    if isinstance(node, ast.Constant):
+        text = node.value
+        if all_texts or (isinstance(text, str) and (":" in text or text.startswith("."))):
+            yield text
+    elif isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        if name in ("import_module", "__import__"):
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+
+
+def _named_by_text(value: object, package: str) -> list[str]:
+    """What ``gymnasium.register(entry_point="module:Class")`` or ``import_module`` may import.
+
+    A text that begins with a dot is of the own package, as in ``f"{__name__}.module:Class"``.
+    """
+    if isinstance(value, str) and value.startswith("."):
+        value = package + value
+    found = _DOTTED.fullmatch(value) if isinstance(value, str) else None
+    parts = found[1].split(".") if found else []
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    """Whether a condition is ``TYPE_CHECKING`` or ``typing.TYPE_CHECKING``, and nothing more."""
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
+    return name == "TYPE_CHECKING"

@@ -1,0 +1,628 @@
+"""From a composed configuration to the parameters of the stages: checked, and complete."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minari_pipe.core import trust
+from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
+from minari_pipe.core.trust import check_target, split_target
+from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
+from minari_pipe.pipeline.config import import_graph
+from minari_pipe.pipeline.config.engine_names import find_engine
+from minari_pipe.pipeline.config.oc_env import check_targets, resolved
+from minari_pipe.pipeline.config.policy_refs import (
+    CHOOSING,
+    KINDS,
+    STORED_AS,
+    Use,
+    as_measured,
+    collected,
+    family_of,
+    is_mixture,
+    kind_of,
+    made_environments,
+    policies,
+    source_file,
+    sources,
+    stored_as,
+    targets,
+    trains,
+)
+from minari_pipe.pipeline.workspace import PACKAGE, STATE, check_pipeline_name
+from minari_pipe.pipeline.workspace_links import inside
+from minari_pipe.policies import CONTROLLERS, registered_policies
+
+if TYPE_CHECKING:
+    from minari_pipe.storage.base import MinariStorage
+
+_LONGEST_NAME = 200
+_SCORE_EPISODES = 100
+OUTPUT_FOLDERS = ("dataset", "episodes", "train", "train_expert")
+"""What the stages make anew below ``pipelines/NAME``."""
+
+
+def prepare(
+    name: str, config: dict[str, Any], previous: dict[str, Any] | None, root: Path
+) -> dict[str, Any]:
+    """Check ``config`` and complete it to what ``params.yaml`` holds.
+
+    Args:
+        name: the pipeline's name.
+        config: as composed.
+        previous: what ``params.yaml`` holds now. Where nothing but the check of versions is
+            needed to see that it still holds, no environment is imported.
+        root: the workspace, from which paths and the user's modules are looked up.
+
+    Raises:
+        ConfigError: and its siblings, whatever a user can get wrong, before anything is written.
+    """
+    check_pipeline_name(name)
+    if not isinstance(config["policy"], dict):
+        raise ConfigError(
+            f"policy is {config['policy']!r}; choose one with `- /policy: NAME` in the defaults "
+            f"list of the config, or policy=NAME: random, sb3, demonstrations, scripted or mixture"
+        )
+    if not isinstance(expert := config["ref_scores"]["expert"], dict | None):
+        raise ConfigError(
+            f"ref_scores.expert is {expert!r}; choose one with `- /policy@ref_scores.expert: NAME` "
+            f"in the defaults list, or use the policy itself with ref_scores.expert='${{policy}}'"
+        )
+    params = filled(config)
+    _check_values(params)
+    _check_targets(params)
+    for use in _policies(params):
+        for where, source in sources(use):
+            check_source(where, source, root)
+            _check_not_own(where, source, root, name, params["dataset"]["id"])
+    if previous and recorded(config, previous) == previous and _versions_hold(previous["packages"]):
+        return previous
+    import_graph.make_importable(root)
+    if stored_as(params) != STORED_AS:
+        _storage(params)
+    packages = _packages(params)
+    _check_environments(params)
+    for use in _policies(params):
+        _check_sb3(use, params)
+    _check_offers(params)
+    return _complete(params, packages)
+
+
+def recorded(config: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
+    """What ``config`` comes to under the versions that ``previous`` records; checks nothing."""
+    return _complete(filled(config), previous.get("packages", {}))
+
+
+def filled(config: dict[str, Any]) -> dict[str, Any]:
+    """``config`` with what follows from other keys: the evaluation's environment and length."""
+    scores = dict(config["ref_scores"])
+    scores["eval_env"] = _evaluation_env(config["env"], scores["eval_env"])
+    if scores["n_episodes"] is None and scores["max_stderr"] is None:
+        scores["n_episodes"] = _SCORE_EPISODES
+    params = {**config, "ref_scores": scores}
+    if "dataset" in config:  # no part of what a family shares
+        given = config["dataset"].items()
+        params["dataset"] = {k: v for k, v in given if k not in STORED_AS or v != STORED_AS[k]}
+    return params
+
+
+def _evaluation_env(env: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    if given["id"] is not None:
+        return given
+    kwargs = {**env["kwargs"], **given["kwargs"]}
+    return {"id": env["id"], "kwargs": kwargs, "wrappers": given["wrappers"] or env["wrappers"]}
+
+
+def _complete(params: dict[str, Any], packages: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """``params`` with the versions in ``packages``, and the requirements that follow from them."""
+    dataset = dict(params["dataset"])
+    if dataset["requirements"] is None:
+        # Local version suffixes (torch 2.13.0+cpu) name builds that no package index offers.
+        versions = packages.get("collect", {}).items()
+        dataset["requirements"] = [f"{n}=={v.partition('+')[0]}" for n, v in versions]
+    return {**params, "dataset": dataset, "packages": packages}
+
+
+def _versions_hold(packages: dict[str, dict[str, str]]) -> bool:
+    pairs = {item for versions in packages.values() for item in versions.items()}
+    try:
+        return all(importlib.metadata.version(name) == version for name, version in pairs)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _check_environments(params: dict[str, Any]) -> None:
+    from minari_pipe.core.environments import creator, time_limit, wrapper_class
+    from minari_pipe.policies.rollout import without_time_limit
+
+    for where, env in _environments(params):
+        for wrapper in env["wrappers"]:
+            wrapper_class(str(wrapper["_target_"]))
+        # A wrapper or a function that makes the environment may set a limit: the stage looks at
+        # what was made.
+        made = isinstance(creator(env["id"]), type) and not env["wrappers"]
+        if made and time_limit(env["id"], env["kwargs"]) is None:
+            raise ConfigError(without_time_limit(env["id"], where))
+
+
+def _check_offers(params: dict[str, Any]) -> None:
+    """Refuse an environment without masks or a state that it is asked for, not after a training."""
+    from minari_pipe.core.environments import make_environment
+    from minari_pipe.policies.action_masks import ActionMasks
+    from minari_pipe.policies.rollout import simulator_state
+
+    needs_state = params["collect"]["record_state"] and collected(params) is not None
+    stores = stored_as(params) != STORED_AS
+    stages = {"env": ["train", "train_expert", "collect"], "ref_scores.eval_env": ["ref_scores"]}
+    if family_of(params):
+        stages["ref_scores.eval_env"].append("checkpoint_scores")
+    for where, env in _environments(params):
+        uses = [use for stage in stages[where] for use in policies(params, stage)]
+        needs_masks = any(map(_is_masked, uses))
+        if not needs_masks and not (where == "env" and (needs_state or stores)):
+            continue
+        made = make_environment(env["id"], env["kwargs"], env["wrappers"])
+        try:
+            if needs_masks:
+                ActionMasks([made], 1)
+            if where == "env" and stores:
+                _storage(params).check_spaces(
+                    made.observation_space,
+                    made.action_space,
+                    jpeg_encoding=stored_as(params)["jpeg_encoding"],
+                )
+            if where == "env" and needs_state:
+                made.reset(seed=0)
+                simulator_state(made)
+        finally:
+            made.close()
+
+
+def _storage(params: dict[str, Any]) -> type[MinariStorage]:
+    """The storage that ``dataset.data_format`` names, once it can store what it is asked for."""
+    from minari_pipe.storage.base import get_minari_storage, get_storage_keys
+
+    stored = stored_as(params)
+    if stored["data_format"] not in (known := get_storage_keys()):
+        raise ConfigError(
+            f"dataset.data_format is {stored['data_format']!r}; expected {' or '.join(known)}"
+            f".{did_you_mean(stored['data_format'], known)}"
+        )
+    storage = get_minari_storage(stored["data_format"])
+    if stored["compression"] is not None:
+        try:
+            storage.check_compression(stored["compression"])
+        except ConfigError as exc:
+            raise ConfigError(f"dataset.compression: {exc}") from exc
+    return storage
+
+
+def _is_masked(use: Use) -> bool:
+    from minari_pipe.policies.algorithms import find_algorithm
+
+    algorithm = use.config.get("algorithm")
+    return algorithm is not None and find_algorithm(algorithm).masked
+
+
+def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Versions of the packages that decide what each stage writes."""
+    from minari_pipe.core.environments import packages_of
+
+    env, eval_env = params["env"], params["ref_scores"]["eval_env"]
+    made = packages_of(env["id"])
+    numpy = {"numpy": importlib.metadata.version("numpy")}
+    files = {**numpy, "h5py": importlib.metadata.version("h5py")}
+    found = {
+        "collect": {**made, **files, **_policy_packages(params, "collect")},
+        "create": {**files, **_writer_packages(params)},
+        "ref_scores": {
+            **packages_of(eval_env["id"]),
+            **numpy,
+            **_policy_packages(params, "ref_scores"),
+        },
+    }
+    for stage in trains(params):
+        found[stage] = {**made, **numpy, **_policy_packages(params, stage)}
+    if family_of(params):
+        found["train"] = {**found["train"], **files}  # it records its episodes
+        found["checkpoint_scores"] = {
+            **packages_of(eval_env["id"]),
+            **numpy,
+            **_policy_packages(params, "checkpoint_scores"),
+        }
+    return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
+
+
+def _writer_packages(params: dict[str, Any]) -> dict[str, str]:
+    """Versions of the optional packages that write the dataset."""
+    stored = stored_as(params)
+    names = {"pyarrow": "arrow"} if stored["data_format"] in ("arrow", "parquet") else {}
+    names |= {"pillow": "jpeg"} if stored["jpeg_encoding"] else {}
+    found = {}
+    for name, extra in names.items():
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise MissingDependencyError(
+                f"dataset is to be stored with {name}, which is not installed. Run: pip install "
+                f"'minari_pipe[{extra}]'"
+            ) from exc
+    return found
+
+
+def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
+    from minari_pipe.core.environments import distributions_of
+
+    names: list[str] = []
+    for use in policies(params, stage):
+        for target in targets(use):
+            module, _ = split_target(target)
+            if target.endswith(".SB3Policy"):
+                names += _sb3_packages(use)
+            elif module.split(".")[0] != PACKAGE.name:
+                top = module.split(".")[0]
+                names += distributions_of(top)
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def _sb3_packages(use: Use) -> tuple[str, ...]:
+    from minari_pipe.policies.algorithms import find_algorithm, missing_package
+
+    name = use.config["algorithm"]
+    found = find_algorithm(name).distributions
+    for distribution in found:
+        try:
+            importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise missing_package(name, distribution) from exc
+    return found
+
+
+def check_source(where: str, source: dict[str, Any], root: Path) -> None:
+    """Refuse a source that names nothing, a file that is not there, or an unverifiable address."""
+    path, address = source.get("path"), source.get("address")
+    if path is None and address is None:
+        raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
+    place = source_file(path or "", root)
+    if place.is_relative_to(root):  # elsewhere links are the user's
+        inside(root, place)
+    if path is not None and re.match("[A-Za-z][A-Za-z0-9+.-]+:", path):
+        # DVC would take it for an address, and ask another machine.
+        raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
+    if path is not None and not place.is_file():
+        raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
+    sha256 = source.get("sha256")
+    if path is None and sha256 is None:
+        raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
+    if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ConfigError(
+            f"{where}.sha256 is {sha256!r}; expected 64 hexadecimal digits, lowercase"
+        )
+
+
+def check_files(config: dict[str, Any], root: Path, told: Collection[str]) -> list[str]:
+    """Refuse files outside of the workspace, unless the user names or trusts them.
+
+    Args:
+        config: as composed, whose policies and environments may name files.
+        root: the workspace.
+        told: what this command line says itself.
+
+    Returns:
+        Files elsewhere that this command line names.
+
+    Raises:
+        TrustError: a file elsewhere that only a file names.
+        LinkError: a link in the workspace leads there.
+    """
+    found = []
+    for section in ("env", "policy", "ref_scores"):
+        found += trust.check_files(section, config[section], below=root, told=told)
+        for key, text in trust.texts(section, config[section]):
+            place = Path(os.path.normpath(root / text))
+            if "\0" not in text and place.is_relative_to(root) and os.path.lexists(place):
+                inside(root, place)
+                if section == "env" and os.path.isabs(text):
+                    raise ConfigError(
+                        f"{key} is {text!r}, a path of this machine, which would be published; "
+                        f"name the file as it lies in the workspace: ./{place.relative_to(root)}"
+                    )
+    return found
+
+
+def _check_not_own(
+    where: str, source: dict[str, Any], root: Path, name: str, dataset_id: str
+) -> None:
+    """Refuse a file among the pipeline's own outputs, which its stages remove."""
+    if source.get("path") is None:
+        return
+    path = source_file(source["path"], root).resolve()
+    written = [root / "pipelines" / name / folder for folder in OUTPUT_FOLDERS]
+    written += [root / "datasets" / dataset_id, root / STATE]
+    for folder in written:
+        if path.is_relative_to(folder.resolve()):
+            raise ConfigError(
+                f"{where}.path: {source['path']!r} lies in {folder}, which this pipeline removes "
+                f"and writes; keep the file elsewhere"
+            )
+
+
+def _check_sb3(use: Use, params: dict[str, Any]) -> None:
+    if use.config.get("_target_") != "minari_pipe.policies.SB3Policy":
+        return
+    checkpoint = any((use.config.get("checkpoint") or {}).values())
+    if checkpoint == bool(use.config.get("train")):
+        raise ConfigError(
+            f"{use.where}: give {'either' if checkpoint else 'a'} checkpoint or a train block"
+            f"{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
+            f"{use.where}.train={{total_timesteps: N}}"
+        )
+    from minari_pipe.policies.exploration import check_exploration
+
+    config = use.config if use.where == "policy" else as_measured(use.config, params["ref_scores"])
+    try:
+        check_exploration(
+            config["algorithm"],
+            deterministic=config["deterministic"],
+            exploration=config.get("exploration"),
+            action_noise=config.get("action_noise"),
+        )
+    except ConfigError as exc:
+        raise ConfigError(f"{use.where}: {exc}") from exc
+
+
+def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
+    """Files of the user's own modules that ``stage`` runs: policies, controllers, environments."""
+    modules = [split_target(t)[0] for use in policies(params, stage) for t in targets(use)]
+    for env in made_environments(params, stage):
+        modules += [env["id"].rpartition(":")[0]] if ":" in env["id"] else []
+        modules += [split_target(str(w["_target_"]))[0] for w in env["wrappers"]]
+    found: set[Path] = set()
+    for module in dict.fromkeys(modules):
+        base = import_graph.source_folder(module, root)
+        if base and module.split(".")[0] != PACKAGE.name:
+            files = import_graph.module_files(module, base)
+            found |= set(import_graph.import_closure(files, base, root=root))
+    for file in sorted(f for f in found if f.is_relative_to(root)):
+        top = file.relative_to(root).parts[0].removesuffix(".py")
+        if hidden := import_graph.hidden_by(top, root):
+            raise ConfigError(
+                f"{file} is hidden by {hidden}, which Python imports as {top!r}; rename the file, "
+                f"or uninstall that"
+            )
+    return sorted(found)
+
+
+def _check_targets(params: dict[str, Any]) -> None:
+    for use in _policies(params):
+        target = use.config.get("_target_") if isinstance(use.config, dict) else None
+        if target is None:
+            raise ConfigError(
+                f"{use.where} has no _target_; choose one with `- /policy"
+                f"{'' if use.where == 'policy' else '@' + use.where}: NAME` in the defaults list"
+            )
+        check_target(target, registered_policies(), what=f"{use.where}._target_")
+        controller = use.config.get("controller")
+        if controller is not None:
+            if not isinstance(controller, dict) or "_target_" not in controller:
+                raise ConfigError(f"{use.where}.controller has no _target_")
+            what = f"{use.where}.controller._target_"
+            check_target(str(controller["_target_"]), CONTROLLERS, what=what)
+    for where, env in _environments(params):
+        for i, wrapper in enumerate(env["wrappers"]):
+            is_named = isinstance(wrapper, dict) and "_target_" in wrapper
+            if not is_named or not all(isinstance(key, str) for key in wrapper):
+                raise ConfigError(
+                    f"{where}.wrappers[{i}] is {wrapper!r}; expected "
+                    f"{{_target_: gymnasium.wrappers.NAME, ...}} with names of arguments"
+                )
+
+
+def _environments(params: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The environments that the config describes, each with its key."""
+    return [("env", params["env"]), ("ref_scores.eval_env", params["ref_scores"]["eval_env"])]
+
+
+def _policies(params: dict[str, Any]) -> list[Use]:
+    if is_mixture(params):  # it runs what its parents made
+        return []
+    own = Use("policy", params["policy"])  # a family trains it, whatever the dataset holds
+    return [own, *policies(params, "ref_scores")]
+
+
+def _check_family(params: dict[str, Any]) -> None:
+    """Refuse what a dataset cannot be made of its family with."""
+    name, kind = family_of(params), kind_of(params)
+    if name is None:
+        return
+    family = params["family"]
+    if kind not in KINDS:
+        raise ConfigError(
+            f"family.kind is {kind!r}.{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
+        )
+    if not params["policy"].get("train"):
+        raise ConfigError(
+            f"family {name!r} trains nothing: policy.train is not given; set it in "
+            f"conf/family/{name}.yaml, e.g. policy.train={{total_timesteps: 50_000}}"
+        )
+    if not 0 <= family["fraction"] <= 1:
+        raise ConfigError(
+            f"family.fraction is {family['fraction']}; expected a normalized score from 0 (the "
+            f"random policy) to 1 (the expert)"
+        )
+    scores = family["checkpoint_scores"]
+    for key, value, least in (
+        ("n_checkpoints", family["n_checkpoints"], 1 if kind in CHOOSING else 0),
+        ("checkpoint_scores.n_episodes", scores["n_episodes"], 1),
+        ("checkpoint_scores.seed", scores["seed"], 0),
+    ):
+        if value < least:
+            why = f", of which {kind} takes one" if key == "n_checkpoints" and least else ""
+            raise ConfigError(f"family.{key} is {value}; expected {least} or more{why}")
+
+
+def _check_values(params: dict[str, Any]) -> None:
+    _, _, version = parse_dataset_id(params["dataset"]["id"])
+    if version is None:
+        raise ConfigError(
+            f"dataset.id {params['dataset']['id']!r} has no version; expected one at its end, such "
+            f"as 'door/human-v0'"
+        )
+    if any(len(part) > _LONGEST_NAME for part in params["dataset"]["id"].split("/")):
+        raise ConfigError(
+            f"dataset.id {params['dataset']['id'][:60] + '...'!r} has a part of more than "
+            f"{_LONGEST_NAME} characters, which is no name of a folder everywhere"
+        )
+    check_new_dataset_id(params["dataset"]["id"])
+    if not params["author"]["name"].strip():
+        raise ConfigError("author.name is empty; expected who made the dataset: author.name='Ada'")
+    for where, env in _environments(params):
+        if env["kwargs"].get("render_mode") == "human":
+            raise ConfigError(f"{where}.kwargs.render_mode is 'human', which opens a window")
+    collect, scores = params["collect"], params["ref_scores"]
+    for where, value in (
+        ("collect.n_episodes", collect["n_episodes"]),
+        ("collect.n_steps", collect["n_steps"]),
+        ("collect.block_episodes", collect["block_episodes"]),
+        ("collect.n_envs", collect["n_envs"]),
+        ("collect.until.n_episodes", collect["until"]["n_episodes"]),
+        ("engine.n_workers", params["engine"]["n_workers"]),
+        ("ref_scores.n_episodes", scores["n_episodes"]),
+        ("ref_scores.n_envs", scores["n_envs"]),
+    ):
+        if value is not None and value < 1:
+            raise ConfigError(f"{where} is {value}; expected at least 1")
+    for where, value in (("collect.seed", collect["seed"]), ("ref_scores.seed", scores["seed"])):
+        if value < 0:
+            raise ConfigError(f"{where} is {value}; expected 0 or more")
+    for key in ("replay_steps", "replay_tolerance"):
+        value = params["validate"][key]
+        if value is not None and not 0 <= value < float("inf"):
+            raise ConfigError(f"validate.{key} is {value}; expected 0 or more")
+    _check_family(params)
+    for key in ("n_episodes", "exact"):
+        if is_mixture(params) and collect[key]:
+            raise ConfigError(
+                f"collect.{key} is {collect[key]}; a mixture has whole episodes by share of the "
+                f"steps: set collect.n_steps, or leave both out to take as many as there are"
+            )
+    _check_collect(collect)
+    limited = str(params["policy"].get("_target_", "")).endswith(".DemonstrationPolicy")
+    if is_mixture(params) or kind_of(params) == "medium_replay":
+        limited = True
+        chosen = [("until.n_episodes", collect["until"]["n_episodes"])]
+        chosen += [("keep", collect["keep"] != "all"), ("on_error", collect["on_error"] != "fail")]
+        chosen += [(key, collect[key]) for key in ("record_infos", "record_state")]
+        if given := [key for key, value in chosen if value]:
+            instead = "leave it out"
+            if given[0] == "record_infos" and kind_of(params) == "medium_replay":
+                instead = "family.record_infos=true records those of the training"
+            raise ConfigError(
+                f"collect.{given[0]} is for episodes that a policy collects, and these are taken "
+                f"over from elsewhere; {instead}"
+            )
+    rules = (collect["n_episodes"], collect["n_steps"], collect["until"]["n_episodes"])
+    if rules == (None, None, None) and not limited:
+        raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
+    _check_engine(params["engine"])
+    check_targets(params["publish"]["targets"])
+    if scores["max_stderr"] is not None and not scores["max_stderr"] > 0:
+        raise ConfigError(f"ref_scores.max_stderr is {scores['max_stderr']}; expected above 0")
+    declared = {key: scores[key] for key in ("ref_min_score", "ref_max_score")}
+    for key, value in declared.items():
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"ref_scores.{key} is {value}; expected a finite number")
+    low, high = declared.values()
+    if low is not None and high is not None and low >= high:
+        raise ConfigError(
+            f"ref_scores.ref_max_score is {high}, ref_min_score {low}; the expert's must be above "
+            f"the random policy's"
+        )
+    if scores["expert"] is None and scores["ref_max_score"] is None:
+        raise ConfigError(
+            "no ref_scores.expert and no ref_scores.ref_max_score; choose an expert with "
+            "`- /policy@ref_scores.expert: NAME`, use the policy itself with "
+            "ref_scores.expert='${policy}', or declare the score"
+        )
+
+
+def _check_collect(collect: dict[str, Any]) -> None:
+    if collect["n_episodes"] is not None and collect["n_steps"] is not None:
+        raise ConfigError(
+            "collect.n_episodes and collect.n_steps are both given; keep one, e.g. "
+            "collect.n_episodes=null"
+        )
+    if collect["exact"] and collect["n_steps"] is None:
+        raise ConfigError("collect.exact=true needs collect.n_steps")
+    if collect["exact"] and collect["keep"] == "matching":
+        raise ConfigError(
+            "collect.exact=true cuts the last episode, which may match no more; leave it out with "
+            "collect.keep=matching"
+        )
+    for key, choices in (("keep", ("all", "matching")), ("on_error", ("fail", "skip"))):
+        if collect[key] not in choices:
+            raise ConfigError(
+                f"collect.{key} is {collect[key]!r}; expected {' or '.join(choices)}"
+                f".{did_you_mean(collect[key], choices)}"
+            )
+    until = collect["until"]
+    conditions = [key for key in ("success", "min_return", "max_return") if until[key] is not None]
+    needs = [
+        *(["collect.until.n_episodes"] if until["n_episodes"] is not None else []),
+        *(["collect.keep=matching"] if collect["keep"] == "matching" else []),
+    ]
+    if needs and not conditions:
+        raise ConfigError(
+            f"{needs[0]} needs to know which episodes match; set collect.until.success, "
+            f".min_return or .max_return"
+        )
+    if conditions and not needs:
+        raise ConfigError(
+            f"collect.until.{conditions[0]} decides nothing alone; set collect.until.n_episodes, "
+            f"to collect until so many match, or collect.keep=matching"
+        )
+    low, high = until["min_return"], until["max_return"]
+    for key, value in (("min_return", low), ("max_return", high)):
+        if value is not None and math.isnan(value):
+            raise ConfigError(f"collect.until.{key} is nan; expected a number")
+    if low is not None and high is not None and low > high:
+        raise ConfigError(
+            f"no return is between collect.until.min_return={low} and "
+            f"collect.until.max_return={high}; exchange them"
+        )
+    if until["n_episodes"] is not None and collect["n_steps"] is not None:
+        raise ConfigError(
+            "collect.n_steps and collect.until.n_episodes are both given; keep one, e.g. "
+            "collect.n_steps=null"
+        )
+
+
+def _check_engine(engine: dict[str, Any]) -> None:
+    find_engine(engine["name"])
+    for key in ("max_retries", "max_failures"):
+        if engine[key] < 0:
+            raise ConfigError(f"engine.{key} is {engine[key]}; expected 0 or more")
+    if engine["block_timeout_s"] is not None and not engine["block_timeout_s"] > 0:
+        raise ConfigError(
+            f"engine.block_timeout_s is {engine['block_timeout_s']}; expected above 0, or null"
+        )
+    if engine["name"] == "local" and (engine["n_workers"] or 1) > 1:
+        raise ConfigError(
+            f"engine.n_workers is {engine['n_workers']}, and engine=local runs one block after "
+            f"another; add engine=processes"
+        )
+    for key in ("address", "storage"):
+        if engine[key] is not None and engine["name"] != "ray":
+            raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine['name']}")
+    # By these Ray would start on this machine itself, and listen on every interface.
+    if engine["address"] is not None and resolved(engine["address"]).strip() in ("", "local"):
+        raise ConfigError(
+            f"engine.address is {engine['address']!r}; expected auto, HOST:PORT or "
+            f"ray://HOST:PORT; leave it out to use this machine alone"
+        )

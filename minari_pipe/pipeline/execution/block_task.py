@@ -1,0 +1,294 @@
+"""What runs in a worker: one block, from its parameters to its file, and no exception out of it."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import platform
+import stat
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minari_pipe.errors import (
+    ConfigError,
+    MissingDependencyError,
+    Stopped,
+    TrustError,
+    UnsupportedSpaceError,
+)
+from minari_pipe.pipeline.execution.blocks import BlockStore
+from minari_pipe.pipeline.execution.engines.base import Outcome
+from minari_pipe.pipeline.execution.inputs import Expected
+from minari_pipe.pipeline.execution.shared_blocks import SharedBlocks
+from minari_pipe.pipeline.execution.versions import other_version, processor
+from minari_pipe.pipeline.user_messages import told
+
+if TYPE_CHECKING:
+    from minari_pipe.pipeline.execution.build import PolicyConfig
+
+_MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
+_SECONDS_BETWEEN_TALLIES = 0.2
+_LONGEST_REASON = 1000
+"""Characters of what is told of a failure, and written to the metadata of a block left out."""
+_TALLY = struct.Struct("<qqd")
+
+
+@dataclass
+class Tally:
+    """How far a block is, for whoever waits for it."""
+
+    path: Path | None = None
+    """Where to write it, for another process, also one that looks why this one died."""
+    where: Callable[[int], str] = str
+    """What to call the place where so many episodes are finished."""
+    tell: Callable[[Tally], None] | None = None
+    n_episodes: int = 0
+    """Those that are finished, in the order of their numbers."""
+    n_steps: int = 0
+    return_sum: float = 0.0
+    _told: float = 0.0
+    _file: int | None = None
+
+    def begin(self) -> None:
+        """Say that work has begun."""
+        self._write()
+
+    def step(self, n: int) -> None:
+        """Count environment steps."""
+        self.n_steps += n
+        now = time.monotonic()
+        if now - self._told > _SECONDS_BETWEEN_TALLIES:
+            self._told = now
+            self._write()
+            if self.tell is not None:
+                self.tell(self)
+
+    def episode(self, episode_return: float) -> None:
+        """Count a finished episode."""
+        self.n_episodes += 1
+        self.return_sum += episode_return
+        self._write()  # at once: of a block that hangs, the episode is to be named
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        with suppress(OSError):
+            if self._file is None:
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            counts = _TALLY.pack(self.n_episodes, self.n_steps, self.return_sum)
+            os.pwrite(self._file, counts + self.where(self.n_episodes).encode() + b"\n", 0)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._file is not None:
+            os.close(self._file)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+    @classmethod
+    def read(cls, path: Path) -> Tally:
+        """What was told last; nothing if that is being written."""
+        try:
+            data = path.read_bytes()
+            n_episodes, n_steps, return_sum = _TALLY.unpack_from(data)
+        except (OSError, struct.error):
+            return cls()
+        where = data[_TALLY.size :].partition(b"\n")[0].decode()
+        return cls(None, lambda n: where, None, n_episodes, n_steps, return_sum)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker finds what the parameters of its work name."""
+
+    root: Path
+    """The workspace."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Files that policies are made from, by the key that names them, in place of what the config
+    says: as sha256 on their way to a worker without a common disk, as a path there."""
+    packages: tuple[tuple[str, str], ...] = ()
+    """Versions that decide what is made; a cluster's nodes may have others."""
+    expected: Expected | None = None
+    """What a worker must have imported and read."""
+
+    def with_files_in(self, folder: Path, shared: SharedBlocks) -> Place:
+        """The same in a worker that fetches the files into ``folder``.
+
+        Raises:
+            RemoteError: one is not there.
+        """
+        found = tuple((key, str(shared.take(digest, folder))) for key, digest in self.files)
+        return replace(self, files=found)
+
+    def check(self) -> None:
+        """Refuse to make a block where it would be another one.
+
+        Raises:
+            ConfigError: a package has another version here, or something changed.
+        """
+        if other := other_version(self.packages):
+            package, here, wanted = other
+            raise ConfigError(
+                f"{package} is {here} on {platform.node()}, where blocks are made, the stage has "
+                f"{wanted}: their bytes would not be the same; install {package}=={wanted} there"
+            )
+        self.check_used()
+
+    def check_used(self) -> None:
+        """Refuse a block that was made of something else than the stage began with.
+
+        Raises:
+            ConfigError: names what changed.
+        """
+        if self.expected is not None:
+            self.expected.check()
+
+
+class Work(ABC):
+    """Writes one block; an instance is a frozen dataclass of plain values, which decide its bytes.
+
+    It makes everything anew that can carry a state from one block to the next.
+    """
+
+    @abstractmethod
+    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+        """Write the block.
+
+        Args:
+            path: its file.
+            tally: is told how far it is.
+            place: where the names in the parameters are looked up.
+
+        Returns:
+            Plain JSON values to keep in the block's record.
+        """
+
+    @abstractmethod
+    def name_of(self, n_finished: int) -> str:
+        """What to call the episode that runs once so many are finished."""
+
+
+@dataclass(frozen=True)
+class EpisodesWork(Work):
+    """Runs a policy through the episodes from number ``first`` until before ``last``."""
+
+    env: dict[str, Any]
+    """As under ``env`` or ``ref_scores.eval_env`` in the config."""
+    policy: PolicyConfig
+    first: int
+    last: int
+    seed: int
+    n_envs: int
+
+    def name_of(self, n_finished: int) -> str:
+        return f"episode {self.first + n_finished}"
+
+
+def block_ranges(n_episodes: int | None, block_episodes: int) -> Iterator[tuple[int, int]]:
+    """The first episode of each block, and the one after its last.
+
+    Args:
+        n_episodes: of all blocks; ``None`` for endless ones.
+        block_episodes: of a block.
+
+    Example:
+        >>> list(block_ranges(5, 2))
+        [(0, 2), (2, 4), (4, 5)]
+    """
+    for first in itertools.count(0, block_episodes):
+        last = first + block_episodes
+        if n_episodes is not None:
+            last = min(last, n_episodes)
+        if first >= last:
+            return
+        yield first, last
+
+
+@dataclass(frozen=True)
+class BlockCall:
+    """One attempt at a block, which an engine runs somewhere."""
+
+    store: BlockStore | SharedBlocks
+    index: int
+    key: str
+    work: Work
+    attempt: str
+    place: Place
+    tally: Path | None = None
+    """Where to say how far it is."""
+    tell: Callable[[Tally], None] | None = None
+    """Whom to tell it, in the same process."""
+    temporary: Path | None = None
+    """Folder for the files that environments leave behind."""
+
+    def __call__(self) -> Outcome:
+        """Make the block; what is raised becomes an outcome with one line of text."""
+        if self.temporary is not None:
+            self.temporary.mkdir(parents=True, exist_ok=True)
+            tempfile.tempdir = str(self.temporary)
+        tally = Tally(self.tally, self._place_of, self.tell)
+        tally.begin()
+        try:
+            place = self.place
+            place.check()
+            if isinstance(self.store, SharedBlocks):
+                place = place.with_files_in(_own_folder(), self.store)
+            record = self.store.make(
+                self.index,
+                self.key,
+                lambda path: self._written(path, tally, place),
+                attempt=self.attempt,
+            )
+            counts = (tally.n_episodes, tally.n_steps, tally.return_sum)
+            return Outcome(value=record, counts=counts)
+        except Stopped:
+            raise
+        except BaseException as exc:  # what Rust raises is no Exception
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                traceback.print_exc(file=sys.stderr)
+            text = " ".join(told(exc).split())
+            if len(text) > _LONGEST_REASON:
+                text = f"{text[:_LONGEST_REASON]}..."
+            raised = isinstance(exc, Exception) and not isinstance(exc, OSError | MemoryError)
+            return Outcome(error=text, final=_is_final(exc), raised=raised)
+        finally:
+            tally.close()
+
+    def _place_of(self, n_finished: int) -> str:
+        return f"block {self.index}, {self.work.name_of(n_finished)}"
+
+    def _written(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+        kept = self.work.write(path, tally, place)
+        place.check_used()
+        return {**kept, "processor": processor()}
+
+
+def _own_folder() -> Path:
+    """Where a worker keeps the files that it fetched: no other user of its machine writes there.
+
+    Raises:
+        TrustError: another one does.
+    """
+    folder = Path(tempfile.gettempdir()) / f"minari_pipe-files-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
+        raise TrustError(f"{folder} on {platform.node()} is not a folder of this user; remove it")
+    return folder
+
+
+def _is_final(exc: BaseException) -> bool:
+    """Whether another attempt would fail for the same reason."""
+    if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return isinstance(exc, _MISTAKES)

@@ -1,0 +1,225 @@
+"""Collects a block of episodes: what of them is wanted, and when there are enough."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import leaves
+from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.pipeline.execution.block_file import BlockWriter
+from minari_pipe.pipeline.execution.block_task import EpisodesWork, Place, Tally
+from minari_pipe.pipeline.execution.build import environment_factory
+from minari_pipe.policies.base import Policy
+from minari_pipe.policies.evaluation import succeeded
+from minari_pipe.policies.rollout import make_recorder, run_lockstep
+from minari_pipe.storage.writer import Lasting
+
+
+@dataclass(frozen=True)
+class Until:
+    """The episodes that match, all that is given being so; the keys of ``collect.until``."""
+
+    n_episodes: int | None = None
+    """Collect until so many episodes match."""
+    success: bool | None = None
+    """Whether the environment told of a success at any step; see :func:`succeeded`."""
+    min_return: float | None = None
+    max_return: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(v is not None for v in (self.success, self.min_return, self.max_return))
+
+    def matches(self, episode_return: float, success: bool | None) -> bool:
+        """Whether an episode matches.
+
+        Raises:
+            ConfigError: it would have to tell of a success, and the environment never does.
+        """
+        if self.success is not None:
+            if success is None:
+                raise ConfigError(
+                    "collect.until.success needs an environment whose info has 'success' or "
+                    "'is_success'; this one's has neither. Use collect.until.min_return"
+                )
+            if success != self.success:
+                return False
+        low, high = self.min_return, self.max_return
+        return (low is None or episode_return >= low) and (high is None or episode_return <= high)
+
+
+@dataclass
+class Count:
+    """How much is collected, episode by episode in the order of their numbers."""
+
+    n_steps: int = 0
+    """Of the episodes that are kept."""
+    n_kept: int = 0
+    n_matching: int = 0
+
+    def add(self, n_steps: int, *, kept: bool, matches: bool) -> None:
+        """Count an episode."""
+        self.n_steps += n_steps if kept else 0
+        self.n_kept += kept
+        self.n_matching += matches
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When there are enough episodes; the numbers of the config, each of them optional."""
+
+    n_steps: int | None = None
+    n_matching: int | None = None
+
+    def is_met(self, count: Count) -> bool:
+        """Whether no further episode is needed."""
+        return (self.n_steps is not None and count.n_steps >= self.n_steps) or (
+            self.n_matching is not None and count.n_matching >= self.n_matching
+        )
+
+
+@dataclass(frozen=True)
+class CollectBlock(EpisodesWork):
+    """Collects a block's episodes into its file.
+
+    It ends early where its own episodes are already enough for the whole dataset, so that its bytes
+    depend on no other block.
+    """
+
+    record_infos: bool
+    record_state: bool
+    until: Until
+    keeps_all: bool
+    stop: Stop
+
+    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+        """Write the block; the record says of every episode what came of it.
+
+        Raises:
+            InvalidEpisodeError: the environment or the policy failed; names episode and step.
+        """
+        make_env = environment_factory(self.env, place.root)
+        policy = self.policy.make(place)
+        episodes: list[dict[str, Any]] = []
+        spaces: list[tuple[gym.Space, gym.Space]] = []
+        collected = self._collected(make_env, policy, tally, episodes, spaces)
+        with BlockWriter.create(path) as block:
+            first = next(collected, None)  # with it there is an environment, which has the spaces
+            if first is not None:
+                block.add(Lasting(itertools.chain([first], collected)), *spaces[0])
+        return {"episodes": episodes}
+
+    def _collected(
+        self,
+        make_env: Callable[[], gym.Env],
+        policy: Policy,
+        tally: Tally,
+        episodes: list[dict[str, Any]],
+        spaces: list[tuple[gym.Space, gym.Space]],
+    ) -> Iterator[EpisodeBuffer]:
+        """Yield the episodes that are kept.
+
+        What there is to say of each episode, and the spaces of each environment, are appended to
+        lists.
+        """
+        count = Count()
+
+        def make_sink(env: gym.Env) -> _Sink:
+            spaces.append((env.observation_space, env.action_space))
+            return _Sink(env, self.record_infos, self.record_state)
+
+        numbers = range(self.first, self.last)
+        running = run_lockstep(
+            make_env,
+            make_sink,
+            policy,
+            numbers,
+            seed=self.seed,
+            n_envs=self.n_envs,
+            on_step=tally.step,
+        )
+        for number, (buffer, success) in zip(numbers, running, strict=True):
+            _check_values(number, buffer)
+            episode_return = float(buffer.rewards.sum())
+            matches = bool(self.until) and self.until.matches(episode_return, success)
+            kept = self.keeps_all or matches
+            episodes.append(
+                {
+                    "episode": number,
+                    "n_steps": len(buffer),
+                    "return": episode_return,
+                    "success": success,
+                    "matches": matches,
+                    "kept": kept,
+                    "report": policy.finish(number, buffer),
+                }
+            )
+            tally.episode(episode_return)
+            if kept:
+                yield replace(buffer, id=None)
+            count.add(len(buffer), kept=kept, matches=matches)
+            if self.stop.is_met(count):
+                return
+
+
+class _Sink:
+    """Records an episode, and whether the environment told of a success."""
+
+    def __init__(self, env: gym.Env, record_infos: bool, record_state: bool) -> None:
+        self._recorder = make_recorder(env, record_infos=record_infos, record_state=record_state)
+        self._step = self._recorder.step
+        self._success: bool | None = None
+
+    def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
+        self._success = None
+        self._recorder.start(observation, info, **kwargs)
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict,
+    ) -> None:
+        if info:
+            self._success = succeeded(info, self._success)
+        self._step(action, observation, reward, terminated, truncated, info)
+
+    def truncate(self) -> None:
+        self._recorder.truncate()
+
+    def finish(self, episode: int) -> tuple[EpisodeBuffer, bool | None]:
+        return self._recorder.finish(episode), self._success
+
+
+def _check_values(number: int, buffer: EpisodeBuffer) -> None:
+    """Refuse NaN and infinity: what is learned from them is NaN, and ``validate`` takes neither.
+
+    Raises:
+        InvalidEpisodeError: names the first step.
+    """
+    found: Mapping[str, Any] = {"observations": buffer.observations, "rewards": buffer.rewards}
+    for path, leaf in leaves(found):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "fc":
+            continue
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = leaf.sum()  # costs no array of flags; of finite numbers it may be infinite
+        if not np.isfinite(total) and (bad := ~np.isfinite(leaf)).any():
+            row, *within = np.argwhere(bad)[0]
+            step = row - 1 if path[0] == "observations" else row
+            where = "reset" if step < 0 else f"step {step}"
+            name = ".".join(map(str, path))
+            what = "NaN" if np.isnan(leaf[(row, *within)]) else "infinite"
+            raise InvalidEpisodeError(
+                f"episode {number}, {where}: {name} is {what}; the environment returned "
+                f"{np.array2string(leaf[row], threshold=10)}"
+            )

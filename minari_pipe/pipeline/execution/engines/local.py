@@ -1,0 +1,35 @@
+"""The engine ``local``: one block after another in the process of the stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minari_pipe.pipeline.execution.engines.base import Call, Engine, Outcome
+
+
+class LocalEngine(Engine):
+    """Runs a call when it is waited for."""
+
+    n_workers = 1
+    in_process = True
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """There is nothing to start.
+
+        Args:
+            settings: the keys of ``engine`` in the config.
+        """
+        self._waiting: list[tuple[int, Call]] = []
+
+    def submit(self, ticket: int, call: Call) -> None:
+        self._waiting.append((ticket, call))
+
+    def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
+        waiting, self._waiting = self._waiting, []
+        return [(ticket, call()) for ticket, call in waiting]
+
+    def cancel(self, ticket: int) -> None:
+        self._waiting = [entry for entry in self._waiting if entry[0] != ticket]
+
+    def close(self) -> None:
+        self._waiting = []

@@ -1,0 +1,214 @@
+"""What the processes of a stage used: hashes of the bytes that they imported and read.
+
+DVC hashes the dependencies of a stage after it has ended. A file edited meanwhile would be recorded
+with its new hash beside data that the old bytes made, and the next run would call them up to date.
+So a stage notes its dependencies when it begins, each of its processes records what it imports and
+reads, and the stage fails unless all are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from stat import S_ISLNK, S_ISREG
+from typing import Any
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.config.import_graph import source_folder
+from minari_pipe.pipeline.source_imports import imported_from_workspace, sources_used
+
+Stamp = list[int]
+"""Size, and times of the last change of the bytes and of the file, which an edit that is taken back
+does not restore."""
+
+_read: dict[str, tuple[Stamp, str]] = {}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What each process of a stage must have used; plain values, which travel to its workers."""
+
+    stage: str
+    modules: dict[str, tuple[str, str]]
+    """By name: the dependency as ``dvc.yaml`` has it, and its sha256."""
+    files: dict[str, str] = field(default_factory=dict)
+    """sha256 by path."""
+    node: str = field(default_factory=platform.node)
+    """The machine of the stage."""
+
+    def check(self) -> None:
+        """Compare it with what this process imported and read until now.
+
+        A file counts from the first time that it is compared, so that is done before it is read.
+
+        Raises:
+            ConfigError: names what is another one.
+        """
+        for name, (dependency, sha256) in self.modules.items():
+            if sources_used(name) - {sha256}:
+                raise self._changed(dependency)
+        for path, sha256 in self.files.items():
+            if _sha256_read(path, self.stage) != sha256:
+                raise self._changed(path)
+        for name, path in imported_from_workspace():
+            if name not in self.modules:
+                raise ConfigError(
+                    f"{self.stage} imported {path}, which no import statement names, so an "
+                    f"edit of it would go unnoticed; add `import {name}` to the module that uses "
+                    f"it (below `if False:` is enough)"
+                )
+
+    def _changed(self, what: str) -> ConfigError:
+        if (here := platform.node()) == self.node:
+            return changed(what, self.stage)
+        return ConfigError(
+            f"{what} is another one on {here}, where blocks are made, than on {self.node}; let "
+            f"both have the same, and run again"
+        )
+
+
+def changed(what: str, stage: str) -> ConfigError:
+    """The error of a stage that used something else than is there now."""
+    return ConfigError(f"{what} changed while {stage} ran; run again")
+
+
+def _sha256_read(path: str, stage: str) -> str:
+    stamp = _stamp(path)
+    if path not in _read:
+        _read[path] = stamp, _hashes(path)[0]
+    if _stamp(path) != _read[path][0]:
+        raise changed(path, stage)
+    return _read[path][1]
+
+
+def _hashes(path: str | Path) -> tuple[str, str]:
+    """sha256, and md5 for DVC, of a file that is read once; of no file, two that none has."""
+    digests = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    try:
+        with open(path, "rb") as file:
+            while data := file.read(1 << 20):
+                for digest in digests:
+                    digest.update(data)
+    except FileNotFoundError:
+        return "", ""
+    return digests[0].hexdigest(), digests[1].hexdigest()
+
+
+def _stamp(path: str | Path) -> Stamp:
+    try:
+        found = named = os.lstat(path)
+        if S_ISLNK(named.st_mode):
+            # Into DVC's cache: DVC changes the mode of an object whenever an output has its bytes.
+            found = os.stat(path)
+    except FileNotFoundError:
+        return []
+    return [found.st_size, found.st_mtime_ns, named.st_ctime_ns] if S_ISREG(found.st_mode) else []
+
+
+def _stamps(path: Path) -> dict[str, Stamp]:
+    """Stamps of a file, or of all files below a folder by their paths in it."""
+    if not path.is_dir():
+        return {"": _stamp(path)}
+    places = sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    stamps = {place.relative_to(path).as_posix(): _stamp(place) for place in places}
+    return {place: stamp for place, stamp in stamps.items() if stamp}
+
+
+class Inputs:
+    """The dependencies of a stage as they were when it began."""
+
+    def __init__(self, stage: str, root: Path, dependencies: Iterable[str]) -> None:
+        """Note them.
+
+        Args:
+            stage: for messages.
+            root: the workspace.
+            dependencies: as ``dvc.yaml`` names them, and ``params.yaml``.
+        """
+        self._stage, self._root = stage, root
+        self._stamps = {name: _stamps(root / name) for name in dependencies}
+        single = [name for name, stamps in self._stamps.items() if "" in stamps]
+        self._hashes = {root / name: _hashes(root / name) for name in single}
+        self.check_files()
+        sources = [name for name in single if name.endswith(".py")]
+        modules = {m: (name, self.sha256(root / name)) for m, name in _modules(sources, root)}
+        self.expected = Expected(stage, modules)
+
+    def files(self, name: str) -> list[Path]:
+        """The files of a dependency, which may be a folder."""
+        return [self._root / name / place for place in self._stamps[name]]
+
+    def sha256(self, path: Path) -> str:
+        """The sha256 of a file's bytes, those of a dependency as they were at the beginning."""
+        if path not in self._hashes:
+            self._hashes[path] = _hashes(path)
+        return self._hashes[path][0]
+
+    def check(self) -> None:
+        """Refuse to end the stage well where something is not as it was when it began.
+
+        Raises:
+            ConfigError: names it.
+        """
+        self.check_files()
+        self.expected.check()
+
+    def check_files(self) -> None:
+        """As :meth:`check`, for what lies on the disk alone."""
+        for name, stamps in self._stamps.items():
+            found = _stamps(self._root / name)
+            if found != stamps:
+                other = next(k for k in {**stamps, **found} if found.get(k) != stamps.get(k))
+                raise changed(f"{name}/{other}".rstrip("/"), self._stage)
+
+    def report(self) -> dict[str, Any]:
+        """What :func:`recorded_otherwise` compares with ``dvc.lock``."""
+        return {
+            name: {
+                "stamps": stamps,
+                "md5": self._hashes[self._root / name][1] if "" in stamps else "",
+            }
+            for name, stamps in self._stamps.items()
+        }
+
+
+def _modules(sources: Iterable[str], root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name of each source's module, and the source as ``dvc.yaml`` names it."""
+    for source in sources:
+        file = root / source
+        parts = file.with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        bases = [root] if file.is_relative_to(root) else []
+        bases += [Path(*parts[:n]) for n in range(1, len(parts))]
+        for base in bases:
+            name = ".".join(parts[len(base.parts) :])
+            if source_folder(name, root) == base:
+                yield name, source
+                break
+
+
+def recorded_otherwise(
+    reports: Mapping[str, Mapping[str, Any]], lock: Mapping[str, Any], root: Path
+) -> dict[str, str]:
+    """The stages of which ``dvc.lock`` records something else than they used, and what that is.
+
+    DVC hashes after the stage has ended, so the stage itself cannot see an edit in between.
+
+    Args:
+        reports: of the stages that ran, see :meth:`Inputs.report`.
+        lock: the stages of ``dvc.lock``.
+        root: the workspace.
+    """
+    found: dict[str, str] = {}
+    for stage, report in reports.items():
+        recorded = {dep["path"]: dep.get("md5") for dep in lock.get(stage, {}).get("deps", [])}
+        for name, used in report.items():
+            is_untouched = json.loads(json.dumps(_stamps(root / name))) == used["stamps"]
+            if stage in lock and not is_untouched and recorded.get(name) != used["md5"]:
+                found.setdefault(stage, name)
+    return found

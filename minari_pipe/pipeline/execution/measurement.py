@@ -1,0 +1,48 @@
+"""Measures a block of episodes for a reference score: their returns and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.pipeline.execution.block_task import EpisodesWork, Place, Tally
+from minari_pipe.pipeline.execution.build import environment_factory
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.execution.scheduler import Scheduler, Skipped
+from minari_pipe.pipeline.workspace import dump_json, read_json
+from minari_pipe.policies.evaluation import EpisodeResult, evaluate
+
+
+class MeasureBlock(EpisodesWork):
+    """Measures a block's episodes into a file of JSON."""
+
+    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+        """Write the results, as :meth:`evaluation.EpisodeResult.to_json` has them.
+
+        Raises:
+            InvalidEpisodeError: the environment or the policy failed; names episode and step.
+        """
+        found = []
+        for result in evaluate(
+            environment_factory(self.env, place.root),
+            self.policy.make(place),
+            range(self.first, self.last),
+            seed=self.seed,
+            n_envs=self.n_envs,
+            on_step=tally.step,
+        ):
+            found.append(result.to_json())
+            tally.episode(result.episode_return)
+        path.write_text(dump_json(found), encoding="utf-8")
+        return {}
+
+
+def measured(
+    scheduler: Scheduler, record: dict[str, Any] | Skipped, progress: Progress
+) -> list[EpisodeResult]:
+    """The results of a block that was made, of which ``progress`` is told."""
+    assert isinstance(record, dict)  # nothing is skipped where scores are measured
+    found = read_json(scheduler.store.folder / str(record["block"]))
+    results = [EpisodeResult(**result) for result in found]
+    progress.finished([{"n_steps": r.n_steps, "return": r.episode_return} for r in results])
+    return results

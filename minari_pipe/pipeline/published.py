@@ -1,0 +1,90 @@
+"""The manifests of what pipelines published, and of released versions, which must never change."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.dataset_id import gen_dataset_id, parse_dataset_id
+from minari_pipe.core.files.manifest import identity_of, readable_manifest
+from minari_pipe.errors import ConfigError, DatasetExistsError
+from minari_pipe.pipeline.workspace import read_json
+
+
+def published_manifest(dataset: Path) -> dict[str, Any] | None:
+    """The manifest of a dataset that a pipeline published and no library call changed since."""
+    content = readable_manifest(dataset)
+    return content if content is not None and "content_sha256" in content else None
+
+
+def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
+    """Return the identity of a released version, ``None`` if it is none.
+
+    See :func:`minari_pipe.core.files.manifest.identity_of`.
+
+    Raises:
+        ConfigError: the record cannot be read; a version must not change because of that.
+    """
+    record = root / "releases" / f"{dataset_id}.json"
+    if not record.is_file():
+        return None
+    try:
+        content = dict(read_json(record)["manifest"])
+        content["content_sha256"]
+        return identity_of(content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise ConfigError(f"{record} is damaged; restore it from git") from exc
+
+
+def released(root: Path, name: str, dataset_id: str, change: str) -> DatasetExistsError:
+    """The error of a version that would be another one than was released, and what to do."""
+    has_file = (root / "conf" / "dataset" / f"{name}.yaml").is_file()
+    return DatasetExistsError(
+        f"{dataset_id} is released and its {change}; a released version is immutable: set "
+        f"dataset.id={next_version(root, dataset_id)}"
+        + (f", or run minari-pipe bump {name}" if has_file else "")
+    )
+
+
+def next_version(root: Path, dataset_id: str) -> str:
+    """The id with the lowest higher version that is neither released nor published.
+
+    Args:
+        root: the workspace.
+        dataset_id: with a version.
+    """
+    namespace, name, version = parse_dataset_id(dataset_id)
+    taken = [root / "releases", root / "catalog"]
+    for number in itertools.count((version or 0) + 1):
+        found = gen_dataset_id(namespace, name, number)
+        if not any((folder / f"{found}.json").is_file() for folder in taken):
+            return found
+    raise AssertionError("there is always a next number")
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """The leaves of nested dicts by their dotted keys; lists are leaves.
+
+    Example:
+        >>> flat({"collect": {"seed": 1, "until": {}}})
+        {'collect.seed': 1, 'collect.until': {}}
+    """
+    if not isinstance(value, Mapping) or (not value and path):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, part in value.items():
+        found |= flat(part, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The keys whose values are others, or which one of the two lacks.
+
+    Example:
+        >>> differing({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4})
+        {'b': (2, 3), 'c': (None, 4)}
+    """
+    keys = sorted({*first, *second})
+    return {k: (first.get(k), second.get(k)) for k in keys if first.get(k) != second.get(k)}

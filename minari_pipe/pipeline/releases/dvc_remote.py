@@ -1,0 +1,155 @@
+"""The DVC remote of a workspace: what has to be there, and how it gets there."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.releases.releasable import pipelines_of
+from minari_pipe.pipeline.repository import tracked_files
+from minari_pipe.pipeline.run.dvc_settings import check_dvc, check_receiver, quiet_dvc, repository
+from minari_pipe.pipeline.workspace_links import inside
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """Where the outputs of a version are."""
+
+    name: str
+    """Of the remote, in the workspace's DVC config."""
+    url: str
+    """Without credentials."""
+    n_files: int
+    """How many were not there before."""
+
+
+def push(name: str, root: Path) -> Pushed:
+    """Push what made a dataset to the default DVC remote, as far as it is not there.
+
+    That is every output of its pipeline, of its family's and of its parents', and the files that
+    they depend on which are under DVC themselves.
+
+    Args:
+        name: of the pipeline.
+        root: the workspace.
+
+    Raises:
+        ConfigError: there is no default remote.
+        TrustError: a stranger may have chosen the remote, and what is pushed to it.
+        RemoteError: something could not be pushed, or is in no cache.
+    """
+    from dvc.exceptions import DvcException
+
+    quiet_dvc()
+    check_dvc(root)
+    targets = _targets(name, root)
+    try:
+        with repository(root, targets) as repo:
+            remote = repo.config["core"].get("remote")
+            if not remote:
+                raise ConfigError(
+                    "there is no DVC remote to push the outputs to; add one with `dvc remote add "
+                    "--default NAME URL` and commit .dvc/config, or release with --no-push, which "
+                    "leaves them on this machine"
+                )
+            url = without_credentials(str(repo.config["remote"][remote]["url"]))
+            check_receiver(repo, remote)
+            _check_files(repo, [target for target in targets if target.endswith(".dvc")], root)
+            n_files = int(repo.push(targets))
+            missing = _missing(repo, targets)
+    except MinariPipeError:
+        raise
+    except Exception as exc:  # of DVC, or of the library of the remote's provider
+        kind = "" if isinstance(exc, DvcException) else f"{type(exc).__name__}: "
+        raise RemoteError(
+            f"dvc push: {kind}{_told(exc)}; nothing is recorded. Is the remote there, with "
+            f"credentials for it? --no-push leaves the outputs on this machine"
+        ) from exc
+    if missing:
+        raise RemoteError(
+            f"{', '.join(missing[:5])} could not be pushed to {remote} ({url}): neither there nor "
+            f"in DVC's cache; run the pipeline again, or dvc pull"
+        )
+    return Pushed(remote, url, n_files)
+
+
+def _targets(name: str, root: Path) -> list[str]:
+    """What DVC has to push, in its terms."""
+    pipelines = pipelines_of(name, root)
+    targets = [str(root / "pipelines" / made / "dvc.yaml") for made in pipelines]
+    tracked = tracked_files(root)
+    for dependency in {dep for made in pipelines for dep in dvc_yaml.dependencies(made, root)}:
+        parts = dependency.split("/")
+        above = ["/".join(parts[: i + 1]) + ".dvc" for i in range(len(parts))]
+        files = [inside(root, root / path) for path in above if path in tracked]
+        targets += [str(path) for path in files if not _is_elsewhere(path)]
+    return sorted(set(targets))
+
+
+def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
+    """Refuse ``.dvc`` files that say something else than what lies beside them.
+
+    DVC pushes what its cache has of a hash, and the cache may be that of all the user's workspaces.
+    """
+    for target in targets:
+        outs = [out for stage in repo.stage.collect(target) for out in stage.outs]
+        for out in outs:
+            path = Path(str(out.fs_path))
+            if not path.is_relative_to(root) or os.pardir in path.parts:
+                raise ConfigError(f"{target} names {out}, which is outside of the workspace")
+            inside(root, path)
+            if out.workspace_status():
+                raise ConfigError(
+                    f"{target} does not say what {out} holds; run dvc add {out} to keep the file "
+                    f"as it is, or dvc checkout {out} to have the one that is kept, and commit"
+                )
+
+
+def _is_elsewhere(path: Path) -> bool:
+    """Whether a ``.dvc`` file names what another repository keeps, to which nothing is pushed."""
+    # DVC's own reader, which takes some files that other readers of YAML refuse.
+    from dvc.utils.serialize import ParseError, load_yaml
+
+    try:
+        deps = load_yaml(str(path)).get("deps", [])
+        return any("repo" in dependency for dependency in deps)
+    except (AttributeError, TypeError, ValueError, ParseError):
+        return False  # DVC says what is wrong with it
+
+
+def _missing(repo: Repo, targets: list[str]) -> list[str]:
+    """What is not on the remote after all."""
+    from dvc.config import RemoteConfigError
+
+    try:
+        status = repo.status(targets=targets, cloud=True)
+    except RemoteConfigError:  # one that keeps versions itself, whose state DVC cannot tell
+        return []
+    return sorted(str(path) for path, state in status.items() if state in ("missing", "new"))
+
+
+def _told(exc: BaseException) -> str:
+    cause = exc
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = f"{exc}: {cause}" if cause is not exc else str(exc)
+    return without_credentials(" ".join(text.split()))
+
+
+def without_credentials(text: str) -> str:
+    """Addresses in a text without user names, passwords and signed queries.
+
+    Example:
+        >>> without_credentials("https://ada:secret@example.org/data?token=1")
+        'https://…@example.org/data?…'
+    """
+    text = re.sub(r"//[^/@\s]*@", "//…@", text)
+    return re.sub(r"(\w+://[^\s?]*\?)\S+", r"\1…", text)

@@ -1,0 +1,155 @@
+"""The record of a release: where a version came from, which must not be in the dataset itself.
+
+``releases/<id>.json`` holds what would change the dataset's bytes with every commit and machine,
+and what it takes to see whether the version was made again::
+
+    content_sha256, manifest     what it is, the sha256 of each file
+    git_commit, pipeline         what it was made from
+    params, parents, stages      every value, and the hash of what each stage wrote
+    time, platform, machine, processor, cpu, python, packages
+    dvc_remote, targets          where it went
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minari_pipe._version import __version__
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.manifest import identity_of
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.execution.versions import processor, processor_kind
+from minari_pipe.pipeline.releases.dvc_remote import Pushed, without_credentials
+from minari_pipe.pipeline.releases.releasable import pipelines_of
+from minari_pipe.pipeline.repository import text_at
+
+TOOLS = ("dvc", "fsspec", "hydra-core", "omegaconf")
+"""Packages that made the version as well, and decide no byte of it."""
+
+
+def record(
+    root: Path,
+    dataset_id: str,
+    name: str,
+    content: Mapping[str, Any],
+    commit: str,
+    pushed: Pushed | None,
+) -> dict[str, Any]:
+    """What is known of a version on the day of its release.
+
+    Args:
+        root: the workspace.
+        dataset_id: of the version.
+        name: of its pipeline.
+        content: its manifest.
+        commit: that holds what it was made from.
+        pushed: where its outputs are, if they were pushed.
+    """
+    params = dvc_yaml.read_params(name, root) or {}
+    pipelines = pipelines_of(name, root)
+    others = {
+        other: dvc_yaml.read_params(other, root) or {} for other in pipelines if other != name
+    }
+    return {
+        "id": dataset_id,
+        "pipeline": name,
+        "content_sha256": content["content_sha256"],
+        "manifest": identity_of(content),
+        "params_sha256": sha256_file(root / "pipelines" / name / "params.yaml"),
+        "params": params,
+        # Of a mixture; what a family shares is in the params of its datasets.
+        "parents": {other: found for other, found in others.items() if "dataset" in found},
+        "stages": stage_outputs(pipelines, root),
+        "git_commit": commit,
+        "minari_pipe": __version__,
+        "packages": packages_of(params) | _tools(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "processor": processor(),
+        "cpu": processor_kind(),
+        "python": platform.python_version(),
+        "targets": [without_credentials(str(t)) for t in params["publish"].get("targets") or []],
+        **where(pushed),
+    }
+
+
+def where(pushed: Pushed | None) -> dict[str, Any]:
+    """What a record says of the DVC remote."""
+    return {"dvc_remote": {"name": pushed.name, "url": pushed.url} if pushed else None}
+
+
+def packages_of(params: Mapping[str, Any]) -> dict[str, str]:
+    """The versions under which the stages of a pipeline worked, whatever the stage."""
+    stages = params.get("packages", {}).values()
+    return {name: version for stage in stages for name, version in sorted(stage.items())}
+
+
+def _tools() -> dict[str, str]:
+    return {
+        "minari_pipe": __version__,
+        **{name: importlib.metadata.version(name) for name in TOOLS},
+    }
+
+
+def stage_outputs(pipelines: list[str], root: Path) -> list[dict[str, Any]]:
+    """What each stage wrote, in the order in which they ran: ``pipeline``, ``stage``, ``outs``.
+
+    ``outs`` maps paths to the hashes in ``dvc.lock``.
+    """
+    found = []
+    for name in pipelines:
+        path = root / "pipelines" / name / "dvc.lock"
+        try:
+            locked = yaml.safe_load(path.read_text(encoding="utf-8"))["stages"]
+            ordered = yaml.safe_load(path.with_name("dvc.yaml").read_text(encoding="utf-8"))
+            for stage in ordered["stages"]:
+                outs = {out["path"]: out.get("md5") for out in locked[stage].get("outs", [])}
+                found.append({"pipeline": name, "stage": stage, "outs": outs})
+        except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as exc:
+            raise ConfigError(
+                f"{path} does not tell what every stage wrote; run the pipeline again"
+            ) from exc
+    return found
+
+
+def find_record(root: Path, dataset_id: str, revision: str | None = None) -> dict[str, Any] | None:
+    """The record of a version: of the workspace, else of a revision; ``None`` if there is none.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    path = f"releases/{dataset_id}.json"
+    text = None
+    if (root / path).is_file():
+        text = (root / path).read_text(encoding="utf-8", errors="replace")
+    elif revision is not None:
+        text = text_at(root, revision, path)
+    return None if text is None else _parsed(text, path, dataset_id)
+
+
+def _parsed(text: str, path: str, dataset_id: str) -> dict[str, Any]:
+    try:
+        found = dict(json.loads(text))
+        needed = found["pipeline"], found["git_commit"], found["manifest"]["content_sha256"]
+        parts = [*found.get("parents", {}).values(), *found.get("stages", [])]
+        if (
+            found["id"] == dataset_id
+            and all(isinstance(value, str) for value in needed)
+            and all(isinstance(found.get(key, {}), dict) for key in ("params", "packages"))
+            and all(isinstance(part, dict) for part in parts)
+            and all({"pipeline", "stage", "outs"} <= s.keys() for s in found.get("stages", []))
+        ):
+            return found
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise ConfigError(f"{path} is damaged; restore it from git")

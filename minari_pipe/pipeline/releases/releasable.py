@@ -1,0 +1,133 @@
+"""Whether git holds everything that a published version was made from, and would give it again."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.config.mixtures import recomposed
+from minari_pipe.pipeline.config.policy_refs import family_of, is_mixture
+from minari_pipe.pipeline.config.validate_config import recorded
+from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
+from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
+from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
+
+
+def pipelines_of(name: str, root: Path) -> list[str]:
+    """The pipelines that make a dataset, each after those it needs.
+
+    They are those of the parents of a mixture, that of its family, and its own.
+    """
+    params = dvc_yaml.read_params(name, root) or {}
+    found: list[str] = []
+    if "dataset" in params and "policy" in params:
+        if is_mixture(params):
+            for parent in params["policy"]["parents"]:
+                found += pipelines_of(_maker(parent, root), root)
+        if family := family_of(params):
+            found.append(check_pipeline_name(family))
+    return list(dict.fromkeys([*found, name]))
+
+
+def _maker(parent: dict[str, str], root: Path) -> str:
+    """The pipeline that makes a parent of a mixture."""
+    entry = read_catalog_entry(root, parent["id"])
+    return check_pipeline_name(str(entry["pipeline"] if entry else parent["dataset"]))
+
+
+def arguments(root: Path, name: str) -> str:
+    """The command line that made pipeline ``name``, as a shell takes it."""
+    overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides")
+    return shlex.join(overrides or [f"+dataset={name}"])
+
+
+def check_current(root: Path, name: str, dataset_id: str) -> None:
+    """Refuse a version that today's config would not give, which the commit could not repeat."""
+    again = f"run python -m minari_pipe {arguments(root, name)}"
+    for made in pipelines_of(name, root):
+        params = dvc_yaml.read_params(made, root)
+        if params is None or not params.get("overrides"):
+            raise ConfigError(f"pipelines/{made}/params.yaml is missing or damaged; {again}")
+        if "dataset" not in params:  # what a family shares is in the params of its datasets
+            continue
+        if made == name and params["dataset"]["id"] != dataset_id:
+            raise ConfigError(
+                f"pipeline {name!r} makes {params['dataset']['id']!r} now; to release "
+                f"{dataset_id!r}, check out the commit that made it"
+            )
+        config = recomposed(params["overrides"], root).config
+        previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
+        # Which versions are installed now does not matter: the recorded ones made the dataset.
+        if recorded(config, previous) != previous:
+            raise ConfigError(
+                f"pipelines/{made}/params.yaml is not what conf/ gives; {again} and commit"
+            )
+    for made in pipelines_of(name, root):
+        params = dvc_yaml.read_params(made, root) or {}
+        text = (root / "pipelines" / made / "dvc.yaml").read_text(encoding="utf-8")
+        if text != dvc_yaml.dvc_yaml(made, params, root):  # DVC is to read nothing else
+            raise ConfigError(
+                f"pipelines/{made}/dvc.yaml is not what its params.yaml gives; {again} and commit"
+            )
+    changed = [
+        stage for pipeline in pipelines_of(name, root) for stage in _dvc_status(root, pipeline)
+    ]
+    if changed:
+        raise ConfigError(
+            f"pipeline {name!r} is not up to date ({', '.join(changed)}); {again} and commit"
+        )
+
+
+def _dvc_status(root: Path, name: str) -> list[str]:
+    """The stages that DVC would run."""
+    from dvc.exceptions import DvcException
+
+    check_dvc(root)
+    declared = str(root / "pipelines" / name / "dvc.yaml")
+    try:
+        with repository(root, [declared]) as repo:
+            found = repo.status(targets=[declared])
+    except DvcException as exc:
+        raise ConfigError(f"DVC: {' '.join(str(exc).split())}") from exc
+    return sorted(address.rpartition(":")[2] for address in found)
+
+
+def committed(root: Path, name: str) -> str:
+    """The commit that holds everything the version was made from."""
+    if not is_repository(root):
+        raise ConfigError(
+            f"a release names the git commit it was made from, and {root} is not a git repository; "
+            f"run git init and commit"
+        )
+    tracked = tracked_files(root)
+    made = pipelines_of(name, root)
+    needed = [f"pipelines/{n}/{f}" for n in made for f in ("params.yaml", "dvc.yaml", "dvc.lock")]
+    needed += [p.relative_to(root).as_posix() for p in sorted((root / "conf").rglob("*.yaml"))]
+    for pipeline in made:
+        if (root / "pipelines" / pipeline / "dvc.yaml").is_file():
+            needed += [d for d in dvc_yaml.dependencies(pipeline, root) if not _by_dvc(d, tracked)]
+    missing = [path for path in dict.fromkeys(needed) if path not in tracked]
+    if missing:
+        raise ConfigError(
+            f"not committed: {_first(missing)}; a release must be reproducible from git: git add "
+            f"these, conf, pipelines and catalog, and git commit (large files: dvc add)"
+        )
+    if dirty := uncommitted(root):
+        raise ConfigError(
+            f"the git tree is not clean: {_first(dirty)}; commit or remove these first"
+        )
+    return str(commit_of(root, "HEAD"))
+
+
+def _by_dvc(path: str, tracked: set[str]) -> bool:
+    """Whether ``path`` lies outside, is a stage's output, or is under DVC by a committed file."""
+    if path.startswith(("/", "../", "pipelines/", "datasets/")):
+        return True
+    parts = path.split("/")
+    return any("/".join(parts[: i + 1]) + ".dvc" in tracked for i in range(len(parts)))
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,89 @@
+"""``minari-pipe release ID``: freeze a published version, and record where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.files.manifest import changed_files, readable_manifest
+from minari_pipe.errors import ConfigError, DatasetNotFoundError
+from minari_pipe.pipeline.processes import exclusive
+from minari_pipe.pipeline.releases.dvc_remote import push
+from minari_pipe.pipeline.releases.record import record, where
+from minari_pipe.pipeline.releases.releasable import arguments, check_current, committed
+from minari_pipe.pipeline.run.install import settle
+from minari_pipe.pipeline.stages.publish import check_released
+from minari_pipe.pipeline.workspace import (
+    STATE,
+    check_pipeline_name,
+    dump_json,
+    read_catalog_entry,
+    read_json,
+    write_atomic,
+)
+from minari_pipe.pipeline.workspace_links import inside, open_root
+
+
+def release(dataset_id: str, *, pushes: bool = True) -> Path:
+    """Write ``releases/<id>.json``; from then on the version is immutable.
+
+    Everything that made it is on the DVC remote first. A version that was released without
+    pushing can be pushed by releasing it again.
+
+    Args:
+        dataset_id: of a published version.
+        pushes: push its outputs to the default DVC remote.
+
+    Raises:
+        DatasetNotFoundError: nothing is published under this id.
+        ConfigError: config, params, dvc.yaml or dvc.lock are not committed, the tree is not clean,
+            or they do not say the same, so that nobody could make the version again; or there is
+            no DVC remote.
+        DatasetExistsError: the version is released, with other content.
+        RemoteError: the outputs could not be pushed; there is no record then.
+    """
+    root = open_root()
+    entry = read_catalog_entry(root, dataset_id)
+    if entry is None:
+        raise DatasetNotFoundError(
+            f"no dataset {dataset_id!r} is published in {root}; known: {_known(root)}"
+        )
+    name = check_pipeline_name(entry["pipeline"])
+    busy = f"pipeline {name!r} is running in this workspace; wait for it"
+    with exclusive(root / STATE / "locks" / f"{name}.driver", wait_seconds=0.5, busy=busy):
+        content = _verified(root, dataset_id, entry)
+        check_released(root, name, dataset_id, content)
+        path = inside(root, root / "releases" / f"{dataset_id}.json")
+        if not path.is_file():
+            commit = committed(root, name)
+            check_current(root, name, dataset_id)
+            pushed = push(name, root) if pushes else None
+            found = record(root, dataset_id, name, content, commit, pushed)
+            write_atomic(path, dump_json(found))
+        elif pushes and not (found := read_json(path)).get("dvc_remote"):
+            check_current(root, name, dataset_id)
+            write_atomic(path, dump_json({**found, **where(push(name, root))}))
+        settle(dataset_id, root)
+    return path
+
+
+def _known(root: Path) -> str:
+    catalog = root / "catalog"
+    ids = [str(p.relative_to(catalog).with_suffix("")) for p in sorted(catalog.rglob("*.json"))]
+    return ", ".join(ids) or "none"
+
+
+def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of the published dataset, compared with its files."""
+    published = root / "datasets" / dataset_id
+    again = f"run python -m minari_pipe {arguments(root, entry['pipeline'])}"
+    content = readable_manifest(published)
+    if content is None:
+        raise DatasetNotFoundError(f"{published} is not there, or has no manifest; {again}")
+    changed = changed_files(published, content)
+    if changed or content.get("content_sha256") != entry["content_sha256"]:
+        raise ConfigError(
+            f"{published} is not what was published ({', '.join(changed) or 'manifest.json'} "
+            f"changed); {again}"
+        )
+    return content

@@ -1,0 +1,302 @@
+"""``minari-pipe reproduce ID``: make a released version again, and compare it with its record."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.core.files.manifest import identity_of, readable_manifest
+from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.config.policy_refs import family_of
+from minari_pipe.pipeline.execution.versions import installed, processor_kind
+from minari_pipe.pipeline.published import differing, flat
+from minari_pipe.pipeline.releases.comparison import Compared, compare
+from minari_pipe.pipeline.releases.diff import Pair
+from minari_pipe.pipeline.releases.published_trainings import give_trainings
+from minari_pipe.pipeline.releases.record import TOOLS, find_record, stage_outputs
+from minari_pipe.pipeline.releases.reproduction import Reproduction, reproduction
+from minari_pipe.pipeline.releases.version import parsed_params, published_data, tagged
+from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
+from minari_pipe.pipeline.stages.assemble import NOT_CONTENT
+from minari_pipe.pipeline.workspace import check_pipeline_name
+from minari_pipe.pipeline.workspace_links import open_root
+from minari_pipe.storage.base import MinariStorage
+
+TOLERANCE = 1e-3
+"""How far values may be apart on another platform, where low bits are others and add up."""
+
+_MOST = 3
+"""So many keys are named, and the number of the others."""
+
+
+def reproduce(
+    dataset_id: str,
+    *,
+    revision: str | None = None,
+    from_scratch: bool = False,
+    tolerance: float = TOLERANCE,
+    say: Callable[[str], None],
+) -> str:
+    """Make a released version again in a workspace of its own, and compare it with its record.
+
+    The bytes are compared on the recorded kind of processor under the recorded package versions;
+    elsewhere counts exactly, and values within ``tolerance``, unless the bytes are the same anyway.
+
+    Args:
+        dataset_id: with its version.
+        revision: where to look for config and code; else the tag of the version, else the commit
+            of the record.
+        from_scratch: train again what was trained, instead of taking the published checkpoint.
+        tolerance: see :func:`.comparison.compare`.
+        say: tells the user one line.
+
+    Returns:
+        What was compared, in one line.
+
+    Raises:
+        DatasetNotFoundError: the version is not released.
+        ConfigError: there is no such revision, or it does not make this version.
+        MinariPipeError: the version that was made differs; names the first stage and field.
+    """
+    parse_dataset_id(dataset_id)
+    root = open_root()
+    commit, record = _found(root, dataset_id, revision)
+    name = check_pipeline_name(str(record["pipeline"]))
+    _check_makes(root, commit, name, dataset_id)
+    others = _other_versions(record)
+    if others:
+        say(f"package versions differ from the recorded ones: {', '.join(others.values())}")
+    with reproduction(root, name, commit) as found:
+        data_of = _data_of(root, record)
+        given = set() if from_scratch else give_trainings(found, data_of, say)
+        if changed := _of_all(_changed_keys(record, found), name):
+            at = revision or commit[:12]
+            say(f"the config at {at} is another than was released: {_named(changed)}")
+        published, elsewhere = data_of(dataset_id), _elsewhere(record, others)
+        if elsewhere and published is None:
+            say(
+                f"bytes may differ here ({'; '.join(elsewhere)}), and the published dataset, to "
+                f"compare values with, is not here: stop, and run dvc pull datasets/{dataset_id} "
+                "first, if that matters"
+            )
+        say(f"makes {dataset_id} again at {commit[:12]} in {found.root}")
+        found.run(root)
+        return _compared(found, record, given, published, tolerance, elsewhere)
+
+
+def _found(root: Path, dataset_id: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    """The commit to make a version from, and the record to compare it with."""
+    if not is_repository(root):
+        raise ConfigError(f"{root} is not a git repository, so no version can be made again")
+    commit = commit_of(root, revision) if revision else tagged(root, dataset_id)
+    if revision and commit is None:
+        raise ConfigError(f"no revision {revision!r} in {root}; git fetch --tags may bring it")
+    record = find_record(root, dataset_id, commit)
+    if record is None:
+        released = sorted((root / "releases").rglob("*.json"))
+        ids = [p.relative_to(root / "releases").as_posix()[: -len(".json")] for p in released]
+        raise DatasetNotFoundError(
+            f"{dataset_id!r} is not released in {root}: there is no record of what it must be. "
+            f"Released: {', '.join(ids) or 'none'}; a tag that has one is named by --rev TAG"
+        )
+    if commit is None:
+        commit = commit_of(root, str(record["git_commit"]))
+        if commit is None:
+            raise ConfigError(
+                f"the commit {record['git_commit']!r} that {dataset_id} was made from is not in "
+                f"{root}; git fetch may bring it (a shallow clone lacks it)"
+            )
+    return commit, record
+
+
+def _check_makes(root: Path, commit: str, name: str, dataset_id: str) -> None:
+    text = text_at(root, commit, f"pipelines/{name}/params.yaml")
+    params = parsed_params(text) if text else None
+    if params is None:
+        raise ConfigError(
+            f"at {commit[:12]} there is no pipelines/{name}/params.yaml that can be read; name the "
+            f"tag of the version with --rev"
+        )
+    makes = (params.get("dataset") or {}).get("id")
+    if makes != dataset_id:
+        raise ConfigError(
+            f"at {commit[:12]} pipeline {name!r} makes {makes!r}, not {dataset_id!r}; name the tag "
+            f"of the version with --rev"
+        )
+
+
+def _other_versions(record: Mapping[str, Any]) -> dict[str, str]:
+    """Packages that are others here than the record says, and Python: how they changed."""
+    recorded = dict(record.get("packages") or {})
+    here = {name: installed(name) for name in recorded}
+    if "python" in record:
+        recorded["python"], here["python"] = record["python"], platform.python_version()
+    return {
+        name: f"{name} {version} -> {here[name]}"
+        for name, version in sorted(recorded.items())
+        if here[name] != version
+    }
+
+
+def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | None]:
+    """Where the data of the version and of its parents are, if they are here and the right ones."""
+    own = published_data(record["id"], root, dict(record))
+    told = MinariStorage.read_raw_metadata(own).get("minari_pipe", {}) if own else {}
+    hashes = {parent["id"]: parent["content_sha256"] for parent in told.get("parents", [])}
+
+    def find(dataset_id: str) -> Path | None:
+        if dataset_id == record["id"]:
+            return own
+        data = published_data(dataset_id, root, None)
+        content = readable_manifest(data.parent) if data else None
+        same = content and hashes.get(dataset_id) in (None, content.get("content_sha256"))
+        return data if same else None
+
+    return find
+
+
+def _changed_keys(record: Mapping[str, Any], found: Reproduction) -> dict[str, dict[str, Any]]:
+    """By pipeline of a dataset, the keys of its config that decide content and are others."""
+    recorded = {str(record["pipeline"]): record.get("params"), **(record.get("parents") or {})}
+    changed = {}
+    for name in found.pipelines:
+        if then := recorded.get(name):
+            now = dvc_yaml.read_params(name, found.root) or {}
+            changed[name] = differing(*map(flat, map(_content, (then, now))))
+    return {name: keys for name, keys in changed.items() if keys}
+
+
+def _content(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a pipeline's parameters that decides content, whatever is installed."""
+    kept = {k: v for k, v in params.items() if k not in (*NOT_CONTENT, "packages")}
+    dataset = {k: v for k, v in (kept.get("dataset") or {}).items() if k != "requirements"}
+    return {**kept, "dataset": dataset}
+
+
+def _named(keys: Mapping[str, Pair]) -> str:
+    """Keys with the new and the old value, as many as fit into a line."""
+    told = [f"{key}: {new}, not {old}" for key, (old, new) in list(keys.items())[:_MOST]]
+    more = f" and {len(keys) - _MOST} more" if len(keys) > _MOST else ""
+    return "; ".join(told) + more
+
+
+def _of_all(changed: Mapping[str, Mapping[str, Pair]], own: str) -> dict[str, Pair]:
+    """The changed keys of all pipelines, those of others with their names."""
+    return {
+        key if name == own else f"{key} of {name}": pair
+        for name, keys in changed.items()
+        for key, pair in keys.items()
+    }
+
+
+def _elsewhere(record: Mapping[str, Any], others: Mapping[str, str]) -> list[str]:
+    """What is otherwise here than where the version was made, so that low bits may differ."""
+    here, then = processor_kind(), record.get("cpu", "not recorded")
+    deciding = [change for name, change in others.items() if name not in TOOLS]
+    return [
+        *([f"the processor is {here}, was {then}"] if here != then else []),
+        *([f"versions are others: {', '.join(deciding)}"] if deciding else []),
+    ]
+
+
+def _compared(
+    found: Reproduction,
+    record: Mapping[str, Any],
+    given: set[tuple[str, str]],
+    published: Path | None,
+    tolerance: float,
+    elsewhere: Sequence[str],
+) -> str:
+    """What of the new version was compared with the record; an error if it differs."""
+    dataset_id, content = record["id"], record["manifest"]
+    folder = found.root / "datasets" / dataset_id
+    how = " from its published checkpoint" if given else ""
+    made = readable_manifest(folder)
+    if made is not None and identity_of(made) == content:
+        return (
+            f"{dataset_id} is reproduced{how}: content_sha256 {content['content_sha256'][:12]} and "
+            f"the bytes of all {len(content['files'])} files are those of the release"
+        )
+    if published is None and elsewhere:
+        raise ConfigError(
+            f"the bytes of {dataset_id} differ from the release, as they may here "
+            f"({'; '.join(elsewhere)}), and its values cannot be compared: the published dataset "
+            f"is not here; run dvc pull datasets/{dataset_id}"
+        )
+    data = Compared()
+    if published is not None:
+        data = compare(published, folder / "data", tolerance if elsewhere else 0.0)
+    changed = _changed_keys(record, found)
+    if elsewhere and data.first is None and not changed:
+        return (
+            f"{dataset_id} is reproduced{how} within {tolerance:g}: {content['total_episodes']} "
+            f"episodes and {content['total_steps']} steps as in the release, {data.n_values:,} "
+            f"values, largest difference {data.largest:.3g}; bytes are not compared, since "
+            f"{'; '.join(elsewhere)}"
+        )
+    first = _first_stage(found, record, given, changed)
+    value = data.first
+    if value is None and published is not None and not changed:
+        value = _other_metadata(published, folder)
+    told = [
+        f"the first stage to differ is {first}" if first else "",
+        _named(_of_all(changed, found.name)),
+        value,
+        *elsewhere,
+    ]
+    compared = f"counts, and values within {tolerance:g}" if elsewhere else "bytes"
+    raise MinariPipeError(
+        f"{dataset_id} is not reproduced{how} (compared: {compared}): "
+        f"{'; '.join(filter(None, told))}"
+    )
+
+
+def _first_stage(
+    found: Reproduction,
+    record: Mapping[str, Any],
+    given: set[tuple[str, str]],
+    changed: Mapping[str, Mapping[str, Pair]],
+) -> str | None:
+    """The first stage that was given other values than for the release, or wrote other files."""
+    recorded = {(s["pipeline"], s["stage"]): s["outs"] for s in record.get("stages") or []}
+    families = {n: family_of(dvc_yaml.read_params(n, found.root) or {}) for n in changed}
+    replaced = given | {(name, "checkpoint_scores") for name, _ in given}
+    for entry in stage_outputs(found.pipelines, found.root):
+        stage = entry["pipeline"], entry["stage"]
+        reads = _keys_of(*stage, found.root)
+        # What a family shares is told by its datasets.
+        makers = (name for name in changed if stage[0] in (name, families[name]))
+        if any(_is_below(key, reads) for name in makers for key in changed[name]):
+            return _called(stage, found)
+        if stage not in replaced and recorded.get(stage, entry["outs"]) != entry["outs"]:
+            return _called(stage, found)
+    return None
+
+
+def _called(stage: tuple[str, str], found: Reproduction) -> str:
+    pipeline, name = stage
+    return name if pipeline == found.name else f"{name} of {pipeline}"
+
+
+def _keys_of(pipeline: str, stage: str, root: Path) -> list[str]:
+    """The parameters that a stage depends on."""
+    path = root / "pipelines" / pipeline / "dvc.yaml"
+    entry = yaml.safe_load(path.read_text(encoding="utf-8"))["stages"][stage]
+    return [key for keys in entry["params"] for names in keys.values() for key in names]
+
+
+def _is_below(key: str, sections: list[str]) -> bool:
+    return any(key == s or key.startswith(f"{s}.") for s in sections)
+
+
+def _other_metadata(published: Path, folder: Path) -> str:
+    """What the metadata of the two versions say otherwise."""
+    old, new = (flat(MinariStorage.read_raw_metadata(p)) for p in (published, folder / "data"))
+    keys = differing(old, new)
+    return f"metadata: {_named(keys)}" if keys else ""

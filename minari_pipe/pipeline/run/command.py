@@ -1,0 +1,113 @@
+"""The command line of a pipeline's run: our own flags, Hydra for the rest, one line per mistake."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NoReturn
+
+from minari_pipe._version import __version__
+from minari_pipe.core.messages import tell
+from minari_pipe.core.trust import add_trust
+from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help shows what can be given")
+
+
+def run(argv: list[str]) -> int:
+    """Run ``argv`` and return the exit code.
+
+    Raises:
+        Stopped: a signal told this process to stop.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--trust-module", action="append", default=[])
+    parser.add_argument("--trust", action="append", default=[])
+    parser.add_argument("--draft", action="store_true")
+    parser.add_argument("--pull", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--debug", action="store_true")
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    debug = "--debug" in argv or os.environ.get("HYDRA_FULL_ERROR") == "1"
+    return _in_one_line(lambda: _run(*parser.parse_known_args(argv), debug=debug), debug=debug)
+
+
+def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
+    # The stages are processes of their own; the environment carries the user's word to them.
+    add_trust(flags.trust_module, flags.trust)
+    if flags.version:
+        print(f"minari_pipe {__version__}")
+        return 0
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
+    from minari_pipe.pipeline.config import hydra_compose
+
+    if flags.help:
+        from minari_pipe.pipeline.config.help_text import help_text
+
+        print(help_text(rest))
+        return 0
+    if flags.dry_run and flags.pull:
+        raise ConfigError("--dry-run runs and fetches nothing; leave --pull out")
+    here = os.getpid()
+    codes = [0]
+
+    def job(name: str, config: dict[str, Any], overrides: list[str]) -> None:
+        codes.append(_in_one_line(lambda: _job(name, config, overrides, flags, debug), debug=debug))
+        if codes[-1] and os.getpid() != here:
+            raise ToldError("a job failed")  # a launcher's process, whose list is not this one
+
+    hydra_compose.run(rest, job, launches=not flags.dry_run)
+    return max(codes)
+
+
+def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
+    """Do ``work``; what it raises is told in one line, and exit code 1."""
+    try:
+        return work()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except SystemExit as exc:  # Hydra's own, after an answer
+        return exc.code if isinstance(exc.code, int) else 1
+    except Exception as exc:
+        if debug:
+            raise
+        if not isinstance(exc, ToldError):
+            from minari_pipe.pipeline.config.oc_env import without_values
+
+            tell("error", without_values(_told(exc)))
+        return 1
+
+
+def _told(exc: Exception) -> str:
+    if isinstance(exc, MinariPipeError | OSError):
+        return str(exc)
+    if isinstance(exc, RecursionError):
+        return "the config is nested too deeply, or refers to itself; --debug shows where"
+    return f"{type(exc).__name__}: {exc}; --debug shows where"
+
+
+def _job(
+    name: str,
+    config: dict[str, Any],
+    overrides: list[str],
+    flags: argparse.Namespace,
+    debug: bool,
+) -> int:
+    # Imports DVC's neighbours only once there is something to run: --help and --cfg stay fast.
+    from minari_pipe.pipeline.run.driver import run_pipeline
+    from minari_pipe.pipeline.run.dry_run import DryRun
+    from minari_pipe.pipeline.run.pull import Pull
+
+    os.environ["HYDRA_FULL_ERROR"] = "1" if debug else "0"
+    pull = Pull() if flags.pull else None
+    with DryRun() if flags.dry_run else nullcontext() as dry_run:
+        run_pipeline(name, config, overrides, draft=flags.draft, pull=pull, dry_run=dry_run)
+    return 0

@@ -1,0 +1,476 @@
+"""One run: parameters into files, DVC over them, the result into the Minari root."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.core.datasets_root import ROOT_VARIABLE
+from minari_pipe.core.files.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
+from minari_pipe.core.files.links import refuse_links, write_new
+from minari_pipe.core.messages import one_line
+from minari_pipe.core.trust import ADDRESSES_VARIABLE
+from minari_pipe.errors import ConfigError, LinkError, MinariPipeError, ToldError
+from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.config.families import check_family, family_files, is_synced, sync_family
+from minari_pipe.pipeline.config.hydra_compose import datasets
+from minari_pipe.pipeline.config.mixtures import completed, parents
+from minari_pipe.pipeline.config.oc_env import is_set, resolved, told_texts
+from minari_pipe.pipeline.config.policy_refs import divided, family_of
+from minari_pipe.pipeline.config.validate_config import check_files, prepare
+from minari_pipe.pipeline.execution.inputs import changed
+from minari_pipe.pipeline.execution.stage import (
+    RAN_VARIABLE,
+    SAFE_PATH,
+    TOLD,
+    reports_folder,
+    stage_lock,
+    told_overrides,
+)
+from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
+from minari_pipe.pipeline.published import released, released_manifest
+from minari_pipe.pipeline.run.dry_run import DryRun
+from minari_pipe.pipeline.run.dvc_repair import mend, remove_broken_run_caches, remove_wrong_entries
+from minari_pipe.pipeline.run.dvc_settings import check_dvc, quiet_dvc, repository
+from minari_pipe.pipeline.run.install import check_before, install, would_install
+from minari_pipe.pipeline.run.pull import Pull
+from minari_pipe.pipeline.run.targets import upload_to_targets, would_upload
+from minari_pipe.pipeline.signals import run_stoppable
+from minari_pipe.pipeline.workspace import (
+    NOT_PARAMS,
+    STATE,
+    check_pipeline_name,
+    is_checkout,
+    read_catalog_entry,
+    read_json,
+)
+from minari_pipe.pipeline.workspace_links import open_root
+
+
+def run_pipeline(
+    name: str,
+    config: dict[str, Any],
+    overrides: list[str],
+    *,
+    is_parent: bool = False,
+    draft: bool = False,
+    pull: Pull | None = None,
+    dry_run: DryRun | None = None,
+) -> None:
+    """Reproduce pipeline ``name`` from ``config``, install and upload what it published.
+
+    Args:
+        name: of the pipeline.
+        config: as composed.
+        overrides: that it was composed with.
+        is_parent: of a mixture that is made: it waits for another run, instead of refusing to
+            begin, it is not uploaded, and its overrides are those of a file, in which nobody
+            allows anything.
+        draft: upload it to its targets though it is not released.
+        pull: take from the DVC remote what is there.
+        dry_run: only say what would be done; nothing is written or run.
+
+    Raises:
+        MinariPipeError: one line that says what is wrong and what to do.
+        Stopped: SIGINT, SIGTERM or SIGHUP arrived; the stage is stopped, DVC's locks are free.
+    """
+    keep_places()
+    root = open_root()
+    os.chdir(root)  # paths in the config are relative to it
+    check_pipeline_name(name)
+    config = completed(config, root)
+    busy = (
+        f"pipeline {name!r} is already running in this workspace; wait for it, or give this run "
+        f"another name and id with pipeline=NAME dataset.id=ID"
+    )
+    patience = math.inf if is_parent else 0.5
+    waiting = f"waits for another run of {name}" if is_parent else ""
+    told = [] if is_parent else overrides
+    lock: AbstractContextManager[None] = nullcontext()
+    if dry_run is None:
+        lock = exclusive(driver_lock(name, root), wait_seconds=patience, busy=busy, waiting=waiting)
+    with lock:
+        recorded = dvc_yaml.read_params(name, root)
+        previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
+        _check_dataset_choice(name, recorded or {}, overrides)
+        files = check_files(config, root, told_texts(told, "env", "policy", "ref_scores"))
+        params = prepare(name, config, previous or None, root)
+        dataset_id, replace = params["dataset"]["id"], _told_to_replace(params, told)
+        own, shared = divided(overrides) if family_of(params) else (overrides, [])
+        check_family(name, params, shared, root)
+        check_owner(name, dataset_id, root)
+        check_release(name, params, root)
+        check_before(name, params, root, replace=replace)
+        for parent in parents(config, root):
+            if extra := told_overrides(parent.overrides):
+                print(
+                    one_line(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
+                )
+            run_pipeline(
+                parent.name,
+                parent.config,
+                parent.overrides,
+                is_parent=True,
+                pull=pull,
+                dry_run=dry_run,
+            )
+        tell_versions(name, recorded or {}, params, root)
+        if dry_run is not None:
+            changes = _explain(dry_run, name, params, own, shared, root)
+            print(f"{name}: {would_install(name, dataset_id, root, changes, replace=replace)}")
+            if not is_parent:
+                for line in would_upload(params, root, overrides, changes, draft=draft):
+                    print(f"{name}: {line}", flush=True)
+            return
+        dvc_yaml.sync(name, params, own, root)
+        _trust_told(params["engine"], told, files)
+        try:
+            with _up_to_date_family(params, shared, root, pull):
+                ran = _reproduce(name, root, pull)
+        except MinariPipeError:
+            if recorded is None:
+                _forget(name, root)
+            raise
+        done = f"ran {', '.join(ran)}" if ran else "up to date"
+        print(f"{name}: {done} -> datasets/{dataset_id}", flush=True)
+        note = install(name, dataset_id, root, replace=replace)
+        print(f"{name}: {note}", flush=True)
+        if not is_parent:
+            upload_to_targets(name, params, root, overrides, draft=draft)
+
+
+@contextmanager
+def _up_to_date_family(
+    params: dict[str, Any], shared: list[str], root: Path, pull: Pull | None
+) -> Iterator[None]:
+    """Bring up to date what a dataset shares with its family, and hold it as it is.
+
+    Several datasets may use it at once; one that changes it waits for them, and they for it.
+    """
+    family = family_of(params)
+    if family is None:
+        yield
+        return
+    lock = driver_lock(family, root)
+    waiting = f"waits for another run that uses the family {family!r}"
+    while True:
+        with exclusive(lock, waiting=waiting):
+            is_new = dvc_yaml.read_params(family, root) is None
+            sync_family(params, shared, root)
+            try:
+                ran = _reproduce(family, root, pull)
+            except MinariPipeError:
+                if is_new:
+                    _forget(family, root)
+                raise
+            done = f"ran {', '.join(ran)}" if ran else "up to date"
+            print(f"{family}: {done} -> pipelines/{family}", flush=True)
+        with exclusive(lock, shared=True, waiting=waiting):
+            # Another run may have changed it between the two locks.
+            if is_synced(params, root):
+                yield
+                return
+
+
+def _explain(
+    dry_run: DryRun,
+    name: str,
+    params: dict[str, Any],
+    own: list[str],
+    shared: list[str],
+    root: Path,
+) -> bool:
+    """Say what each stage of a dataset and of its family would do; whether any may run."""
+    from dvc.exceptions import DvcException
+
+    quiet_dvc()
+    check_dvc(root)
+    try:
+        if family := family_of(params):
+            dry_run.explain(family, family_files(params, shared, root), root)
+        return dry_run.explain(name, dvc_yaml.files(name, params, own, root), root)
+    except DvcException as exc:
+        raise _explained(exc, name, root, []) from exc
+
+
+def driver_lock(name: str, root: Path) -> Path:
+    """What a run holds while it brings pipeline ``name`` up to date; see :func:`exclusive`."""
+    return root / STATE / "locks" / f"{name}.driver"
+
+
+def _check_dataset_choice(name: str, recorded: dict[str, Any], overrides: list[str]) -> None:
+    """Refuse to take over the pipeline of another config, e.g. ``+dataset=a pipeline=b``."""
+    before, now = (chosen_dataset(words) for words in (recorded.get("overrides", []), overrides))
+    if before and now and before != now and before in datasets():
+        raise ConfigError(
+            f"pipeline {name!r} is that of +dataset={before}, and this command chooses "
+            f"+dataset={now}; give it another name with pipeline=..., or remove pipelines/{name}"
+        )
+
+
+def chosen_dataset(overrides: list[str]) -> str | None:
+    """The dataset that recorded overrides choose."""
+    names = [o.removeprefix("+dataset=") for o in overrides if o.startswith("+dataset=")]
+    return names[0] if names else None
+
+
+def _forget(name: str, root: Path) -> None:
+    """Take back what the first run of a pipeline wrote, where it failed before it made anything."""
+    folder = root / "pipelines" / name
+    work = root / STATE / "work" / name
+    made = [folder / "dvc.lock", *work.rglob("*.record"), *work.rglob("*.done")]
+    if not any(path.exists() for path in made):
+        for file in ("params.yaml", "dvc.yaml", ".gitignore"):
+            (folder / file).unlink(missing_ok=True)
+        with suppress(OSError):  # something else lies there
+            folder.rmdir()
+
+
+def _told_to_replace(params: dict[str, Any], overrides: list[str]) -> bool:
+    """Whether this very command line says to install over somebody else's dataset.
+
+    A config may come from a stranger, and must not remove what the user has.
+    """
+    return is_set(overrides, "publish", "replace") and bool(params["publish"]["replace"])
+
+
+def _trust_told(engine: dict[str, Any], overrides: list[str], files: list[str]) -> None:
+    """Trust places that this very command line names; stages heed no others."""
+    told = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
+    for key in ("address", "storage"):
+        if engine[key] is not None and is_set(overrides, "engine", key):
+            told.append(resolved(engine[key]))
+    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, told))
+
+
+def keep_places() -> None:
+    """Let relative paths in the environment mean what they mean here.
+
+    The stages and the rest of this run work at the root of the workspace.
+    """
+    for variable in (ROOT_VARIABLE, MIRROR_VARIABLE, CACHE_VARIABLE):
+        place = os.environ.get(variable)
+        if place and "://" not in place:
+            os.environ[variable] = os.path.abspath(os.path.expanduser(place))
+
+
+def check_owner(name: str, dataset_id: str, root: Path) -> None:
+    """Refuse an id that another pipeline of the workspace declares or has published."""
+    marker = f"id: {dataset_id}\n".encode()
+    for path in sorted((root / "pipelines").glob("*/params.yaml")):
+        # Reading the line instead of the YAML keeps a workspace of 100 pipelines fast.
+        if path.parent.name != name and marker in path.read_bytes():
+            other = dvc_yaml.read_params(path.parent.name, root)
+            if other and other.get("dataset", {}).get("id") == dataset_id:
+                raise ConfigError(
+                    f"dataset id {dataset_id!r} belongs to pipeline {path.parent.name!r}; give "
+                    f"this one another with dataset.id=..."
+                )
+    entry = read_catalog_entry(root, dataset_id)
+    if entry and entry["pipeline"] != name:
+        raise ConfigError(
+            f"dataset id {dataset_id!r} belongs to what pipeline {entry['pipeline']!r} published "
+            f"earlier; give this one another with dataset.id=..., or remove "
+            f"{root / 'catalog' / dataset_id}.json if that is not wanted"
+        )
+    # Publishing replaces a whole folder, so none may lie in another.
+    catalog = root / "catalog"
+    parents = namespace_hierarchy(parse_dataset_id(dataset_id)[0])
+    nested = [p for p in parents if (catalog / f"{p}.json").is_file()]
+    nested += [f"{dataset_id}/..."] if (catalog / dataset_id).is_dir() else []
+    if nested:
+        raise ConfigError(
+            f"dataset id {dataset_id!r} and the published {nested[0]!r} lie in one another; give "
+            f"this one another with dataset.id=..."
+        )
+
+
+def check_release(name: str, params: dict[str, Any], root: Path) -> None:
+    """Refuse, before any work, to make a released version from another config.
+
+    Args:
+        name: of the pipeline.
+        params: of the pipeline.
+        root: the workspace.
+
+    Raises:
+        DatasetExistsError: names the keys that changed.
+        ConfigError: the record cannot be read.
+    """
+    dataset_id = params["dataset"]["id"]
+    if released_manifest(dataset_id, root) is None:
+        return
+    # Not needed by most runs.
+    from minari_pipe.pipeline.published import differing, flat
+    from minari_pipe.pipeline.stages.assemble import NOT_CONTENT
+
+    then = read_json(root / "releases" / f"{dataset_id}.json").get("params") or params
+    contents = [{k: v for k, v in p.items() if k not in NOT_CONTENT} for p in (then, params)]
+    if changed := differing(*map(flat, contents)):
+        keys = ", ".join(f"{k}: {old!r}, now {new!r}" for k, (old, new) in changed.items())
+        raise released(root, name, dataset_id, f"config changed ({keys})")
+
+
+def tell_versions(name: str, recorded: dict[str, Any], params: dict[str, Any], root: Path) -> None:
+    """Say in one line which versions are others than ``params.yaml`` records, if any."""
+    old = {n: v for s in recorded.get("packages", {}).values() for n, v in s.items()}
+    new = {n: v for s in params["packages"].values() for n, v in s.items()}
+    for versions, stages in (
+        (old, recorded.get("code", {})),
+        (new, dvc_yaml.output_versions(name, params, root)),
+    ):
+        versions |= {f"minari_pipe's {stage}": f"output {n}" for stage, n in stages.items()}
+    changed = [f"{n} {old[n]} -> {v}" for n, v in sorted(new.items()) if old.get(n, v) != v]
+    if changed:
+        print(f"versions changed, so stages run again: {', '.join(changed)}", flush=True)
+
+
+def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
+    """Let DVC run what changed; the names of the stages that really ran.
+
+    Args:
+        name: of the pipeline.
+        root: the workspace.
+        pull: what the command line wants from the DVC remote first.
+    """
+    from dvc.exceptions import DvcException
+
+    quiet_dvc()
+    check_dvc(root)
+    os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
+    if not is_checkout(root):
+        # The stages are `python -m`, which looks here first.
+        os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE_PATH
+    # A virtual environment need not be activated: the stages are `python -m ...`.
+    os.environ["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    )
+    # A stage whose driver was killed a moment ago may still be about to write.
+    with exclusive(stage_lock(name, root), wait_seconds=30, busy=_orphan(name)):
+        mend(name, root)
+    if pull is not None:
+        pull.outputs(name, root)
+
+    def work() -> None:
+        declared = f"pipelines/{name}/dvc.yaml"
+        with pull.repository(name, root) if pull else repository(root, [declared]) as repo:
+            remove_broken_run_caches(repo)
+            repo.reproduce([declared], single_item=True)
+
+    def repair() -> None:
+        _await_stage(name, root)
+        mend(name, root, wait=False)
+
+    reports = reports_folder(name, root)
+    shutil.rmtree(reports, ignore_errors=True)  # of stages that DVC alone ran
+    ran = root / STATE / "locks" / f"{name}.ran"
+    write_new(ran, b"")
+    os.environ[RAN_VARIABLE] = str(ran)
+    try:
+        run_stoppable(work, repair=repair)
+    except DvcException as exc:
+        _await_stage(name, root)
+        remove_wrong_entries(name, root)
+        raise _explained(exc, name, root, ran.read_text(encoding="utf-8").split()) from exc
+    except OSError:
+        raise
+    except Exception as exc:  # such as sqlite's, when the disk is full
+        raise MinariPipeError(f"DVC: {type(exc).__name__}: {exc}; --debug shows where") from exc
+    if wrong := remove_wrong_entries(name, root):
+        raise changed(*wrong)
+    _remove_scratch(name, root)
+    return ran.read_text(encoding="utf-8").split()
+
+
+def _orphan(name: str) -> str:
+    return (
+        f"a stage of pipeline {name!r} is still running, though not under this command; wait for "
+        f"it or end it"
+    )
+
+
+def _await_stage(name: str, root: Path) -> None:
+    """Wait for a stage that outlives its shell, so that nothing writes after this command."""
+    with (
+        suppress(ConfigError),
+        exclusive(stage_lock(name, root), wait_seconds=5, busy=_orphan(name)),
+    ):
+        pass
+
+
+def _remove_scratch(name: str, root: Path) -> None:
+    """Finished blocks are needed until ``dvc.lock`` records the outputs they went into."""
+    shutil.rmtree(root / STATE / "work" / name, ignore_errors=True)
+
+
+def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> MinariPipeError:
+    from dvc.stage.exceptions import StageCmdFailedError
+
+    cause: BaseException = exc
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    command = re.search(r"stages\.([a-z_]+) [^\s,]+(?: (train_expert))?", str(cause))
+    if command and isinstance(cause, StageCmdFailedError):
+        stage = command[2] or command[1].removesuffix("_family")  # as README calls it
+        ended = _ended(str(cause))
+        has_told = ended.startswith("ended with") and (not ran or ran[-1] == TOLD)
+        ended += _in_block(stage, name, root)
+        text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
+        return ToldError(text) if has_told else MinariPipeError(text)
+    if lost := re.search(r"dvc\.yaml:(\w+)': output '([^']+)' does not exist", f"{exc}: {cause}"):
+        where = _in_block(lost[1], name, root)
+        return MinariPipeError(
+            f"stage {lost[1]} of {name} ended with exit code 0{where}, and {lost[2]} is not made; "
+            f"does something in it call os._exit? Nothing is lost; the same command goes on"
+        )
+    text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
+    if "No space left" in text or "quota exceeded" in text:
+        return MinariPipeError(
+            f"the disk is full: {text}; nothing is lost: make room, and the same command goes on"
+        )
+    # DVC would have its locks removed by hand
+    if busy := re.search(r"'([^']+)' is busy, it is being blocked by: (.+?) If there are", text):
+        return MinariPipeError(
+            f"another run uses {busy[1]}: {busy[2]}; once it is over, the same command goes on"
+        )
+    return MinariPipeError(f"DVC: {text}")
+
+
+def _in_block(stage: str, name: str, root: Path) -> str:
+    """Where a stage that ran blocks itself was when it died, if it did."""
+    from minari_pipe.pipeline.execution.block_task import Tally
+
+    folder = root / STATE / "work" / name / f"{stage}.new" / "tmp"
+    for path in sorted(folder.glob("tally-*")):
+        try:
+            refuse_links(path, root)  # of a stage that did not begin, a stranger may have left it
+        except LinkError:
+            return ""
+        return (
+            f" in {Tally.read(path).where(0)} or one beside it (with engine=processes a block has "
+            f"a process of its own, and is tried again)"
+        )
+    return ""
+
+
+def _ended(text: str) -> str:
+    """How a stage ended that did not end well."""
+    found = re.search(r"exited with (-?\d+)", text)
+    code = int(found[1]) if found else 1
+    try:
+        name = signal.Signals(-code if code < 0 else code - 128).name
+    except ValueError:
+        return f"ended with exit code {code}"
+    memory = " (is there too little memory?)" if name == "SIGKILL" else ""
+    return f"was ended by {name}{memory}"

@@ -1,0 +1,421 @@
+"""DVC's settings in a workspace, which may come from a stranger, are checked before DVC starts.
+
+DVC merges the settings of the system, of the user and of ``.dvc/config`` and ``.dvc/config.local``.
+The last two lie in the workspace, so none of them may have DVC write outside of it, or make links
+through which a change of a dataset would change its cache. Settings of the user may do both.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from minari_pipe.core.files.atomic import is_file_name
+from minari_pipe.core.files.fetch import DEFAULT_MACHINE, netrc_entries
+from minari_pipe.core.files.links import entries_below, refuse_link
+from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address
+from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
+from minari_pipe.pipeline.repository import is_tracked
+from minari_pipe.pipeline.workspace_links import (
+    cache_types,
+    check_folder,
+    check_links,
+    follow_own_cache,
+    part_hard_links,
+)
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+_LINKS = {"hardlink", "symlink"}
+_CACHE_KEYS = {"dir", "type", "protected", "shared", "slow_link_warning", "verify"}
+"""Others, such as ``local``, have DVC take a remote for its cache."""
+_REMOTE_KEYS = {
+    "connect_timeout",
+    "jobs",
+    "no_traverse",
+    "read_timeout",
+    "region",
+    "timeout",
+    "url",
+    "verify",
+}
+"""Others name hosts that get the user's credentials, files that name commands, who may read, or
+have files overwritten."""
+_CORE_KEYS = {
+    "analytics",
+    "check_update",
+    "checksum_jobs",
+    "experiments",
+    "interactive",
+    "no_scm",
+    "remote",
+}
+"""Others have DVC write elsewhere: into a folder, another repository, or what a lock names."""
+
+_NO_ADDRESSES = {"dvc", "git", "local", "memory"}
+"""What DVC knows beside the protocols of remotes."""
+
+
+def quiet_dvc() -> None:
+    """Let DVC neither report nor log: what it has to say comes with its exceptions."""
+    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+    for name in ("dvc", "dvc_data", "dvc_objects"):
+        log = logging.getLogger(name)
+        log.propagate = False
+        log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
+
+
+def repository(
+    root: Path, declarations: Iterable[Path | str] = (), config: dict[str, Any] | None = None
+) -> Repo:
+    """Open DVC's repository of a workspace as if nothing but some files declared what it has.
+
+    DVC reads every ``dvc.yaml`` and ``*.dvc`` below the root for most of what it does. They may
+    name variables in files elsewhere, and hosts and commands that get the user's credentials.
+
+    Args:
+        root: the workspace.
+        declarations: paths of the ``dvc.yaml`` and ``*.dvc`` that are read.
+        config: settings above those of DVC's files.
+    """
+    from dvc.repo import Repo
+    from dvc.repo.index import Index
+
+    class Narrow(Repo):
+        @functools.cached_property
+        def index(self) -> Index:
+            return Index.from_indexes(self, [Index.from_file(self, str(p)) for p in declarations])
+
+    return Narrow(str(root), _wait_for_lock=True, config=config)
+
+
+def check_dvc(root: Path) -> None:
+    """Refuse to start DVC in a workspace whose own settings lead it elsewhere.
+
+    Raises:
+        LinkError: DVC would write through a link, or read through one that it did not make.
+        TrustError: a setting of the workspace has DVC write outside of it.
+        ConfigError: a setting has DVC link files of the workspace to its cache.
+        MinariPipeError: DVC cannot read its settings.
+    """
+    from dvc.config import Config
+    from dvc.exceptions import DvcException
+
+    check_links(root)
+    _refuse_paths_out()
+    _refuse_other_outputs()
+    try:
+        config = Config(str(root / ".dvc"))
+        for level in Config.REPO_LEVELS:
+            theirs = config.load_one(level)
+            _check_type(theirs["cache"], config.files[level])
+            remotes = theirs["remote"]
+            # Git is asked only where it decides.
+            if remotes and (level == "repo" or not _is_own(root)):
+                users = {
+                    config.files[user]: config.load_one(user)["remote"]
+                    for user in ("system", "global")
+                }
+                _check_remotes(remotes, users, config.files[level], root)
+                _check_accounts(remotes, users, config.files[level])
+            for key, told in _leads_out(theirs, root):
+                if level == "repo" or not _is_own(root):
+                    raise TrustError(
+                        f"{config.files[level]}: {key} = {told} has DVC write outside of the "
+                        f"workspace because a file of it says so; if you want that, run: "
+                        f"dvc config --unset {key} && dvc config --global {key} {told}"
+                    )
+    except DvcException as exc:
+        raise MinariPipeError(f"DVC: {exc}") from exc
+    part_hard_links(root)
+    follow_own_cache(root)  # before DVC makes the first link
+
+
+@functools.cache
+def _refuse_paths_out() -> None:
+    """Let DVC follow no name out of the folder that it belongs to.
+
+    DVC joins names to paths as they stand in its cache, in a remote or in ``dvc.lock``, ``..``
+    among them: those of a folder's files, those that a remote lists, and hashes. An output or a
+    dependency with settings of its own would be looked for where they lead.
+    """
+    from dvc.output import Output
+    from dvc_data.hashfile.db.local import LocalHashFileDB
+    from dvc_data.hashfile.tree import Tree
+    from dvc_objects.db import ObjectDB
+    from dvc_objects.fs.base import FileSystem, ObjectFileSystem
+
+    unchecked = Tree.add
+
+    def add(self: Tree, key: tuple[str, ...], meta: Any, oid: Any) -> None:
+        if not all(map(_are_file_names, key)):
+            raise _refusal("a list of the files of a folder", "/".join(key))
+        unchecked(self, key, meta, oid)
+
+    def checked_hash(path_of: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+        def oid_to_path(self: Any, oid: str) -> str:
+            if _HASH.fullmatch(oid) is None:
+                raise _refusal("a hash", oid)
+            return path_of(self, oid)
+
+        return oid_to_path
+
+    def checked_list(find: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Iterator[str]:
+            for name in find(self, *args, **kwargs):
+                if "/../" in f"{name}/":
+                    raise _refusal("the list of a remote", name)
+                yield name
+
+        return checked
+
+    unchecked_output = Output.__init__
+
+    def output(self: Output, *args: Any, fs_config: Any = None, **kwargs: Any) -> None:
+        if fs_config is not None:
+            raise TrustError(
+                f"a dvc.yaml or .dvc file sets fs_config ({', '.join(map(str, fs_config))}), by "
+                f"which a file could have your credentials sent or a command run; remove it, and "
+                f"say the same with dvc remote modify --local"
+            )
+        unchecked_output(self, *args, **kwargs)
+
+    Output.__init__ = output
+    Tree.add = add  # type: ignore[method-assign]
+    for database in (ObjectDB, LocalHashFileDB):
+        database.oid_to_path = checked_hash(database.oid_to_path)  # type: ignore[method-assign]
+    for system in (FileSystem, ObjectFileSystem):
+        system.find = checked_list(system.find)  # type: ignore[method-assign]
+
+
+_HASH = re.compile(r"[0-9a-f]+(\.dir)?")
+"""Or the beginning of one, by which DVC lists."""
+
+
+def _are_file_names(path: str) -> bool:
+    return all(map(is_file_name, path.replace("\\", "/").split("/")))
+
+
+def _refusal(what: str, name: str) -> TrustError:
+    return TrustError(
+        f"{what}, in DVC's cache or remote or in dvc.lock, names {name!r}, which may lie outside "
+        f"of its folder, or be settings of git or DVC; nothing of it is read or made. Remove the "
+        f"entry of the stage from dvc.lock, and the cache or remote that is not yours"
+    )
+
+
+@functools.cache
+def _refuse_other_outputs() -> None:
+    """Let DVC take from its run cache what the stage itself says that it makes, and no more.
+
+    It checks out what an entry names, which may be a folder that a link of the workspace leads to.
+    """
+    from dvc.stage.cache import StageCache
+
+    unchecked = StageCache._load
+
+    def load(self: StageCache, stage: Any) -> Any:
+        entry = unchecked(self, stage)
+        if entry is None:
+            return None
+        outs = entry.get("outs", [])
+        is_own = {out["path"] for out in outs} == {out.def_path for out in stage.outs}
+        return entry if is_own and not any(out.get("isexec") for out in outs) else None
+
+    StageCache._load = load
+
+
+_Remotes = dict[str, dict[str, Any]]
+"""What one file of settings says of each DVC remote."""
+
+
+def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, root: Path) -> None:
+    """Refuse DVC remotes of which a file of the workspace says more than where they are.
+
+    Args:
+        remotes: what the file says.
+        users: what each file of the user's own settings says.
+        file: its name, for the message.
+        root: the workspace.
+    """
+    for name, settings in remotes.items():
+        for key in sorted(settings.keys() - _REMOTE_KEYS):
+            value = str(settings[key])
+            if key == "endpointurl" and is_trusted_address(value):
+                continue
+            raise TrustError(
+                f"{file}: the remote {name!r} sets {key}, by which a file could have your "
+                f"credentials sent or a command run; if you want that, run: "
+                f"dvc remote modify --unset {name} {key} && "
+                f"dvc remote modify --local {name} {key} {value}"
+            )
+        url = settings.get("url", "")
+        if url.lower().startswith("remote:"):
+            other = urlsplit(url).netloc.lower()
+            is_users = any(other in known for known in users.values())
+            if is_users or "url" not in remotes.get(other, {}):
+                raise TrustError(
+                    f"{file}: the url of the remote {name!r} is {url}, by which DVC would use "
+                    f"what your own settings say of {other!r} elsewhere; if you want that, "
+                    f"run: dvc remote modify --local {name} url {url}"
+                )
+        is_web = url.lower().startswith(("http:", "https:"))
+        if is_web and DEFAULT_MACHINE in netrc_entries() and not is_trusted_address(url):
+            raise TrustError(
+                f"{file}: the remote {name!r} is at {url}, which DVC would send the password of "
+                f"the entry 'default' in your ~/.netrc to; name machines there, or set "
+                f"{ADDRESSES_VARIABLE}={url}"
+            )
+    for name, settings in remotes.items():  # each that one lies in is known to have an address
+        if settings.get("url"):
+            _check_place_of_remote(name, remotes, file, root)
+
+
+def _check_place_of_remote(name: str, remotes: _Remotes, file: str, root: Path) -> None:
+    """Refuse a remote that is a folder, if links of a stranger's may lead on from there."""
+    from dvc.fs import get_fs_config, registry
+
+    try:
+        url = get_fs_config({"remote": remotes}, name=name)["url"]  # of `remote://` the folder
+    except RecursionError:
+        raise ConfigError(f"{file}: the remote {name!r} is said to lie in itself") from None
+    if re.match(r"\w+://", url) is None:
+        _check_folder_remote(url, root)
+    elif urlsplit(url).scheme not in (known := sorted(registry.keys() - _NO_ADDRESSES)):
+        raise TrustError(
+            f"{file}: the remote {name!r} is at {url}, which DVC takes for a folder of that name; "
+            f"expected the path of a folder, or an address that begins with one of "
+            f"{', '.join(f'{scheme}://' for scheme in known)}"
+        )
+
+
+def _check_folder_remote(url: str, root: Path) -> None:
+    """Refuse links in a folder that a file of the workspace calls its remote.
+
+    It may lie beside the workspace in the same clone, however it is named. An object is read only
+    if it has the hash that it is named by, so of those the folders are looked at alone: there may
+    be a million.
+
+    Args:
+        url: of the remote, as DVC resolves it.
+        root: the workspace.
+
+    Raises:
+        LinkError: names the link.
+    """
+    from dvc.config_schema import RelPath
+
+    if (place := _below(Path(url), root)) is not None:
+        check_folder(place, root)
+        return
+    if isinstance(url, RelPath):
+        clone = os.path.commonpath([url, root])
+    else:  # that of the outermost repository; else an archive may have brought both
+        tops = (place for place in reversed(root.parents) if os.path.lexists(place / ".git"))
+        clone = os.fspath(next(tops, root.parent))
+    _refuse_links_of_clone(url, os.path.realpath(clone))
+    for folder in (url, f"{url}/files", f"{url}/files/md5"):
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    refuse_link(entry.path)
+    for _ in entries_below(f"{url}/runs"):
+        pass  # each is looked at on the way
+
+
+def _refuse_links_of_clone(path: str, clone: str) -> None:
+    """Refuse a path on whose way a link of the clone lies; links of the user's may lead there."""
+    place, *parts = Path(path).parts
+    for part in parts:
+        folder, place = os.path.realpath(place), os.path.join(place, part)
+        is_of_clone = os.path.commonpath([folder, clone]) == clone
+        if is_of_clone and part != os.pardir and os.path.islink(place):
+            refuse_link(place)
+
+
+def _check_accounts(remotes: _Remotes, users: dict[str, _Remotes], file: str) -> None:
+    """Refuse an address of the workspace's for a remote of the user's, of which DVC merges both."""
+    for own, known in users.items():
+        for name, settings in known.items():
+            url = remotes.get(name, {}).get("url")
+            if url is not None and url != settings.get("url"):
+                raise TrustError(
+                    f"{file} gives the remote {name!r} the url {url}, which would "
+                    f"get what {own} says of a remote of that name "
+                    f"({', '.join(sorted(settings))}); give one of the two another name"
+                )
+
+
+def _check_type(cache: dict[str, Any], file: str) -> None:
+    if links := [kind for kind in cache_types(cache) if kind in _LINKS]:
+        raise ConfigError(
+            f"{file}: cache type {', '.join(links)} lets a write to a published file change "
+            f"DVC's cache; run: dvc config cache.type reflink,copy"
+        )
+
+
+def _leads_out(settings: dict[str, Any], root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the keys, with their values, that have DVC write outside of the workspace."""
+    core, cache = settings["core"], settings["cache"]
+    for key in sorted(core.keys() - _CORE_KEYS):
+        yield f"core.{key}", str(core[key])
+    for key in sorted(cache.keys() - _CACHE_KEYS):
+        yield f"cache.{key}", str(cache[key])
+    place = cache.get("dir")
+    if place is None or is_trusted_address(str(place)):
+        return
+    below = None if "://" in place else _below(Path(place), root)
+    if below is None:
+        yield "cache.dir", str(place)
+    else:
+        check_folder(below, root)
+
+
+def _below(path: Path, root: Path) -> Path | None:
+    """A path below the workspace, which the user may have reached by a link; else ``None``."""
+    real = os.path.realpath(root)
+    for folder in [*reversed(path.parents), path]:
+        if os.path.realpath(folder) == real:
+            rest = path.relative_to(folder)
+            return None if os.pardir in rest.parts else root / rest
+    return None
+
+
+def check_receiver(repo: Repo, remote: str) -> None:
+    """Refuse to push what other workspaces put in the cache to where a file of this one says.
+
+    A lock file of a stranger's may name any hash, and DVC pushes what its cache has of it.
+
+    Args:
+        repo: whose cache it is.
+        remote: the name of the remote.
+
+    Raises:
+        TrustError: the cache lies outside of the workspace, and the remote is none of the user's.
+    """
+    root, cache = Path(repo.root_dir), Path(repo.cache.local.path)
+    url = str(repo.config["remote"][remote]["url"])
+    levels = ["system", "global", *(["local"] if _is_own(root) else [])]
+    is_users = any(remote in repo.config.load_one(level)["remote"] for level in levels)
+    if _below(cache, root) is None and not is_users and not is_trusted_address(url):
+        raise TrustError(
+            f"DVC's cache is {cache}, which other workspaces may share, and a file of this one "
+            f"says to push to {url}: its lock file could name what another keeps there. If that "
+            f"is your remote, set {ADDRESSES_VARIABLE}={url}"
+        )
+
+
+def _is_own(root: Path) -> bool:
+    """Whether ``.dvc/config.local`` is the user's: no clone brings what git does not track.
+
+    If git does not track ``.dvc/config`` either, an archive or a submodule may have brought both.
+    """
+    return is_tracked(root, ".dvc/config") and not is_tracked(root, ".dvc/config.local")

@@ -1,0 +1,248 @@
+"""Installs a published dataset into the Minari root; idempotent, and never over another's data."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id
+from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.links import remove
+from minari_pipe.core.files.locks import exclusive
+from minari_pipe.core.files.manifest import CARD, POLICIES, changed_files, identity_of
+from minari_pipe.core.files.swap import copy_tree, recover, swap_in
+from minari_pipe.datasets import installation
+from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, TrustError
+from minari_pipe.pipeline.published import published_manifest, released_manifest
+from minari_pipe.pipeline.repository import is_tracked
+from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
+
+MARKER = "draft.json"
+"""Beside the data of an installed draft: whose draft it is. A release carries none."""
+
+
+def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
+    """Copy ``datasets/<id>`` into the Minari root if it is not there yet; say what was done.
+
+    Args:
+        name: of the pipeline.
+        dataset_id: what to install.
+        root: the workspace.
+        replace: install over a dataset that is not a draft of this pipeline.
+
+    Raises:
+        DatasetExistsError: the Minari root holds something else under this id.
+        CorruptDatasetError: the workspace's copy is not what was published.
+    """
+    source = root / "datasets" / dataset_id
+    minari_root = get_dataset_path()
+    target = minari_root / dataset_id
+    if target.resolve() == source.resolve():
+        return f"{target} is the workspace's own folder"
+    content = published_manifest(source)
+    if content is None:
+        raise CorruptDatasetError(
+            f"{source} has no {MANIFEST} of a publication; remove the folder and "
+            "run the pipeline again"
+        )
+    _check_place(target, minari_root, dataset_id)
+    recover(target)
+    if _is_installed(target, content, root):
+        settle(dataset_id, root)
+        return f"installed in {target}"
+    if target.exists() and not replace and not _is_own_draft(target, name, root):
+        raise _other_dataset(target, dataset_id)
+    # One name for each pipeline, so that the next run removes what a killed one left.
+    new = minari_root / f".{workspace_id(root)}.{name}.installing"
+    remove(new)
+    try:
+        copy_tree(source, new)
+        if changed := changed_files(new, content):
+            raise CorruptDatasetError(
+                f"{source} is not what was published ({', '.join(changed)} changed); remove the "
+                f"folder and run the pipeline again"
+            )
+        if released_manifest(dataset_id, root) != identity_of(content):
+            mark = {"pipeline": name, "workspace": workspace_id(root)}
+            (new / MARKER).write_text(dump_json(mark), encoding="utf-8")
+        if target.exists():
+            # An append that comes meanwhile waits, and one that came is not lost.
+            with exclusive(target / "data") if (target / "data").is_dir() else nullcontext():
+                if not replace and not _is_own_draft(target, name, root):
+                    raise _other_dataset(target, dataset_id)
+                swap_in(new, target)
+        else:
+            installation.install(new, dataset_id)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    _is_installed(target, content, root)  # remembers that it is
+    return f"installed in {target}"
+
+
+def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, replace: bool) -> str:
+    """Say what :func:`install` would do after a run, and write nothing.
+
+    Args:
+        name: of the pipeline.
+        dataset_id: what would be installed.
+        root: the workspace.
+        changes: the run may publish another content than there is.
+        replace: install over a dataset that is not a draft of this pipeline.
+    """
+    source, target = root / "datasets" / dataset_id, get_dataset_path() / dataset_id
+    if target.resolve() == source.resolve():
+        return f"{target} is the workspace's own folder"
+    content = published_manifest(source)
+    if not changes and content is not None and published_manifest(target) == content:
+        return f"is installed in {target}"
+    if target.exists() and not replace and not _has_own_mark(target, name, root):
+        return f"would not be installed over {target}, which holds another dataset"
+    return f"would be installed in {target}"
+
+
+def check_before(name: str, params: dict[str, Any], root: Path, *, replace: bool) -> None:
+    """Refuse, before any work, an id whose place in the Minari root can only be refused after it.
+
+    A dataset of another workspace passes if it has the same config: the work may end with the very
+    same content.
+
+    Raises:
+        ConfigError: the Minari root cannot be made.
+        DatasetExistsError: the place holds another dataset, or is no place for one.
+    """
+    dataset_id = params["dataset"]["id"]
+    minari_root = get_dataset_path()
+    target = minari_root / dataset_id
+    if target.resolve() == (root / "datasets" / dataset_id).resolve():
+        return
+    _check_place(target, minari_root, dataset_id)
+    if not (target / "data").exists() or replace or _is_own_draft(target, name, root):
+        return
+    from minari_pipe.pipeline.stages.assemble import (
+        config_sha256,  # not needed by a run without work
+    )
+
+    if published_manifest(target) is None or _config_of(target) != config_sha256(params):
+        raise _other_dataset(target, dataset_id)
+
+
+def _config_of(target: Path) -> str | None:
+    """What an installed dataset says of the config that made it."""
+    try:
+        found = json.loads((target / "data" / "metadata.json").read_text(encoding="utf-8"))
+        return str(found["minari_pipe"]["config_sha256"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def settle(dataset_id: str, root: Path) -> None:
+    """Take the draft's marker off an installed dataset whose release is recorded."""
+    target = get_dataset_path() / dataset_id
+    if (target / MARKER).is_file():
+        released = released_manifest(dataset_id, root)
+        content = published_manifest(target)
+        if content is not None and released == identity_of(content):
+            (target / MARKER).unlink()
+
+
+def workspace_id(root: Path) -> str:
+    """A name of this workspace that no other has.
+
+    Raises:
+        TrustError: it came with a clone, and may be that of another workspace of the user's.
+    """
+    path = root / STATE / "workspace_id"
+    if path.is_file() and is_tracked(root, f"{STATE}/{path.name}"):
+        raise TrustError(
+            f"{path} came with the clone, so that this workspace could pass for another one, and "
+            f"replace its drafts; remove it: git rm -r --cached {STATE} && rm {path}"
+        )
+    # It becomes part of a path, and a workspace may come from a stranger.
+    if not path.is_file() or not re.fullmatch(rb"[0-9a-f]{32}\n", path.read_bytes()):
+        write_atomic(path, uuid.uuid4().hex + "\n")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _is_installed(
+    target: Path, content: dict[str, Any], root: Path, *, remember: bool = True
+) -> bool:
+    """Whether ``target`` holds what ``content`` names.
+
+    A file is hashed once; then its size, times and inode are remembered, so that a run on which
+    nothing happens does not read a large dataset. A dry run writes nothing, so it has
+    ``remember`` false.
+    """
+    there = published_manifest(target)
+    if there is None or identity_of(there) != identity_of(content):
+        return False
+    relative = target.relative_to(get_dataset_path()).as_posix()
+    path = root / STATE / "installed" / f"{relative}.json"
+    try:
+        record = read_json(path)
+        seen = record["files"] if record["target"] == str(target) else {}
+    except (OSError, ValueError, TypeError, KeyError):
+        seen = {}
+    before = json.dumps(seen)
+    changed = changed_files(target, there, seen)
+    if remember and json.dumps(seen) != before:
+        digest = content["content_sha256"]
+        write_atomic(
+            path, dump_json({"target": str(target), "content_sha256": digest, "files": seen})
+        )
+    return not changed
+
+
+def _is_own_draft(target: Path, name: str, root: Path) -> bool:
+    """Whether ``target`` is what this pipeline installed, and nobody changed it since."""
+    content = published_manifest(target)
+    own = _has_own_mark(target, name, root)
+    return own and content is not None and _is_installed(target, content, root, remember=False)
+
+
+def _has_own_mark(target: Path, name: str, root: Path) -> bool:
+    """Whether ``target`` was installed as a draft of this pipeline."""
+    try:
+        mark = read_json(target / MARKER)
+    except (OSError, ValueError):
+        return False
+    known = (root / STATE / "workspace_id").is_file()  # else this workspace installed nothing
+    return known and bool(mark == {"pipeline": name, "workspace": workspace_id(root)})
+
+
+def _other_dataset(target: Path, dataset_id: str) -> DatasetExistsError:
+    return DatasetExistsError(
+        f"{target} holds another dataset under the id {dataset_id!r}, which is not a draft of this "
+        f"pipeline of this workspace; it is left as it is. To install over it, add "
+        f"publish.replace=true to the command line; or publish under another id with dataset.id=..."
+    )
+
+
+def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
+    """Refuse a place that is not a dataset's own folder, which even ``replace`` must not touch."""
+    for part in [*namespace_hierarchy(parse_dataset_id(dataset_id)[0]), dataset_id]:
+        place = minari_root / part
+        if place.is_symlink():
+            raise DatasetExistsError(
+                f"{place} is a link to {os.readlink(place)}; a dataset is not installed through a "
+                f"link: remove it, or publish under another id with dataset.id=..."
+            )
+        if part != dataset_id and (place / "data").is_dir():
+            raise DatasetExistsError(
+                f"{dataset_id!r} would lie inside the dataset {part!r} of {minari_root}; choose "
+                f"another id with dataset.id=..."
+            )
+    own = ("data", POLICIES, CARD)
+    below = [p.name for p in target.glob("*") if p.is_dir() and p.name not in own]
+    below += [f"{POLICIES}/{p.name}" for p in target.glob(f"{POLICIES}/*") if p.is_dir()]
+    if below:
+        raise DatasetExistsError(
+            f"{target} holds other folders ({', '.join(sorted(below))}): it is a namespace, not "
+            f"only a dataset; choose another id with dataset.id=..."
+        )

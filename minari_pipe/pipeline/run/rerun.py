@@ -1,0 +1,59 @@
+"""Runs a pipeline as its ``params.yaml`` records it.
+
+    python -m minari_pipe.pipeline.run.rerun NAME
+
+``minari-pipe reproduce`` runs this in a workspace of its own. What a file says is no word of the
+user's: recorded overrides allow nothing that the user did not allow.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from minari_pipe.core.messages import tell
+from minari_pipe.errors import ConfigError, Stopped, ToldError
+from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.config.mixtures import recomposed
+from minari_pipe.pipeline.processes import stop_with_ancestors
+from minari_pipe.pipeline.run.driver import run_pipeline
+from minari_pipe.pipeline.signals import stop_on_signals
+from minari_pipe.pipeline.user_messages import told
+from minari_pipe.pipeline.workspace import check_pipeline_name
+from minari_pipe.pipeline.workspace_links import open_root
+
+
+def main() -> int:
+    """The command; the exit code."""
+    try:
+        _run(sys.argv[1])
+    except ToldError:
+        return 1
+    except Exception as exc:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        tell("error", told(exc))
+        return 1
+    return 0
+
+
+def _run(name: str) -> None:
+    root = open_root()
+    params = dvc_yaml.read_params(check_pipeline_name(name), root) or {}
+    composed = recomposed(params.get("overrides") or [f"+dataset={name}"], root)
+    if composed.name != name:
+        raise ConfigError(
+            f"pipelines/{name}/params.yaml is of pipeline {composed.name!r}, as conf/ says now"
+        )
+    run_pipeline(name, composed.config, composed.overrides, is_parent=True)
+
+
+if __name__ == "__main__":
+    try:
+        stop_on_signals()
+        stop_with_ancestors()  # what was made is of no use to anybody else
+        code = main()
+    except Stopped as stopped:
+        # What was made goes with the workspace. Python would wait for threads of DVC that hash.
+        os._exit(stopped.exit_code)
+    sys.exit(code)

@@ -1,0 +1,123 @@
+"""Stage ``config`` of the root ``dvc.yaml``: bring ``pipelines/`` up to date with ``conf/``.
+
+So a plain ``dvc repro`` follows an edited config. Overrides recorded by an earlier command line
+are applied again, and said so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.messages import one_line, tell
+from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
+from minari_pipe.pipeline.config.families import check_family, sync_family
+from minari_pipe.pipeline.config.mixtures import recomposed
+from minari_pipe.pipeline.config.policy_refs import divided, family_of
+from minari_pipe.pipeline.config.validate_config import prepare
+from minari_pipe.pipeline.execution.inputs import Inputs
+from minari_pipe.pipeline.execution.stage import EXPERIMENT_VARIABLE, told_overrides
+from minari_pipe.pipeline.repository import text_at
+from minari_pipe.pipeline.run.driver import check_owner, chosen_dataset, tell_versions
+from minari_pipe.pipeline.workspace import NOT_PARAMS
+from minari_pipe.pipeline.workspace_links import open_root
+
+
+def main() -> int:
+    """Recompose every dataset's pipeline; 1 if DVC has to read the stages anew."""
+    try:
+        root = open_root()
+    except MinariPipeError as exc:
+        tell("error", str(exc))
+        return 1
+    read = Inputs("config", root, ["conf"])  # DVC hashes it once this has ended
+    failed = False
+    new = []
+    for name, overrides in _known(root).items():
+        try:
+            if _sync(name, overrides, root):
+                new.append(name)
+        except MinariPipeError as exc:
+            tell("error", f"{name}: {exc}{_orphaned(name, root)}")
+            failed = True
+    try:
+        read.check_files()
+    except MinariPipeError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        failed = True
+    if new:  # DVC read the graph before this stage ran
+        print(f"the stages of {', '.join(new)} are new; run the command again", file=sys.stderr)
+    return int(failed or bool(new))
+
+
+def _sync(name: str, overrides: list[str], root: Path) -> bool:
+    """Recompose one pipeline; whether its stages changed."""
+    composed = recomposed(overrides, root)
+    if composed.name != name:
+        raise ConfigError(
+            f"pipelines/{name}/params.yaml is of pipeline {composed.name!r}; remove "
+            f"pipelines/{name}"
+        )
+    recorded = dvc_yaml.read_params(name, root) or {}
+    previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
+    params = prepare(name, composed.config, previous or None, root)
+    new_family = _sync_family(name, params, root)
+    if previous != params and _set_by_experiment(name, root):
+        print(
+            f"{name}: keeps pipelines/{name}/params.yaml as dvc exp run set it, not as conf/ says"
+        )
+        return new_family
+    check_owner(name, params["dataset"]["id"], root)
+    tell_versions(name, recorded, params, root)
+    changed = dvc_yaml.sync(name, params, overrides, root)
+    if extra := told_overrides(composed.overrides):
+        print(one_line(f"{name}: re-applies the recorded overrides {' '.join(extra)}"))
+    return "dvc.yaml" in changed or new_family
+
+
+def _sync_family(name: str, params: dict[str, Any], root: Path) -> bool:
+    """Recompose what a dataset shares with its family; whether the stages of that changed."""
+    family = family_of(params)
+    recorded = (family and dvc_yaml.read_params(family, root)) or {}
+    shared = divided(recorded.get("overrides", []))[1]
+    check_family(name, params, shared, root)
+    if family is None or _set_by_experiment(family, root):
+        return False
+    return "dvc.yaml" in sync_family(params, shared, root)
+
+
+def _known(root: Path) -> dict[str, list[str]]:
+    """Every pipeline with the overrides that make it: recorded ones, and new configs."""
+    configs = sorted((root / "conf" / "dataset").glob("*.yaml"))
+    found = {path.stem: [f"+dataset={path.stem}"] for path in configs}
+    for path in sorted((root / "pipelines").glob("*/params.yaml")):
+        recorded = dvc_yaml.read_params(path.parent.name, root) or {}
+        # What a family shares is composed with its datasets.
+        if recorded.get("overrides") and "dataset" in recorded:
+            found[path.parent.name] = recorded["overrides"]
+    return found
+
+
+def _set_by_experiment(name: str, root: Path) -> bool:
+    """Whether ``dvc exp run -S`` may have set values in ``params.yaml``, which must stay."""
+    baseline = os.environ.get(EXPERIMENT_VARIABLE)
+    path = f"pipelines/{name}/params.yaml"
+    if not baseline or not (root / path).is_file():
+        return False
+    return text_at(root, baseline, path) != (root / path).read_text("utf-8", errors="replace")
+
+
+def _orphaned(name: str, root: Path) -> str:
+    """What to add to an error of a pipeline whose config was renamed or removed."""
+    recorded = (dvc_yaml.read_params(name, root) or {}).get("overrides") or []
+    chosen = chosen_dataset(recorded)
+    if chosen is None or chosen in hydra_compose.datasets():
+        return ""
+    return f". If the dataset is not wanted any more, remove pipelines/{name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

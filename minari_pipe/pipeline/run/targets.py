@@ -1,0 +1,208 @@
+"""Uploads a published dataset to the targets that its config names, after a run.
+
+The driver does so, and no stage: neither ``dvc repro`` nor ``dvc exp run`` changes anything outside
+the workspace. What became of each target is kept in ``.minari_pipe/published/<id>.json``, so that
+one that has the dataset is not asked again::
+
+    {"s3://bucket": {"content_sha256": ..., "manifest_sha256": ..., "time": ..., "outcome": ...},
+     "hf://org":    {"content_sha256": ..., "manifest_sha256": ..., "time": ..., "error": ...}}
+
+``outcome`` is ``uploaded``, or ``present`` where the target had the dataset already.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minari_pipe.core.files.atomic import MANIFEST, sha256_file
+from minari_pipe.core.files.links import expand_user
+from minari_pipe.core.files.manifest import identity_of
+from minari_pipe.core.messages import tell
+from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, user_config_dir
+from minari_pipe.errors import ConfigError, CorruptDatasetError, ToldError, TrustError
+from minari_pipe.pipeline.config.oc_env import holds_value, resolved, told_texts, without_values
+from minari_pipe.pipeline.published import published_manifest, released_manifest
+from minari_pipe.pipeline.signals import run_abandonable
+from minari_pipe.pipeline.user_messages import told
+from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
+from minari_pipe.remotes import split_scheme
+
+if TYPE_CHECKING:
+    from minari_pipe.remotes.transfer.upload import Published
+
+
+def upload_to_targets(
+    name: str, params: dict[str, Any], root: Path, overrides: list[str], *, draft: bool
+) -> None:
+    """Upload what pipeline ``name`` published to every target that does not have it.
+
+    Args:
+        name: of the pipeline.
+        params: of the pipeline.
+        root: the workspace.
+        overrides: of this very command line; the targets that it names are trusted.
+        draft: upload a version that is not released, too.
+
+    Raises:
+        ToldError: a target failed, which has been told; the others have the dataset.
+        CorruptDatasetError: the workspace's copy is not what was published.
+        Stopped: a signal arrived; the next run goes on with what is missing.
+    """
+    dataset_id, targets = params["dataset"]["id"], params["publish"]["targets"]
+    if not targets:
+        return
+    folder = root / "datasets" / dataset_id
+    content = published_manifest(folder)
+    if content is None:
+        raise CorruptDatasetError(
+            f"{folder} has no {MANIFEST} of a publication; remove the folder and run the pipeline "
+            f"again"
+        )
+    if not draft and released_manifest(dataset_id, root) != identity_of(content):
+        print(
+            f"{name}: nothing is uploaded, as {dataset_id} is a draft; `minari-pipe release "
+            f"{dataset_id}` freezes it, or --draft uploads it as it is",
+            flush=True,
+        )
+        return
+    named = told_texts(overrides, "publish")
+    _Uploads(name, dataset_id, content["content_sha256"], root, named).run(targets)
+
+
+def would_upload(
+    params: dict[str, Any], root: Path, overrides: list[str], changes: bool, *, draft: bool
+) -> Iterator[str]:
+    """Say of each target what :func:`upload_to_targets` would do after a run; send nothing.
+
+    Args:
+        params: of the pipeline.
+        root: the workspace.
+        overrides: of this very command line.
+        changes: the run may publish another content than there is.
+        draft: upload a version that is not released, too.
+    """
+    dataset_id = params["dataset"]["id"]
+    named = told_texts(overrides, "publish")
+    content = published_manifest(root / "datasets" / dataset_id)
+    released = released_manifest(dataset_id, root)
+    is_released = content is not None and released == identity_of(content)
+    uploads = None
+    if content is not None and not changes:
+        uploads = _Uploads("", dataset_id, content["content_sha256"], root, set())
+    for target in dict.fromkeys(params["publish"]["targets"]):
+        if not (draft or is_released):
+            yield f"would not be uploaded to {target}, as {dataset_id} is a draft"
+        elif uploads is not None and uploads.has_it(target):
+            yield f"published in {target}"
+        elif target in named or is_trusted_address(_located(target, root)):
+            yield f"would be uploaded to {target}"
+        else:
+            yield f"would not be uploaded to {target}, which a file names, not you"
+
+
+class _Uploads:
+    """The uploads of one dataset, and the record of what became of them."""
+
+    def __init__(
+        self, name: str, dataset_id: str, content_sha256: str, root: Path, named: set[str]
+    ) -> None:
+        self._name, self._dataset_id, self._root, self._named = name, dataset_id, root, named
+        self._folder = root / "datasets" / dataset_id
+        # The metadata are not all content: where they changed, the target is asked once more.
+        manifest = sha256_file(self._folder / MANIFEST)
+        self._version = {"content_sha256": content_sha256, "manifest_sha256": manifest}
+        self._path = root / STATE / "published" / f"{dataset_id}.json"
+        self._record = _read(self._path)
+
+    def run(self, targets: list[str]) -> None:
+        """Upload to those of ``targets`` that do not have the dataset."""
+        targets = list(dict.fromkeys(targets))
+        if present := [target for target in targets if self.has_it(target)]:
+            print(f"{self._name}: published in {', '.join(present)}", flush=True)
+        failures = []
+        for target in targets:
+            if target not in present and (failure := self._upload(target)):
+                failures.append(f"{self._name}: not uploaded to {target}: {failure}")
+        for failure in failures:
+            tell("error", failure)
+        if failures:
+            raise ToldError(f"{len(failures)} of {len(targets)} targets failed")
+
+    def has_it(self, target: str) -> bool:
+        """Whether the record says that ``target`` has the dataset."""
+        entry = self._record.get(target)
+        if resolved(target) != target:  # the environment may name another place by now
+            return False
+        if not isinstance(entry, dict) or "outcome" not in entry:
+            return False
+        return self._version.items() <= entry.items()
+
+    def _upload(self, target: str) -> str | None:
+        """Upload to one target; what is wrong with it, if anything."""
+        try:
+            address = _located(resolved(target), self._root)
+            if target not in self._named:
+                _check_trusted(target, address)
+            done = self._transferred(address)
+        except Exception as exc:  # the other targets have their turn
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                traceback.print_exc()
+            failure = without_values(" ".join(told(exc).split()))
+            self._keep(target, {"error": failure})
+            return failure
+        self._keep(target, {"outcome": done.outcome})
+        verb = "uploaded to" if done.outcome == "uploaded" else "published in"
+        print(f"{self._name}: {verb} {target}", flush=True)
+        for note in done.notes:
+            print(f"{self._name}: {without_values(note)}", flush=True)
+        return None
+
+    def _transferred(self, address: str) -> Published:
+        from minari_pipe.remotes.hosting import (
+            publish_dataset,  # what a run without work does not need
+        )
+
+        found: list[Published] = []
+        run_abandonable(
+            lambda: found.append(publish_dataset(self._dataset_id, address, folder=self._folder))
+        )
+        return found[0]
+
+    def _keep(self, target: str, result: dict[str, str]) -> None:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._record[target] = {**self._version, "time": now, **result}
+        write_atomic(self._path, dump_json(self._record))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The record at ``path``; a damaged one is made anew, as the targets themselves know."""
+    try:
+        found = read_json(path)
+    except (OSError, ConfigError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _located(target: str, root: Path) -> str:
+    """``target``, if it is a directory as an absolute path."""
+    scheme, place = split_scheme(target)
+    if scheme != "file":
+        return target
+    return str(root / expand_user(place))
+
+
+def _check_trusted(target: str, address: str) -> None:
+    """Refuse to send anything to a place that only a file names."""
+    # Its name would tell a secret to whoever lists a place that the user trusts.
+    is_trusted = is_trusted_address(address, exactly=holds_value(address))
+    if not (is_trusted or is_trusted_address(target, exactly=True)):
+        raise TrustError(
+            f"a file names it, not you; if you trust it, name it on the command line "
+            f"('publish.targets=[{target}]'), or add the line {address} to "
+            f"{user_config_dir() / ADDRESSES_FILE}"
+        )

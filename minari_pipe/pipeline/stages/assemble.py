@@ -1,0 +1,105 @@
+"""The final metadata of a dataset, put together in one place for ``validate`` and ``publish``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.links import files_below
+from minari_pipe.core.metadata import dump_metadata
+from minari_pipe.pipeline.config.policy_refs import (
+    CHOOSING,
+    collected,
+    family_of,
+    is_mixture,
+    kind_of,
+    scores_pipeline,
+)
+from minari_pipe.pipeline.workspace import read_json
+from minari_pipe.storage.formats import METADATA_FILE_NAME
+
+NOT_CONTENT = ("engine", "publish", "validate", "overrides", "code")
+"""Parameters that do not decide what a dataset holds."""
+
+
+def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
+    """The metadata that ``metadata.json`` of the published dataset holds.
+
+    Only what the content determines: no time, host, path of this machine or git commit, so that
+    equal inputs give equal bytes anywhere.
+
+    Args:
+        folder: ``pipelines/NAME`` with what the stages wrote, beside that of its family.
+        params: of the pipeline.
+    """
+    metadata = read_json(folder / "dataset" / "data" / "metadata.json")
+    measured_in = scores_folder(folder, params)
+    scores = read_json(measured_in / "ref_scores.json")
+    made = read_json(folder / "dataset" / "provenance.json")
+    measured = [scores[k]["n"] for k in ("ref_min", "ref_max") if "n" in scores[k]]
+    metadata["ref_min_score"] = scores["ref_min_score"]
+    metadata["ref_max_score"] = scores["ref_max_score"]
+    metadata["num_episodes_average_score"] = max(
+        measured, default=params["ref_scores"]["n_episodes"] or 0
+    )
+    metadata["eval_env_spec"] = (measured_in / "eval_env.json").read_text(encoding="utf-8").strip()
+    metadata["minari_pipe"] = {
+        "config_sha256": config_sha256(params),
+        "packages": params["packages"],
+        **({"collect_seed": params["collect"]["seed"]} if collected(params) else {}),
+        "files": made["files"],
+        "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
+    }
+    if made["skipped"]:
+        metadata["minari_pipe"]["skipped_blocks"] = [entry["block"] for entry in made["skipped"]]
+    if params["collect"]["keep"] == "matching":
+        metadata["minari_pipe"]["episodes_collected"] = made["n_collected"]
+    if kind := kind_of(params):
+        chosen = read_json(folder / "chosen.json") if kind in CHOOSING else {}
+        metadata["minari_pipe"]["family"] = {"name": family_of(params), "kind": kind, **chosen}
+    if is_mixture(params):
+        # Not in `combined_datasets`: real Minari uploads and downloads all that it names.
+        metadata["minari_pipe"]["parents"] = read_json(folder / "parents.json")
+    return metadata
+
+
+def scores_folder(folder: Path, params: dict[str, Any]) -> Path:
+    """The folder with the reference scores of the pipeline of ``folder``."""
+    return folder.parent / scores_pipeline(folder.name, params)
+
+
+def _without_seeds(score: dict[str, Any]) -> dict[str, Any]:
+    """The root seed determines them, and ``ref_scores.json`` lists them."""
+    return {key: value for key, value in score.items() if key != "seeds"}
+
+
+def config_sha256(params: dict[str, Any]) -> str:
+    """sha256 of the resolved configuration as canonical JSON, without what is not content."""
+    content = {k: v for k, v in params.items() if k not in NOT_CONTENT}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def metadata_text(metadata: dict[str, Any]) -> str:
+    """The bytes of the published ``metadata.json``."""
+    return dump_metadata(dict(sorted(metadata.items())))
+
+
+def assembled_sha256(folder: Path, metadata: dict[str, Any]) -> str:
+    """One hash over the data files and the metadata that go out together."""
+    data = folder / "dataset" / "data"
+    files = data_files(data)
+    if files == ["main_data.hdf5"]:
+        sums = sha256_file(data / files[0])
+    else:
+        sums = "\n".join(f"{sha256_file(data / name)} {name}" for name in files)
+    return hashlib.sha256(f"{sums}\n{metadata_text(metadata)}".encode()).hexdigest()
+
+
+def data_files(data: Path) -> list[str]:
+    """The files of a dataset without its metadata, as paths below ``data``."""
+    found = sorted(files_below(data))
+    return [name for name in found if name != METADATA_FILE_NAME]

@@ -1,0 +1,287 @@
+"""Where the episodes of a dataset come from that ``collect`` does not roll out.
+
+They are those of a family's training up to a checkpoint, or of other datasets. A source gives
+them in order, one in memory at a time, with seeds, options, infos and metadata.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol
+
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.atomic import MANIFEST, is_file_name, sha256_file
+from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.pipeline.config.policy_refs import is_mixture, kind_of
+from minari_pipe.pipeline.config.shares import exact_shares
+from minari_pipe.pipeline.execution.block_file import BlockWriter
+from minari_pipe.pipeline.execution.collection import Count, Stop
+from minari_pipe.pipeline.execution.stage import StageRun
+from minari_pipe.pipeline.published import published_manifest
+from minari_pipe.pipeline.stages.chosen_checkpoint import chosen_step, family_folder, trained_folder
+from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.storage.hdf5.file import EpisodeFile
+from minari_pipe.storage.hdf5.storage import HDF5Storage
+from minari_pipe.storage.writer import Lasting
+
+DESCRIBED = ("env_spec", "observation_space", "action_space")
+"""What ``episodes.json`` says of the environment, in the words of ``metadata.json``."""
+
+
+class EpisodeSource(Protocol):
+    """Episodes that exist already."""
+
+    described: dict[str, Any]
+    """``env_spec``, ``observation_space`` and ``action_space``, as ``episodes.json`` has them."""
+    files: dict[str, str]
+    """sha256 of the files that the episodes' policy was made from, by their names."""
+
+    def episodes(self) -> Iterator[EpisodeBuffer]:
+        """Yield the episodes in order."""
+        ...
+
+
+def episode_source(run: StageRun) -> EpisodeSource | None:
+    """Where the episodes of a dataset come from; none where ``collect`` rolls them out."""
+    if is_mixture(run.params):
+        return Mixture.of(run)
+    if kind_of(run.params) == "medium_replay":
+        return TrainingEpisodes.of(run)
+    return None
+
+
+class TrainingEpisodes:
+    """The episodes of a training that had ended when it had done ``last_step`` steps."""
+
+    def __init__(self, folder: Path, last_step: int, files: dict[str, str]) -> None:
+        """Read the index of a training's ``episodes/``."""
+        index = read_json(folder / "index.json")
+        self._folder, self._blocks = folder, index["blocks"]
+        for name in self._blocks:
+            if not is_file_name(name) or Path(name).name != name:
+                raise CorruptDatasetError(
+                    f"{folder / 'index.json'} names the file {name!r}, which is none in it; remove "
+                    f"{folder.parent}, and the same command trains again"
+                )
+        self._total = sum(step <= last_step for step in index["episodes"]["ended_at"])
+        if not self._total:
+            raise ConfigError(
+                f"no episode of the training had ended at step {last_step}, the chosen checkpoint; "
+                f"set a larger family.fraction"
+            )
+        self.described = {key: index[key] for key in DESCRIBED}
+        self.files = files
+
+    @classmethod
+    def of(cls, run: StageRun) -> TrainingEpisodes:
+        trained = trained_folder(run)
+        assert trained is not None
+        files = {f"train/{file.name}": sha256_file(file) for file in sorted(trained.iterdir())}
+        return cls(family_folder(run) / "train" / "episodes", chosen_step(run), files)
+
+    def episodes(self) -> Iterator[EpisodeBuffer]:
+        left = self._total
+        spaces = [
+            deserialize_space(self.described[f"{kind}_space"]) for kind in ("observation", "action")
+        ]
+        for name in self._blocks:
+            with EpisodeFile.open(self._folder / name) as file:
+                for index in range(min(left, len(file))):
+                    data, told = file.read(index, *spaces), file.episode_metadata(index)
+                    filled = told.get("infos_filled")
+                    yield EpisodeBuffer(
+                        seed=told.get("seed"),
+                        options=told.get("options"),
+                        observations=data.observations,
+                        actions=data.actions,
+                        rewards=data.rewards,
+                        terminations=data.terminations,
+                        truncations=data.truncations,
+                        infos=data.infos,
+                        metadata={"infos_filled": filled} if filled else {},
+                    )
+                left -= min(left, len(file))
+
+
+class Mixture:
+    """Whole episodes from the front of each parent, by share of the steps.
+
+    The parents follow each other in the order of the config. Each gives as few episodes as have
+    at least its share of ``n_steps``; without ``n_steps``, of the most steps of which each parent
+    has its share.
+    """
+
+    def __init__(
+        self, parents: dict[str, Path], shares: dict[str, Fraction], n_steps: int | None
+    ) -> None:
+        """Decide what each parent gives.
+
+        Args:
+            parents: folders of datasets, each with ``data/``, by the names that messages call them.
+            shares: of the steps, in the order of the mixture; their sum is 1.
+            n_steps: at least as many; ``None`` for as many as there are.
+
+        Raises:
+            ConfigError: they differ in what they must share, or one has too few steps.
+        """
+        found = {name: read_json(path / "data" / "metadata.json") for name, path in parents.items()}
+        check_alike(found)
+        self.described = {key: next(iter(found.values()))[key] for key in DESCRIBED}
+        self.files: dict[str, str] = {}
+        self._parents = {name: HDF5Storage.read(path / "data") for name, path in parents.items()}
+        lengths = {
+            name: [int(e["total_steps"]) for e in s.get_episode_metadata(range(s.total_episodes))]
+            for name, s in self._parents.items()
+        }
+        self.taken = whole_episodes(lengths, shares, n_steps)
+
+    @classmethod
+    def of(cls, run: StageRun) -> Mixture:
+        """The mixture of a pipeline's config; what it takes is written to ``parents.json``."""
+        given = {parent["dataset"]: parent for parent in run.params["policy"]["parents"]}
+        folders = {name: run.root / "datasets" / parent["id"] for name, parent in given.items()}
+        shares = exact_shares({name: parent["share"] for name, parent in given.items()})
+        mixture = cls(folders, shares, run.params["collect"]["n_steps"])
+        total = sum(steps for _, steps in mixture.taken.values())
+        rows = []
+        for name, (n_episodes, steps) in mixture.taken.items():
+            content = published_manifest(folders[name])
+            if content is None:
+                raise CorruptDatasetError(
+                    f"{folders[name]} has no {MANIFEST} of a publication; remove the folder and "
+                    "run its pipeline again"
+                )
+            rows.append(
+                {
+                    "id": given[name]["id"],
+                    "content_sha256": content["content_sha256"],
+                    "share": given[name]["share"],
+                    "episodes": n_episodes,
+                    "steps": steps,
+                }
+            )
+            run.say(f"{given[name]['id']}: {n_episodes} episodes, {steps / total:.1%} of the steps")
+        write_atomic(run.folder / "parents.json", dump_json(rows))
+        return mixture
+
+    def episodes(self) -> Iterator[EpisodeBuffer]:
+        for name, (n_episodes, _) in self.taken.items():
+            yield from self._parents[name].get_buffers(range(n_episodes))
+
+
+def whole_episodes(
+    lengths: dict[str, list[int]], shares: dict[str, Fraction], n_steps: int | None
+) -> dict[str, tuple[int, int]]:
+    """How many episodes each parent of a mixture gives, and how many steps they have.
+
+    Each gives the fewest episodes, from the front, that have at least its share of ``n_steps``.
+
+    Args:
+        lengths: steps of the episodes of each parent.
+        shares: of the steps; their sum is 1.
+        n_steps: of the mixture; ``None`` for the most of which each parent has its share.
+
+    Raises:
+        ConfigError: a parent has not as many.
+
+    Example:
+        >>> half = {"medium": Fraction(1, 2), "expert": Fraction(1, 2)}
+        >>> whole_episodes({"medium": [3, 3, 3], "expert": [10, 10]}, half, 8)
+        {'medium': (2, 6), 'expert': (1, 10)}
+    """
+    most = min(sum(lengths[name]) / share for name, share in shares.items())
+    total = most if n_steps is None else Fraction(n_steps)
+    taken = {}
+    for name, share in shares.items():
+        wanted, n_episodes, steps = share * total, 0, 0
+        while steps < wanted and n_episodes < len(lengths[name]):
+            steps += lengths[name][n_episodes]
+            n_episodes += 1
+        if steps < wanted:
+            raise ConfigError(
+                f"policy.parents.{name} has {steps} steps, its share {float(share):g} of "
+                f"collect.n_steps={n_steps} is {float(wanted):g}; collect.n_steps can be at most "
+                f"{int(most)}"
+            )
+        taken[name] = n_episodes, steps
+    return taken
+
+
+def check_alike(metadata: dict[str, dict[str, Any]]) -> None:
+    """Refuse parents that a mixture cannot be made of, naming both values.
+
+    Args:
+        metadata: of each parent, by its name.
+    """
+    (first, one), *others = metadata.items()
+    for name, other in others:
+        for key in (*DESCRIBED, "ref_min_score", "ref_max_score"):
+            if one.get(key) != other.get(key):
+                raise ConfigError(
+                    f"a mixture needs parents with the same {key}: {first} has {one.get(key)}, "
+                    f"{name} has {other.get(key)}"
+                )
+
+
+def gather(run: StageRun, source: EpisodeSource) -> None:
+    """Write ``episodes/`` of a dataset from a source, as ``collect`` would.
+
+    ``collect.n_episodes``, or ``collect.n_steps`` with ``collect.exact``, ends it early.
+    """
+    limits = run.params["collect"]
+    n_episodes, n_steps = limits["n_episodes"], limits["n_steps"]
+    if is_mixture(run.params):
+        n_steps = None  # the mixture has heeded it
+    spaces = [deserialize_space(source.described[f"{k}_space"]) for k in ("observation", "action")]
+    count, last = Count(), 0
+    blocks: list[dict[str, Any]] = []
+
+    def wanted(episodes: Iterator[EpisodeBuffer]) -> Iterator[EpisodeBuffer]:
+        nonlocal last
+        for episode in itertools.islice(episodes, limits["block_episodes"]):
+            last = len(episode)
+            count.add(last, kept=True, matches=False)
+            yield replace(episode, id=None)
+            if is_enough():
+                return
+
+    def is_enough() -> bool:
+        return Stop(n_steps).is_met(count) or count.n_kept == n_episodes
+
+    with run.output("episodes") as out:
+        episodes = source.episodes()
+        while not is_enough():
+            name, before = f"block_{len(blocks):05d}.npz", count.n_kept
+            with BlockWriter.create(out / name) as block:
+                block.add(Lasting(wanted(episodes)), *spaces)
+            if count.n_kept == before:
+                (out / name).unlink()
+                break
+            blocks.append({"name": name, "n_episodes": count.n_kept - before})
+        for key, found, asked in (
+            ("n_episodes", count.n_kept, n_episodes),
+            ("n_steps", count.n_steps, n_steps),
+        ):
+            if asked is not None and found < asked:
+                raise ConfigError(
+                    f"collect.{key} is {asked}, there are {found}; leave it out to take all"
+                )
+        cut = count.n_steps - n_steps if n_steps is not None and limits["exact"] else 0
+        index = {
+            "blocks": blocks,
+            "cut_last_episode_to": last - cut if cut else None,
+            "total_episodes": count.n_kept,
+            "total_steps": count.n_steps - cut,
+            "n_collected": count.n_kept,
+            "skipped": [],
+            **source.described,
+            "files": source.files,
+            "reports": [],
+        }
+        (out / "episodes.json").write_text(dump_json(index), encoding="utf-8")
+    run.say(f"{index['total_episodes']} episodes, {index['total_steps']} steps")

@@ -1,0 +1,107 @@
+"""Returns of a policy over many episodes: the measurements behind the reference scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.policies.base import Policy
+from minari_pipe.policies.rollout import run_lockstep
+from minari_pipe.recording.recorder import to_float
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """What one evaluation episode came to."""
+
+    episode: int
+    seed: int
+    episode_return: float
+    """Undiscounted sum of the rewards."""
+    n_steps: int
+    success: bool | None
+    """Whether the environment told of a success at any step; see :func:`succeeded`."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def succeeded(info: Mapping[str, Any], before: bool | None = None) -> bool | None:
+    """Whether an episode has had a success by the step that gave ``info``.
+
+    Environments tell it as ``success`` (Adroit, PointMaze, Meta-World) or as ``is_success`` (Fetch,
+    and what Stable-Baselines3 looks for); ``None`` stands for one that never does.
+
+    Args:
+        info: of a step.
+        before: what this function said of the step before.
+
+    Example:
+        >>> succeeded({}), succeeded({"success": 1.0}), succeeded({"is_success": False}, True)
+        (None, True, True)
+    """
+    for key in ("success", "is_success"):
+        if key in info:
+            return bool(before) or bool(np.any(info[key]))
+    return before
+
+
+class _Counter:
+    """Sums an episode up without keeping its steps."""
+
+    def start(self, observation: Any, info: dict, *, seed: int, options: dict | None) -> None:
+        self._seed, self._return, self._n_steps = seed, 0.0, 0
+        self._success: bool | None = None
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict,
+    ) -> None:
+        if not math.isfinite(reward := to_float(reward)):
+            raise InvalidEpisodeError(f"the environment returned the reward {reward}")
+        self._return += reward
+        self._n_steps += 1
+        if info:
+            self._success = succeeded(info, self._success)
+
+    def truncate(self) -> None:
+        """A return does not change where an episode is cut."""
+
+    def finish(self, episode: int) -> EpisodeResult:
+        return EpisodeResult(episode, self._seed, self._return, self._n_steps, self._success)
+
+
+def evaluate(
+    make_env: Callable[[], gym.Env],
+    policy: Policy,
+    episodes: Collection[int],
+    *,
+    seed: int,
+    n_envs: int = 8,
+    on_step: Callable[[int], None] = lambda n: None,
+) -> Iterator[EpisodeResult]:
+    """Run ``episodes`` of ``policy`` and yield their results in order.
+
+    Deterministic in ``seed``: the results do not depend on how the episodes are divided among
+    calls. Arguments as :func:`rollout.run_lockstep`.
+    """
+    return run_lockstep(
+        make_env,
+        lambda env: _Counter(),
+        policy,
+        episodes,
+        seed=seed,
+        n_envs=n_envs,
+        on_step=on_step,
+    )

@@ -1,0 +1,361 @@
+"""Runs a policy in environments that step in lockstep, one generator per episode.
+
+Episode ``e`` draws everything from ``np.random.SeedSequence(seed, spawn_key=(e,))``: the seed of
+its reset and the policy's own generator. So an episode does not depend on which environment runs
+it, on what ran before, or on how the episodes are divided into blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from minari_pipe.core.episode import EpisodeBuffer, copied
+from minari_pipe.errors import ConfigError, InvalidEpisodeError, MinariPipeError, Stopped
+from minari_pipe.policies.base import Policy, RowError
+from minari_pipe.recording.recorder import EpisodeRecorder
+from minari_pipe.storage.attributes import check_options
+from minari_pipe.storage.columns import check_space_names
+
+_PASSED = (ConfigError, Stopped, KeyboardInterrupt)
+"""Not named by their episode; everything else is, and not all of it is an ``Exception``: a policy
+or an environment may call ``sys.exit``, and those written in Rust panic."""
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+def episode_seed(seed: int, episode: int) -> tuple[int, np.random.Generator]:
+    """The reset seed and the policy's generator of one episode.
+
+    The reset seed has 32 bits: environments that seed NumPy's legacy generator take no more.
+    """
+    reset, policy = np.random.SeedSequence(seed, spawn_key=(episode,)).spawn(2)
+    return int(reset.generate_state(1, np.uint32)[0]), np.random.default_rng(policy)
+
+
+class EpisodeSink(Protocol[T_co]):
+    """Takes one episode at a time, step by step; :class:`recording.recorder.EpisodeRecorder` is one."""
+
+    def start(self, observation: Any, info: dict, *, seed: int, options: dict | None) -> None: ...
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict,
+    ) -> None: ...
+
+    def truncate(self) -> None: ...
+
+    def finish(self, episode: int) -> T_co: ...
+
+
+@dataclass
+class _Row(Generic[T]):
+    """An environment, the sink of its episodes, and the episode that runs in it."""
+
+    env: gym.Env
+    action_space: gym.Space
+    """The environment's, which its wrappers would look up anew at every step."""
+    sink: EpisodeSink[T]
+    episode: int = -1
+    observation: Any = None
+    n_steps: int = 0
+
+
+def run_lockstep(
+    make_env: Callable[[], gym.Env],
+    make_sink: Callable[[gym.Env], EpisodeSink[T]],
+    policy: Policy,
+    episodes: Collection[int],
+    *,
+    seed: int,
+    n_envs: int,
+    on_step: Callable[[int], None] = lambda n: None,
+) -> Iterator[T]:
+    """Run ``episodes`` and yield what their sinks make of them, in the order of ``episodes``.
+
+    Args:
+        make_env: makes one environment; called ``n_envs`` times.
+        make_sink: makes the sink of one environment's episodes.
+        policy: bound to the environments before the first episode.
+        episodes: episode numbers in the dataset.
+        seed: root of every episode's randomness.
+        n_envs: how many environments step together; it decides the batch that the policy's
+            network sees, and with it the low bits of its actions.
+        on_step: called with the number of environment steps of each round.
+
+    Raises:
+        ConfigError: the environment has no time limit.
+        InvalidEpisodeError: the environment or the policy failed; names episode and step.
+    """
+    rows: list[_Row[T]] = []
+    try:
+        for _ in range(n_envs):
+            env = make_env()
+            rows.append(_Row(env, env.action_space, make_sink(env)))
+            require_time_limit(env)
+        policy.bind([row.env for row in rows])
+        yield from _lockstep(rows, policy, episodes, seed, on_step)
+    finally:
+        for row in rows:
+            row.env.close()
+
+
+def _lockstep(
+    rows: list[_Row[T]],
+    policy: Policy,
+    episodes: Collection[int],
+    seed: int,
+    on_step: Callable[[int], None],
+) -> Iterator[T]:
+    waiting = iter(episodes)
+    finished: dict[int, T] = {}
+    due = iter(episodes)
+    next_due = next(due, None)
+
+    def start(index: int) -> bool:
+        episode = next(waiting, None)
+        if episode is None:
+            return False
+        row = rows[index]
+        row.episode, row.n_steps = episode, 0
+        reset_seed, rng = episode_seed(seed, episode)
+        try:
+            options = policy.start(index, episode, rng)
+            # A copy of its own: an environment may consume the options that it is given.
+            row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
+            row.sink.start(row.observation, info, seed=reset_seed, options=options)
+        except _PASSED:
+            raise
+        except BaseException as exc:
+            raise _named(exc, [row]) from exc
+        return True
+
+    active = [index for index in range(len(rows)) if start(index)]
+    while active:
+        try:
+            actions = policy.act([rows[i].observation for i in active], active)
+            if len(actions) != len(active):
+                raise InvalidEpisodeError(
+                    f"it gave {len(actions)} actions for {len(active)} environments"
+                )
+        except _PASSED:
+            raise
+        except BaseException as exc:
+            at = [exc.row] if isinstance(exc, RowError) else active
+            raise _named(exc, [rows[i] for i in at], "the policy failed at ") from exc
+        ended = []
+        row = rows[active[0]]
+        try:
+            for index, action in zip(active, actions, strict=True):
+                row = rows[index]
+                if _step(row, action):
+                    finished[row.episode] = row.sink.finish(row.episode)
+                    ended.append(index)
+        except _PASSED:
+            raise
+        except BaseException as exc:
+            raise _named(exc, [row]) from exc
+        on_step(len(active))
+        while next_due in finished:
+            yield finished.pop(next_due)
+            next_due = next(due, None)
+        if ended:
+            stopped = {index for index in ended if not start(index)}
+            active = [index for index in active if index not in stopped]
+
+
+def _step(row: _Row, action: Any) -> bool:
+    """Step one environment; whether its episode ended."""
+    if action is None:
+        if row.n_steps == 0:
+            raise InvalidEpisodeError("the policy had no action for the first step")
+        row.sink.truncate()
+        return True
+    action = element(row.action_space, action)
+    # A copy of its own: an environment may change the array that it is given.
+    row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
+    row.sink.step(action, row.observation, reward, terminated, truncated, info)
+    row.n_steps += 1
+    return bool(terminated or truncated)
+
+
+def _named(exc: BaseException, rows: Sequence[_Row], who: str = "") -> Exception:
+    """``exc`` with what ran, its episode and its step."""
+    where = "; ".join(f"episode {row.episode}, step {row.n_steps}" for row in rows)
+    text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
+    return InvalidEpisodeError(f"{who}{where}: {text}")
+
+
+def element(space: gym.Space, value: Any) -> Any:
+    """``value`` as a fresh element of ``space``, so that what is stored is what was stepped.
+
+    A float64 action recorded as float32 would replay differently, and an environment may change
+    the array it is given.
+
+    Raises:
+        InvalidEpisodeError: another shape than the space's, a value that its integers lack, NaN or
+            infinity.
+    """
+    if isinstance(space, _ARRAYS):
+        if isinstance(space, spaces.Discrete) and isinstance(value, _INTEGERS):
+            return space.dtype.type(value)
+        is_float = space.dtype.kind == "f"
+        array = np.array(value, dtype=space.dtype) if is_float else _whole(space, value)
+        if array.shape != space.shape:
+            raise InvalidEpisodeError(
+                f"the policy gave an action of shape {array.shape}, the action space "
+                f"{space} has {space.shape}"
+            )
+        # The sum of squares is quicker to ask, but may be infinite of finite numbers.
+        if is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
+            raise InvalidEpisodeError(
+                f"the policy gave an action that holds NaN or infinity: {_short(array)}"
+            )
+        return array[()] if isinstance(space, spaces.Discrete) else array
+    if isinstance(space, spaces.Dict):
+        return {key: element(sub, value[key]) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(element(sub, v) for sub, v in zip(space.spaces, value, strict=True))
+    return value
+
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_INTEGERS = (int, np.integer)
+
+
+def _short(array: np.ndarray) -> str:
+    text = " ".join(str(array).split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _whole(space: gym.Space, value: Any) -> np.ndarray:
+    """``value`` in the integers of ``space``, into which nothing is rounded."""
+    given = np.asarray(value)
+    with np.errstate(invalid="ignore"):
+        array = given.astype(space.dtype)
+    if not np.array_equal(array, given):
+        raise InvalidEpisodeError(
+            f"the policy gave the action {value!r}, the action space {space} has {space.dtype}"
+        )
+    return array
+
+
+def require_time_limit(env: gym.Env) -> None:
+    """Refuse an environment whose episodes may never end.
+
+    Raises:
+        ConfigError: says what to set.
+    """
+    if env.spec is not None and env.spec.max_episode_steps is None:
+        text = without_time_limit(env.spec.id)
+        raise ConfigError(f"{text} (of ref_scores.eval_env, if that names another)")
+
+
+def without_time_limit(env_id: str, where: str = "env") -> str:
+    """What to tell of an environment without a time limit that the config names at ``where``."""
+    return (
+        f"environment {env_id!r} has no time limit, so an episode may never end; set "
+        f"{where}.kwargs.max_episode_steps, e.g. +{where}.kwargs.max_episode_steps=1000"
+    )
+
+
+def simulator_state(env: gym.Env) -> dict[str, Any]:
+    """The full simulator state of an environment: what ``get_env_state`` says, or MuJoCo's."""
+    base = env.unwrapped
+    if hasattr(base, "get_env_state"):
+        return dict(base.get_env_state())
+    inner = getattr(base, "point_env", base)  # gymnasium-robotics' mazes hold theirs inside
+    if hasattr(inner, "data") and hasattr(inner.data, "qpos"):
+        return {"qpos": inner.data.qpos.copy(), "qvel": inner.data.qvel.copy()}
+    raise ConfigError(
+        f"collect.record_state: environment {env} offers neither get_env_state() nor MuJoCo data; "
+        f"set collect.record_state=false"
+    )
+
+
+class _Recorder(EpisodeRecorder):
+    """Refuses at the start of an episode what could not be stored at its end."""
+
+    def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
+        check_options(kwargs.get("options"))
+        super().start(observation, info, **kwargs)
+
+
+class _StateRecorder(_Recorder):
+    """Records the simulator's state beside the environment's own infos, as ``infos["state"]``."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env.observation_space, env.action_space, record_infos=True)
+        self._env = env
+
+    def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
+        super().start(observation, {**info, "state": simulator_state(self._env)}, **kwargs)
+
+    def step(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict,
+        extras: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        info = {**info, "state": simulator_state(self._env)}
+        super().step(action, observation, reward, terminated, truncated, info, extras, **kwargs)
+
+
+def run_episodes(
+    make_env: Callable[[], gym.Env],
+    policy: Policy,
+    episodes: Collection[int],
+    *,
+    seed: int,
+    n_envs: int = 1,
+    record_infos: bool = False,
+    record_state: bool = False,
+    on_step: Callable[[int], None] = lambda n: None,
+) -> Iterator[EpisodeBuffer]:
+    """Record ``episodes``; arguments as :func:`run_lockstep`.
+
+    Args:
+        record_infos: record what ``reset`` and ``step`` return as info.
+        record_state: record the full simulator state as ``infos["state"]`` as well.
+
+    Raises:
+        UnsupportedSpaceError: a space has a key that cannot be stored.
+    """
+
+    def make_sink(env: gym.Env) -> EpisodeRecorder:
+        return make_recorder(env, record_infos=record_infos, record_state=record_state)
+
+    return run_lockstep(
+        make_env, make_sink, policy, episodes, seed=seed, n_envs=n_envs, on_step=on_step
+    )
+
+
+def make_recorder(
+    env: gym.Env, *, record_infos: bool = False, record_state: bool = False
+) -> EpisodeRecorder:
+    """The recorder of one environment's episodes; arguments as :func:`run_episodes`.
+
+    Raises:
+        UnsupportedSpaceError: a space has a key that cannot be stored.
+    """
+    check_space_names(env.observation_space, env.action_space)
+    if record_state:
+        return _StateRecorder(env)
+    return _Recorder(env.observation_space, env.action_space, record_infos=record_infos)

@@ -1,0 +1,216 @@
+"""Reads a journal of episodes as far as it is whole, see :mod:`.writer`."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from io import BufferedReader, FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64
+
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.links import opener
+from minari_pipe.core.files.mapped import map_array
+from minari_pipe.errors import CorruptDatasetError, LinkError, UnsupportedVersionError
+from minari_pipe.recording.journal.folders import ROWS
+from minari_pipe.recording.journal.format import (
+    EPISODE,
+    HEAD,
+    Body,
+    EpisodeDecoder,
+    Place,
+    Record,
+    read_prefix,
+)
+
+#: rows are summed in parts of so many bytes
+_PART = 1 << 20
+
+#: short records are read so many bytes at a time
+_BUFFER = 1 << 16
+
+#: of fewer bytes an episode or its stored rows are read at once, of more when they are looked at
+_MAPPED = 1 << 20
+
+
+class JournalReader:
+    """Reads a journal as far as it is whole, also while it is written.
+
+    Attributes:
+        head: what is collected.
+        damage: why reading ended before the end of the file; None if it did not, or if the last
+            record is merely cut short.
+        cut: whether the last record is cut short, as kill -9 leaves it.
+
+    Example:
+        >>> from minari_pipe.recording.journal.writer import Journal
+        >>> from minari_pipe.recording.journal.folders import remove_journal
+        >>> journal = Journal({"env_id": "CartPole-v1"})
+        >>> journal.append(EpisodeBuffer(rewards=[1.0, 2.0]))
+        >>> with JournalReader(journal.leave()) as reader:
+        ...     reader.head["env_id"], list(reader.steps())
+        ('CartPole-v1', [2])
+        >>> remove_journal(reader.path.parent)
+    """
+
+    def __init__(self, path: Path, *, trusted: bool = False) -> None:
+        """Open a journal; use it as a context manager.
+
+        Args:
+            path: its file.
+            trusted: this process has written it; long episodes, of which there may be more than
+                memory can hold, need not be read to be sure of them.
+
+        Raises:
+            CorruptDatasetError: its head is damaged or not there.
+            UnsupportedVersionError: an earlier version of this package has written it.
+        """
+        self.path = path
+        self.damage: str | None = None
+        self.cut = False
+        self._trusted = trusted
+        # of the bytes in files of rows, how many were read, by their numbers
+        self._n_read: Counter[int] = Counter()
+        # the text of a header, and what it says
+        self._header: tuple[bytes, Any] = b"", None
+        try:
+            self.file = BufferedReader(FileIO(path, opener=opener(path.parent)), _BUFFER)
+        except LinkError:
+            raise
+        except OSError as error:
+            raise CorruptDatasetError(f"{path} cannot be read: {error.strerror}") from error
+        self._size = os.fstat(self.file.fileno()).st_size
+        try:
+            found = next(self._records(HEAD), None)
+            if found is None:
+                raise CorruptDatasetError(f"{path}: {self.damage or 'it is cut short'}")
+            self.head: dict[str, Any] = found[1]
+            self.first = self.file.tell()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def __enter__(self) -> JournalReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def steps(self) -> Iterator[int]:
+        """Yield the number of steps of each episode, without reading the arrays."""
+        self.file.seek(self.first)
+        for record, _ in self._records(EPISODE):
+            self.file.seek(record.body_size, os.SEEK_CUR)
+            yield record.steps
+
+    def episodes(self, limit: int | None = None) -> Iterator[EpisodeBuffer]:
+        """Yield the episodes up to the first one that is damaged; ``damage`` says so then.
+
+        The arrays can be written to, but for those of long episodes, which are mapped.
+        """
+        self.file.seek(self.first)
+        self._n_read.clear()
+        known, decoder = None, None
+        for number, (record, header) in enumerate(self._records(EPISODE)):
+            if number == limit:
+                return
+            try:
+                body = self._body(record.body_size)
+                is_sure = self._trusted and isinstance(body, memoryview)
+                if not is_sure and not record.holds(body):
+                    self.damage = f"the arrays of episode {number} are damaged"
+                    return
+                if decoder is None or header is not known:
+                    known, decoder = header, EpisodeDecoder(header)
+                episode = decoder.episode(record, body, self._open_rows)
+            except (
+                LookupError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                ArithmeticError,
+                RecursionError,
+                OSError,
+            ) as error:
+                self.damage = f"the record of episode {number} is damaged: {error}"
+                return
+            yield episode
+
+    def _body(self, size: int) -> Body:
+        """Return the next bytes, which the file had when it was opened.
+
+        Raises:
+            OSError, ValueError: it has them no more.
+        """
+        if size >= _MAPPED:
+            place = self.file.tell()
+            self.file.seek(size, os.SEEK_CUR)
+            return map_array(self.file.fileno(), place, np.dtype(np.uint8), (size,)).data
+        body = bytearray(size)
+        self.file.readinto(body)
+        return body
+
+    def _open_rows(
+        self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> npt.NDArray[Any]:
+        # opened for each place, which has many rows: there may be more files than can be open
+        path = self.path.with_name(ROWS.format(place.file))
+        with FileIO(path, opener=opener(path.parent)) as file:
+            size = os.fstat(file.fileno()).st_size
+            if place.offset + place.size > size:
+                raise ValueError(f"{file.name} ends before its rows")
+            self._n_read[place.file] += place.size
+            if self._n_read[place.file] > size:
+                raise ValueError(f"its rows in {file.name} are those of others, too")
+            if not self._trusted and _checksum_of(file, place) != place.checksum:
+                raise ValueError(f"its rows in {file.name} are damaged")
+            if place.size >= _MAPPED:
+                return map_array(file.fileno(), place.offset, dtype, shape)
+            rows = np.empty(shape, dtype)
+            file.seek(place.offset)
+            file.readinto(rows.reshape(-1).view(np.uint8).data)
+            return rows
+
+    def _records(self, kind: bytes) -> Iterator[tuple[Record, dict[str, Any]]]:
+        """Yield prefix and header of each record; the caller reads or skips the body."""
+        while (start := self.file.tell()) < self._size:
+            try:
+                record = read_prefix(self.file.read)
+            except EOFError:
+                self.cut = True
+                return
+            except UnsupportedVersionError as error:
+                raise UnsupportedVersionError(f"{self.path}: {error}") from None
+            if record is None or record.kind != kind:
+                self.damage = f"the record at byte {start} is damaged"
+                return
+            if start + record.size > self._size:
+                self.cut = True
+                return
+            text = self.file.read(record.header_size)
+            known, header = self._header
+            if text != known or zlib.crc32(text) != record.header_sum:
+                try:
+                    header = json.loads(text)
+                except (ValueError, RecursionError):
+                    header = None
+                if zlib.crc32(text) != record.header_sum or not isinstance(header, dict):
+                    self.damage = f"the header of the record at byte {start} is damaged"
+                    return
+                self._header = text, header
+            yield record, header
+
+
+def _checksum_of(file: FileIO, place: Place) -> int:
+    state = xxh3_64()
+    file.seek(place.offset)
+    for first in range(0, place.size, _PART):
+        state.update(file.read(min(_PART, place.size - first)))
+    return state.intdigest()

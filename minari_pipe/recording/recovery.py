@@ -1,0 +1,380 @@
+"""Finds what collecting scripts have left behind and makes datasets of it.
+
+A :class:`~minari_pipe.recording.collector.DataCollector` leaves a journal, real Minari's a folder
+``tmpXXXXXXXX`` in the datasets root with the files of a storage in it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from minari_pipe.core.environments import recover as recover_environment
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.datasets.create import Description
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.library import get_dataset_path, new_dataset, open_dataset
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidEpisodeError,
+    MinariPipeError,
+)
+from minari_pipe.recording.journal.folders import JOURNAL, is_alive, journals, remove_journal
+from minari_pipe.recording.journal.reader import JournalReader
+from minari_pipe.storage.base import (
+    METADATA_FILE_NAME,
+    MinariStorage,
+    PathLike,
+    file_format,
+)
+from minari_pipe.storage.columns import episode_columns
+from minari_pipe.storage.reading import file_sizes
+from minari_pipe.storage.writer import Lasting
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Episodes that a collector recorded and nobody made a dataset of.
+
+    Attributes:
+        path: the folder.
+        kind: whose it is: ``minari_pipe`` or ``minari``.
+        alive: whether the process that writes it lives; None if that cannot be known, as with
+            real Minari's.
+        pid: that process.
+        episodes: number of finished episodes.
+        steps: number of their steps.
+        env_id: id of the environment.
+        started: when its first episode was finished, in UTC and ISO 8601.
+        damage: what of it cannot be read, None if all of it can.
+
+    Example:
+        >>> from minari_pipe.recording.recovery import Leftover, list_leftovers
+        >>> any(isinstance(place, Leftover) and place.episodes for place in list_leftovers())
+        False
+    """
+
+    path: Path
+    kind: str
+    alive: bool | None
+    pid: int | None = None
+    episodes: int = 0
+    steps: int = 0
+    env_id: str | None = None
+    started: str | None = None
+    damage: str | None = None
+
+
+def list_leftovers() -> list[Leftover]:
+    """Return what collectors have left in the datasets root and in the temporary directory.
+
+    Collectors that are still at work are listed too; their ``alive`` is true.
+
+    Example:
+        >>> from minari_pipe.recording.recovery import list_leftovers
+        >>> list_leftovers()
+        []
+        >>> import gymnasium as gym
+        >>> from minari_pipe import DataCollector
+        >>> env = DataCollector(gym.make("CartPole-v1"))
+        >>> _ = env.reset(seed=1)
+        >>> _ = env.step(0)
+        >>> env.close()  # and nobody has called create_dataset()
+        >>> [(place.env_id, place.episodes, place.alive) for place in list_leftovers()]
+        [('CartPole-v1', 1, False)]
+    """
+    found = [_of_journal(path) for path in journals()]
+    try:
+        folders = sorted(get_dataset_path().glob("tmp*"))
+    except (OSError, ConfigError):
+        folders = []
+    return found + [_of_minari(folder) for folder in folders if _is_minari_s(folder)]
+
+
+def recover(
+    dataset_id: str,
+    leftover: Leftover | PathLike | None = None,
+    *,
+    force: bool = False,
+    data_format: str | None = None,
+    **description: Any,
+) -> MinariDataset:
+    """Make a dataset of the episodes that a collector has left.
+
+    A leftover of this package is removed once all of it is in the dataset; one of real Minari
+    stays, as nobody knows whether its collector is still at work, see :func:`discard`. Episodes
+    that cannot be read are left out with a warning.
+
+    Args:
+        dataset_id: id of the new dataset.
+        leftover: one of :func:`list_leftovers`, or its folder; None takes the only one.
+        force: take the episodes though the process that records them is alive; they stay there.
+        data_format: format of the dataset; None takes that of the collector.
+        **description: see :class:`~minari_pipe.datasets.create.Description`.
+
+    Raises:
+        DatasetNotFoundError: there is no leftover, or it has no episode that can be read.
+        ConfigError: there are several and none was named, or its process is alive.
+        CorruptDatasetError: nothing of it can be read.
+        DatasetExistsError: the id is taken.
+        UnknownFormatError: there is no such format, or its datasets end with the process.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> from minari_pipe import DataCollector
+        >>> from minari_pipe.recording.recovery import recover
+        >>> env = DataCollector(gym.make("CartPole-v1"))
+        >>> _ = env.reset(seed=1)
+        >>> _ = env.step(0)
+        >>> env.close()  # and nobody has called create_dataset()
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # about missing metadata
+        ...     recover("cartpole/rescued-v0")
+        MinariDataset('cartpole/rescued-v0', 1 episodes)
+    """
+    chosen = _chosen(leftover)
+    _refuse_if_alive(chosen, force=force)
+    told = Description(**description)
+    with ExitStack() as stack:
+        source = _JournalSource(chosen, stack) if _is_ours(chosen) else _MinariSource(chosen)
+        spec = _spec(source.env_spec)
+        measured = told.expert_policy is not None or told.ref_max_score is not None
+        if source.env_spec is not None and measured and told.eval_env is None:
+            recover_environment(source.env_spec).close()  # refuses what is not trusted
+        with new_dataset(dataset_id) as data_path:
+            metadata = told.metadata(dataset_id, spec)
+            storage = MinariStorage.create(
+                data_path,
+                Lasting(source.sound_episodes()),
+                metadata=metadata,
+                observation_space=source.observation_space,
+                action_space=source.action_space,
+                env_spec=spec,
+                data_format=file_format(data_format or source.data_format),
+                jpeg_encoding=source.jpeg_encoding,
+            )
+            if not storage.total_episodes:
+                raise DatasetNotFoundError(
+                    f"{chosen.path} has no episode that can be read"
+                    + "".join(f"; {lost}" for lost in source.lost[:1])
+                    + "; discard() removes it"
+                )
+    if source.lost:
+        warnings.warn(
+            f"{len(source.lost)} parts of {chosen.path} could not be read and are not in "
+            f"{dataset_id}, the first: {source.lost[0]}. The leftover is kept",
+            stacklevel=2,
+        )
+    elif _is_ours(chosen) and not chosen.alive:
+        remove_journal(chosen.path)
+    return open_dataset(dataset_id)
+
+
+def discard(leftover: Leftover | PathLike, *, force: bool = False) -> None:
+    """Remove a leftover and the episodes in it.
+
+    Args:
+        leftover: one of :func:`list_leftovers`, or its folder.
+        force: remove it though the process that writes it is alive.
+
+    Raises:
+        DatasetNotFoundError: this is no leftover.
+        ConfigError: its process is alive.
+
+    Example:
+        >>> from minari_pipe.recording.recovery import discard, list_leftovers
+        >>> for leftover in list_leftovers():
+        ...     if not leftover.alive:
+        ...         discard(leftover)
+    """
+    chosen = _chosen(leftover)
+    _refuse_if_alive(chosen, force=force)
+    if _is_ours(chosen):
+        remove_journal(chosen.path)
+    else:
+        shutil.rmtree(chosen.path)
+
+
+def _chosen(leftover: Leftover | PathLike | None) -> Leftover:
+    if leftover is not None:
+        path = Path(leftover.path if isinstance(leftover, Leftover) else leftover)
+        if path.name == JOURNAL:
+            path = path.parent
+        # looked at anew: it may be gone or in use by now
+        if (path / JOURNAL).is_file():
+            return _of_journal(path / JOURNAL)
+        if _is_minari_s(path):
+            return _of_minari(path)
+        raise DatasetNotFoundError(
+            f"{path} is nothing that a collector has left; list_leftovers() says what there is"
+        )
+    found = [entry for entry in list_leftovers() if entry.episodes and not entry.alive]
+    if not found:
+        raise DatasetNotFoundError(
+            f"no collector has left episodes in {get_dataset_path()} or the temporary directory"
+        )
+    if len(found) > 1:
+        lines = "".join(f"\n{one.path}: {one.episodes} episodes of {one.env_id}" for one in found)
+        raise ConfigError(f"there are {len(found)} leftovers, name one of them:{lines}")
+    return found[0]
+
+
+def _refuse_if_alive(leftover: Leftover, *, force: bool) -> None:
+    if leftover.alive and not force:
+        raise ConfigError(
+            f"{leftover.path} is still being written by process {leftover.pid}; let it end, or "
+            "use force=True"
+        )
+
+
+def _is_ours(leftover: Leftover) -> bool:
+    return leftover.kind == "minari_pipe"
+
+
+def _of_journal(path: Path) -> Leftover:
+    alive = is_alive(path)
+    try:
+        with JournalReader(path) as reader:
+            steps = list(reader.steps())
+            head = reader.head
+            started = head.get("started")
+            when = None
+            if isinstance(started, int | float):
+                when = datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds")
+            return Leftover(
+                path=path.parent,
+                kind="minari_pipe",
+                alive=alive,
+                pid=head.get("pid"),
+                episodes=len(steps),
+                steps=sum(steps),
+                env_id=head.get("env_id"),
+                started=when,
+                damage=reader.damage,
+            )
+    except (MinariPipeError, OSError, ValueError, OverflowError) as error:
+        return Leftover(path=path.parent, kind="minari_pipe", alive=alive, damage=str(error))
+
+
+def _is_minari_s(folder: Path) -> bool:
+    return (
+        folder.name.startswith("tmp")
+        and not folder.is_symlink()
+        and (folder / METADATA_FILE_NAME).is_file()
+        and not (folder / "data").exists()
+    )
+
+
+def _of_minari(folder: Path) -> Leftover:
+    try:
+        metadata = MinariStorage.read_raw_metadata(folder)
+        made = os.stat(folder / METADATA_FILE_NAME).st_mtime
+        spec = _spec(metadata.get("env_spec"))
+        return Leftover(
+            path=folder,
+            kind="minari",
+            alive=None,
+            episodes=metadata.get("total_episodes", 0),
+            steps=metadata.get("total_steps", 0),
+            env_id=None if spec is None else spec.id,
+            started=datetime.fromtimestamp(made, UTC).isoformat(timespec="seconds"),
+        )
+    except (MinariPipeError, OSError) as error:
+        return Leftover(path=folder, kind="minari", alive=None, damage=str(error))
+
+
+def _spec(text: Any) -> EnvSpec | None:
+    """Return the spec of an environment, of which only the text is looked at; None if damaged."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return EnvSpec.from_json(text)
+    except Exception:  # whatever Gymnasium raises on fields that are none of its own
+        return None
+
+
+class _Source:
+    """The episodes of a leftover and what a dataset of them needs to know."""
+
+    observation_space: gym.Space
+    action_space: gym.Space
+    env_spec: str | None
+    data_format: str
+    jpeg_encoding: bool
+
+    def __init__(self) -> None:
+        self.lost: list[str] = []
+
+    def _episodes(self) -> Iterator[EpisodeBuffer]:
+        raise NotImplementedError
+
+    def sound_episodes(self) -> Iterator[EpisodeBuffer]:
+        """Yield the episodes that can be stored; ``lost`` says why others were left out."""
+        for number, buffer in enumerate(self._episodes()):
+            try:
+                episode_columns(buffer, self.observation_space, self.action_space, episode=number)
+            except InvalidEpisodeError as error:
+                self.lost.append(str(error))
+                continue
+            yield buffer
+
+
+class _JournalSource(_Source):
+    def __init__(self, leftover: Leftover, stack: ExitStack) -> None:
+        super().__init__()
+        self._reader = stack.enter_context(JournalReader(leftover.path / JOURNAL))
+        head = self._reader.head
+        try:
+            self.observation_space = deserialize_space(head["observation_space"])
+            self.action_space = deserialize_space(head["action_space"])
+            self.env_spec = head["env_spec"]
+            self.data_format, self.jpeg_encoding = head["data_format"], head["jpeg_encoding"]
+            if not (isinstance(self.data_format, str) and isinstance(self.env_spec, str | None)):
+                raise TypeError(f"data_format {self.data_format!r}, env_spec {self.env_spec!r}")
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptDatasetError(
+                f"{leftover.path}: the journal does not say what is collected: {error!r}"
+            ) from error
+
+    def _episodes(self) -> Iterator[EpisodeBuffer]:
+        yield from self._reader.episodes()
+        if self._reader.damage is not None:
+            self.lost.append(self._reader.damage)
+
+
+class _MinariSource(_Source):
+    def __init__(self, leftover: Leftover) -> None:
+        super().__init__()
+        self._storage = MinariStorage.read(leftover.path)
+        metadata = self._storage.read_raw_metadata(leftover.path)
+        self.observation_space = self._storage.observation_space
+        self.action_space = self._storage.action_space
+        self.env_spec = metadata.get("env_spec")
+        self.data_format = self._storage.FORMAT
+        self.jpeg_encoding = self._storage.jpeg_encoding
+        n_episodes, n_bytes = self._storage.total_episodes, sum(file_sizes(leftover.path).values())
+        if n_episodes > n_bytes:
+            raise CorruptDatasetError(
+                f"{leftover.path}: its metadata say total_episodes {n_episodes}, its files have "
+                f"{n_bytes} bytes together; correct the number in {METADATA_FILE_NAME}"
+            )
+
+    def _episodes(self) -> Iterator[EpisodeBuffer]:
+        for number in range(self._storage.total_episodes):
+            try:
+                yield next(self._storage.get_buffers([number]))
+            except (MinariPipeError, OSError, LookupError) as error:
+                self.lost.append(f"episode {number}: {error}")

@@ -1,0 +1,577 @@
+"""Datasets and namespaces that are hosted elsewhere; the functions have Minari's names."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Collection
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.dataset_id import (
+    gen_dataset_id,
+    namespace_hierarchy,
+    parse_dataset_id,
+    validate_namespace,
+)
+from minari_pipe.core.datasets_root import data_path_of, get_dataset_path
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.library import latest_version_of, open_dataset
+from minari_pipe.datasets.listing import selected
+from minari_pipe.datasets.namespaces import (
+    get_namespace_metadata,
+    list_local_namespaces,
+    namespace_metadata_bytes,
+)
+from minari_pipe.errors import (
+    ConfigError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    InvalidDatasetIdError,
+    MinariPipeError,
+    RemoteError,
+)
+from minari_pipe.remotes import (
+    Remote,
+    default_address,
+    is_address,
+    open_remote,
+    split_scheme,
+)
+from minari_pipe.remotes.transfer import listing as remote_listing
+from minari_pipe.remotes.transfer.addresses import split_address
+from minari_pipe.remotes.transfer.download import download, fetch_namespace, remove_leftovers
+from minari_pipe.remotes.transfer.upload import Published, upload
+from minari_pipe.remotes.transfer.version_choice import chosen_version
+from minari_pipe.storage.base import MinariStorage, PathLike
+
+OFFLINE_VARIABLE = "MINARI_PIPE_OFFLINE"
+
+
+def load_dataset(
+    dataset_id: str,
+    download: bool = False,
+    *,
+    verify: bool = False,
+    trusted_modules: Collection[str] = (),
+    copy: bool | None = None,
+) -> MinariDataset:
+    """Open a dataset of the local root.
+
+    Args:
+        dataset_id: id of the dataset; without a version the latest, unless a dataset has this
+            very id.
+        download: fetch it if it is not there.
+        verify: compare the files with the checksums in the dataset's ``manifest.json`` first,
+            which reads all of them; see :mod:`minari_pipe.core.files.checksums`. Every dataset
+            that this library made has one.
+        trusted_modules: modules whose code may run to find out the spaces of a dataset that does
+            not hold them (Minari 0.3) but names its environment.
+        copy: whether the arrays of episodes can be written to, see :class:`MinariDataset`.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed.
+        DatasetNotFoundError: there is no such dataset.
+        CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
+            names each file that differs, is missing or is not in it.
+        UnsupportedVersionError: with ``verify``, the manifest is of a later version.
+        TrustError: the spaces can only be found out by running code that nobody has trusted.
+        RemoteError: it could not be fetched; see :func:`minari_pipe.download_dataset`.
+
+    Example:
+        >>> from minari_pipe import load_dataset
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> for version in (9, 10):
+        ...     _ = step_index_dataset(f"example/steps-v{version}")
+        >>> load_dataset("example/steps")
+        MinariDataset('example/steps-v10', 3 episodes)
+    """
+    opened = partial(
+        open_dataset, dataset_id, verify=verify, trusted_modules=trusted_modules, copy=copy
+    )
+    try:
+        return opened()
+    except DatasetNotFoundError:
+        if not download:
+            raise
+    download_dataset(dataset_id)
+    return opened()
+
+
+def download_dataset(dataset_id: str, force_download: bool = False) -> None:
+    """Fetch a dataset into the local root, with those that it was combined from.
+
+    One of those is left out, with a warning, if it would be a later version of a dataset that is
+    there: who publishes the dataset says what it was combined from.
+
+    Nothing is seen of it before it is whole and verified; a download that was interrupted goes on
+    where it was.
+
+    Args:
+        dataset_id: id of the dataset, or its whole address such as ``hf://org/door/human-v2``;
+            without a version the latest that this package can read. With a slash at its end a
+            namespace, of which every dataset is fetched.
+        force_download: fetch it also if it is there, in its place, or follows an unknown version.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed.
+        DatasetNotFoundError: the remote has no such dataset.
+        UnsupportedVersionError: it follows a version of the standard that cannot be read.
+        CorruptDatasetError: what the remote has contradicts itself, or has hostile names.
+        RemoteError: the remote cannot be reached, or sends other bytes than were published.
+        ConfigError: the address is none, or the local root is read-only.
+
+    Example:
+        >>> import tempfile
+        >>> from minari_pipe import delete_dataset, download_dataset, publish_dataset
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> _ = step_index_dataset("example/steps-v0")
+        >>> with tempfile.TemporaryDirectory() as shared:
+        ...     _ = publish_dataset("example/steps-v0", shared)
+        ...     delete_dataset("example/steps-v0")
+        ...     download_dataset(f"file://{shared}/example/steps-v0")
+        >>> delete_dataset("example/steps-v0")
+    """
+    if not force_download and _is_versioned(dataset_id) and _skipped(dataset_id):
+        return
+    remote, found = find_datasets(dataset_id, force=force_download)
+    for name in found:
+        if force_download or not _skipped(name):
+            fetch(remote, name, replace=force_download, alone=is_path(dataset_id))
+
+
+def is_path(dataset_id: str) -> bool:
+    """Whether this is the address of a dataset or a namespace, not of the remote that it is in.
+
+    What lies there says which folder, or place in a bucket, is the remote: nothing but what is
+    named is fetched from that. An organization of the Hub is known by its address.
+    """
+    return is_address(dataset_id) and split_scheme(dataset_id)[0] != "hf"
+
+
+def find_datasets(
+    dataset_id: str, remote_path: PathLike | None = None, *, force: bool = False
+) -> tuple[Remote, dict[str, dict[str, Any]]]:
+    """Return a remote, and the metadata by id of those of its datasets that somebody means.
+
+    Args:
+        dataset_id: see :func:`download_dataset`.
+        remote_path: address of the remote, for an id; None means ``MINARI_REMOTE``, or the default.
+        force: see :func:`download_dataset`.
+
+    Raises:
+        MinariPipeError: see :func:`download_dataset`.
+    """
+    remote, wanted = _located(dataset_id, remote_path)
+    if wanted.endswith("/"):
+        return remote, _of_namespace(remote, wanted)
+    found = remote_listing.versions(remote, *parse_dataset_id(wanted)[:2])
+    name = chosen_version(remote.address, wanted, found, force=force)
+    return remote, {name: found[name]}
+
+
+def fetch(
+    remote: Remote, dataset_id: str, *, replace: bool = False, alone: bool = False
+) -> list[str]:
+    """Fetch one version of a dataset, and what it was combined from if that is not there.
+
+    Args:
+        remote: where from.
+        dataset_id: with its version.
+        replace: also if it is there, in its place.
+        alone: only say what it was combined from, see :func:`is_path`.
+
+    Returns:
+        The ids of all that was fetched.
+
+    Raises:
+        MinariPipeError: see :func:`download_dataset`.
+    """
+    download(dataset_id, remote, replace=replace)
+    fetched = [dataset_id]
+    waiting = [(dataset_id, parent) for parent in _combined(dataset_id)]
+    seen = {dataset_id}
+    while waiting:
+        child, parent = waiting.pop()
+        if parent in seen:
+            continue
+        seen.add(parent)
+        try:
+            if data_path_of(parent).exists():
+                continue
+            if alone:
+                raise DatasetNotFoundError(
+                    f"it is not downloaded, as the address names a dataset alone; to have it, "
+                    f"name it: {remote.address.rstrip('/')}/{parent}"
+                )
+            found = remote_listing.versions(remote, *parse_dataset_id(parent)[:2])
+            name = chosen_version(remote.address, parent, found)
+            _check_takes_no_place(name)
+            download(name, remote)
+            fetched.append(name)
+            waiting += [(name, other) for other in _combined(name)]
+        except MinariPipeError as error:
+            # It holds all of its episodes itself.
+            warnings.warn(f"{child} was combined from {parent}: {error}", stacklevel=3)
+    return fetched
+
+
+def publish_dataset(
+    dataset_id: str,
+    remote_path: PathLike | None = None,
+    *,
+    token: str | None = None,
+    dry_run: bool = False,
+    folder: Path | None = None,
+) -> Published:
+    """Publish a dataset, and say what came of it.
+
+    Args:
+        dataset_id: id of the dataset.
+        remote_path: address of the remote, such as ``s3://bucket``; None means ``MINARI_REMOTE``,
+            or the default.
+        token: what the remote knows its writers by; None takes what the provider's tools would.
+        dry_run: look at both sides and send nothing.
+        folder: that holds the dataset's ``data/``, if it is not in the local root.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed, or has no version.
+        DatasetNotFoundError: there is no such dataset.
+        DatasetExistsError: the remote has this version with other content.
+        CorruptDatasetError: the dataset's files are not what its manifest names.
+        RemoteError: the remote cannot be reached, refuses, or stored other bytes.
+
+    Example:
+        >>> import tempfile
+        >>> from minari_pipe import delete_dataset, publish_dataset
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> _ = step_index_dataset("example/steps-v0")
+        >>> with tempfile.TemporaryDirectory() as shared:
+        ...     publish_dataset("example/steps-v0", shared).outcome
+        ...     publish_dataset("example/steps-v0", shared).outcome
+        'uploaded'
+        'present'
+        >>> delete_dataset("example/steps-v0")
+    """
+    return upload(dataset_id, opened(remote_path, token), folder=folder, dry_run=dry_run)
+
+
+def upload_dataset(dataset_id: str, token: str | None = None) -> None:
+    """Publish a dataset in the remote of ``MINARI_REMOTE``.
+
+    Real Minari publishes those that it was combined from, too. Here each is published by its own
+    name, as the metadata that name them may be a stranger's.
+
+    Args:
+        dataset_id: id of the dataset.
+        token: of the Hub; for Google the file of a service account's key. None or an empty text
+            take what the provider's own tools would; S3 and directories know no other.
+
+    Raises:
+        MinariPipeError: see :func:`publish_dataset`.
+
+    Example:
+        >>> import os, tempfile
+        >>> from minari_pipe import delete_dataset, list_remote_datasets, upload_dataset
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> _ = step_index_dataset("example/steps-v0")
+        >>> with tempfile.TemporaryDirectory() as os.environ["MINARI_REMOTE"]:
+        ...     upload_dataset("example/steps-v0")
+        ...     list(list_remote_datasets())
+        ['example/steps-v0']
+        >>> del os.environ["MINARI_REMOTE"]
+        >>> delete_dataset("example/steps-v0")
+    """
+    remote = opened(None, token)
+    done = upload(dataset_id, remote)
+    if done.outcome == "present":
+        warnings.warn(f"Upload aborted. {dataset_id} is already in remote.", stacklevel=2)
+    for note in (*unnamed_parents([dataset_id]), *done.notes):
+        warnings.warn(note, stacklevel=2)
+
+
+def unnamed_parents(dataset_ids: Collection[str]) -> list[str]:
+    """Return a sentence for each dataset that others were combined from and that is none of them.
+
+    Args:
+        dataset_ids: with versions.
+    """
+    names, notes = list(dict.fromkeys(dataset_ids)), []
+    for name in names:  # grows
+        for parent in _combined(name):
+            if parent in names:
+                continue
+            told = f"{name} was combined from {parent}, which"
+            if _is_here(parent):
+                names.append(parent)
+                notes.append(f"{told} Minari downloads, too; to publish it, name it in an upload")
+            else:
+                notes.append(f"{told} is not in the local root and stays unpublished")
+    return notes
+
+
+def list_remote_datasets(
+    remote_path: PathLike | None = None,
+    prefix: str | None = None,
+    latest_version: bool = False,
+    compatible_minari_version: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Return the metadata of a remote's datasets by their ids.
+
+    What is broken, or has a name that no dataset can have, is left out with a warning.
+
+    Args:
+        remote_path: address of the remote; None means ``MINARI_REMOTE``, or the default.
+        prefix: only ids that begin with this text.
+        latest_version: only the highest version of each.
+        compatible_minari_version: only those that this version can read.
+
+    Raises:
+        RemoteError: the remote cannot be reached.
+        ConfigError: the address is none.
+
+    Example:
+        >>> import tempfile
+        >>> from minari_pipe import delete_dataset, list_remote_datasets, publish_dataset
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> _ = step_index_dataset("example/steps-v0")
+        >>> with tempfile.TemporaryDirectory() as shared:
+        ...     _ = publish_dataset("example/steps-v0", shared)
+        ...     list_remote_datasets(shared)["example/steps-v0"]["total_episodes"]
+        3
+        >>> delete_dataset("example/steps-v0")
+    """
+    return selected(
+        remote_listing.datasets(opened(remote_path), prefix or ""),
+        latest_version=latest_version,
+        compatible_minari_version=compatible_minari_version,
+    )
+
+
+def list_remote_namespaces(remote_path: PathLike | None = None) -> list[str]:
+    """Return the names of a remote's namespaces, sorted.
+
+    Args:
+        remote_path: address of the remote; None means ``MINARI_REMOTE``, or the default.
+
+    Raises:
+        RemoteError: the remote cannot be reached.
+
+    Example:
+        >>> import tempfile
+        >>> from minari_pipe import list_remote_namespaces
+        >>> with tempfile.TemporaryDirectory() as shared:
+        ...     list_remote_namespaces(shared)
+        []
+    """
+    return remote_listing.namespaces(opened(remote_path))
+
+
+def download_namespace_metadata(namespace: str, overwrite: bool = False) -> None:
+    """Fetch the metadata of a namespace into the local root; make it if it is not there.
+
+    Args:
+        namespace: name of the namespace.
+        overwrite: replace metadata that are there.
+
+    Raises:
+        InvalidDatasetIdError: the name is malformed.
+        DatasetNotFoundError: the remote has no such namespace.
+        RemoteError: the remote cannot be reached.
+
+    Example:
+        >>> import os, tempfile
+        >>> from minari_pipe import create_namespace, delete_namespace, upload_namespace
+        >>> from minari_pipe import download_namespace_metadata, get_namespace_metadata
+        >>> create_namespace("example", description="Steps")
+        >>> with tempfile.TemporaryDirectory() as os.environ["MINARI_REMOTE"]:
+        ...     upload_namespace("example")
+        ...     delete_namespace("example")
+        ...     download_namespace_metadata("example")
+        >>> get_namespace_metadata("example")
+        {'description': 'Steps'}
+        >>> del os.environ["MINARI_REMOTE"]
+        >>> delete_namespace("example")
+    """
+    validate_namespace(namespace)
+    if not overwrite and namespace in list_local_namespaces():
+        warnings.warn(
+            f"Skipping update for namespace '{namespace}' due to existing local metadata. Set "
+            "overwrite=True to overwrite local data.",
+            stacklevel=2,
+        )
+        return
+    remote = opened(None)
+    if not fetch_namespace(remote, namespace, overwrite=overwrite):
+        raise DatasetNotFoundError(
+            f"The namespace '{namespace}' doesn't exist in {remote.address}; "
+            f"list_remote_namespaces() returns those that do"
+        )
+
+
+def upload_namespace(namespace: str, token: str | None = None) -> None:
+    """Publish the metadata of a local namespace, and of its parents where the remote has none.
+
+    Args:
+        namespace: name of the namespace.
+        token: see :func:`upload_dataset`.
+
+    Raises:
+        InvalidDatasetIdError: the name is malformed.
+        DatasetNotFoundError: there is no such namespace in the local root.
+        RemoteError: the remote cannot be reached, or refuses.
+
+    Example:
+        >>> import os, tempfile
+        >>> from minari_pipe import create_namespace, delete_namespace, upload_namespace
+        >>> from minari_pipe import list_remote_namespaces
+        >>> create_namespace("example/steps")
+        >>> with tempfile.TemporaryDirectory() as os.environ["MINARI_REMOTE"]:
+        ...     upload_namespace("example/steps")
+        ...     list_remote_namespaces()
+        ['example', 'example/steps']
+        >>> del os.environ["MINARI_REMOTE"]
+        >>> delete_namespace("example/steps")
+        >>> delete_namespace("example")
+    """
+    get_namespace_metadata(namespace)  # says what is wrong if it is not there
+    remote = opened(None, token)
+    there = remote_listing.namespaces(remote)
+    if namespace in there:
+        warnings.warn(
+            f"Upload aborted. Namespace '{namespace}' is already in remote.", stacklevel=2
+        )
+        return
+    for parent in namespace_hierarchy(namespace):
+        if parent not in there:
+            remote.send_namespace(parent, namespace_metadata_bytes(parent))
+
+
+def opened(address: PathLike | None = None, token: str | None = None) -> Remote:
+    """Return the remote at an address, unless this process is to stay offline.
+
+    Args:
+        address: see :func:`minari_pipe.remotes.open_remote`; so is ``token``.
+        token: of who writes.
+
+    Raises:
+        RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and it is no directory.
+        ConfigError: the address is none.
+    """
+    address = default_address() if address is None else os.fspath(address)
+    offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
+    if offline and split_scheme(address)[0] != "file":
+        raise RemoteError(
+            f"{address} is not asked, as {OFFLINE_VARIABLE} is set; unset it where there is a "
+            "network, or name a directory with MINARI_REMOTE"
+        )
+    return open_remote(address, token)
+
+
+def split_remote_path(remote_path: str) -> tuple[str, str]:
+    """Split ``hf://org/D4RL/door`` into the address of a remote and the beginning of ids in it.
+
+    Raises:
+        ConfigError: the address is none.
+        RemoteError: the remote cannot be reached.
+    """
+    remote, prefix = split_address(remote_path, opened)
+    return remote.address, prefix
+
+
+def _located(address: str, remote_path: PathLike | None = None) -> tuple[Remote, str]:
+    """Return the remote of an address, and the rest: an id, or a namespace with a slash."""
+    if not is_address(address):
+        _check_form(address)
+        return opened(remote_path), address
+    if remote_path is not None:
+        raise ConfigError(f"{address!r} has an address already, and {remote_path!r} is another")
+    # of any version, as the one that is asked for need not be there
+    version = match[0] if (match := re.search(r"-v\d+$", address)) else ""
+    remote, rest = split_address(address.removesuffix(version), opened)
+    try:
+        _check_form(rest and rest + version)
+    except InvalidDatasetIdError as error:
+        is_namespace = address.endswith("/")
+        what, example = ("namespace", "door/") if is_namespace else ("dataset", "door/human-v2")
+        raise DatasetNotFoundError(
+            f"there is no {what} at {address!r}; expected the address of a remote and what is in "
+            f"it, such as hf://farama-minari/D4RL/{example}"
+        ) from error
+    return remote, rest + version
+
+
+def _check_form(wanted: str) -> None:
+    """Check an id, or a namespace with a slash at its end."""
+    if wanted.endswith("/"):
+        validate_namespace(wanted[:-1])
+    else:
+        parse_dataset_id(wanted)
+
+
+def _of_namespace(remote: Remote, prefix: str) -> dict[str, dict[str, Any]]:
+    """Return the latest version of each dataset of a namespace that this package can read."""
+    found = remote_listing.datasets(remote, prefix)
+    if not found:
+        raise DatasetNotFoundError(
+            f"there are no datasets in {prefix!r} of {remote.address}; "
+            f"minari-pipe list {remote.address} shows what is there"
+        )
+    latest = selected(found, latest_version=True, compatible_minari_version=True)
+    readable = {parse_dataset_id(name)[:2] for name in latest}
+    for name in selected(found, latest_version=True, compatible_minari_version=False):
+        if parse_dataset_id(name)[:2] not in readable:
+            warnings.warn(
+                f"{name} is left out: no version of it can be read by this package", stacklevel=4
+            )
+    return latest
+
+
+def _is_versioned(dataset_id: str) -> bool:
+    is_id = not is_address(dataset_id) and not dataset_id.endswith("/")
+    return is_id and parse_dataset_id(dataset_id)[2] is not None
+
+
+def _is_here(dataset_id: str) -> bool:
+    try:
+        return data_path_of(dataset_id).exists()
+    except MinariPipeError:  # no id of a dataset
+        return False
+
+
+def _skipped(dataset_id: str) -> bool:
+    if not data_path_of(dataset_id).exists():
+        return False
+    remove_leftovers()  # of a download that was killed when it had just ended
+    warnings.warn(
+        f"Skipping Download. Dataset {dataset_id} found locally at {get_dataset_path(dataset_id)}, "
+        "Use force_download=True to download the dataset again.",
+        stacklevel=3,
+    )
+    return True
+
+
+def _check_takes_no_place(dataset_id: str) -> None:
+    """Refuse what would take the place of a dataset that is loaded without a version."""
+    namespace, name, version = parse_dataset_id(dataset_id)
+    try:
+        latest = latest_version_of(gen_dataset_id(namespace, name))
+    except DatasetNotFoundError:
+        return
+    here = parse_dataset_id(latest)[2]
+    if version is None or here is None or version >= here:  # v00 is another name of v0
+        raise DatasetExistsError(
+            f"it is not downloaded, as {latest} is what is loaded here without a version; to have "
+            f"it, name it"
+        )
+
+
+def _combined(dataset_id: str) -> list[str]:
+    try:
+        metadata = MinariStorage.read_raw_metadata(data_path_of(dataset_id))
+    except MinariPipeError:  # of a version that cannot be read
+        return []
+    found = metadata.get("combined_datasets")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

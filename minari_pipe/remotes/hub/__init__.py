@@ -1,0 +1,1 @@
+"""The remote on the Hugging Face Hub."""

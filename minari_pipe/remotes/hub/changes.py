@@ -1,0 +1,207 @@
+"""What publishing changes in a repository on the Hub: the dataset's files, index and card."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from minari_pipe.errors import DatasetExistsError
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    OWN,
+    Remote,
+    Source,
+    Upload,
+    left_over,
+)
+from minari_pipe.remotes.hub import card as hub_card
+from minari_pipe.remotes.hub.client import HubClient
+from minari_pipe.remotes.hub.commits import CARD, Change, State, is_same
+from minari_pipe.remotes.hub.index import Index
+from minari_pipe.remotes.thread_pool import N_WAITING
+
+_METADATA = f"/{METADATA}"
+
+
+class Publisher:
+    """Says what is to change in a repository for something to be published there."""
+
+    def __init__(self, remote: Remote, client: HubClient) -> None:
+        """Remember by whom to retry, and whom to ask."""
+        self._remote, self._client = remote, client
+
+    def files_at(self, dataset_id: str, commit: str) -> dict[str, dict[str, Any]]:
+        """Return what the Hub knows of a dataset's files, by name; nothing if it is not there."""
+        repo, place = locate(dataset_id)
+        try:
+            there = self._client.tree(repo, commit, place)
+        except FileNotFoundError:
+            return {}
+        names = {path.removeprefix(place): entry for path, entry in there.items()}
+        # Beside those at the root of a repository lie its own, and datasets of a namespace.
+        of_datasets = (name for name in names if name.startswith(OWN) or name.endswith(_METADATA))
+        return names if place else {name: names[name] for name in of_datasets}
+
+    def adding(self, upload: Upload, state: State) -> Change:
+        """Say what lets a dataset appear, whole, with the namespaces it lies in.
+
+        Raises:
+            DatasetExistsError: another one is there.
+            RemoteError: the repository cannot be read.
+        """
+        repo, place = locate(upload.dataset_id)
+        wanted = {**upload.files, METADATA: Source.of(upload.metadata)}
+        there = self._ask(partial(self.files_at, upload.dataset_id, state.commit))
+        is_there = METADATA in there and is_listed(upload.dataset_id, state.index)
+        if is_there and not is_same(there[METADATA], wanted[METADATA]):
+            raise exists(self._remote, upload.dataset_id)
+        nested = {name: text for name, text in upload.namespaces.items() if name != repo}
+        index = state.index
+        if index is None:
+            index = Index(repo).describing(_object(upload.namespaces.get(repo, b"{}")))
+        put = {
+            f"{place}{name}": source
+            for name, source in wanted.items()
+            if not is_same(there.get(name), source)
+        }
+        listing = hub_card.described(
+            upload.dataset_id,
+            _object_or_nothing(upload.metadata),
+            sum(source.size for source in wanted.values()),
+            self._client.page(repo, place.rstrip("/") or "data"),
+        )
+        put |= self._describing(repo, nested, state, replaced=False)
+        put |= self._listing(state, index.adding([upload.dataset_id], nested), listing)
+        removed = frozenset(f"{place}{name}" for name in left_over(there, upload))
+        return Change(put, removed)
+
+    def describing(self, namespace: str, metadata: bytes, state: State) -> Change:
+        """Say what gives a namespace other metadata.
+
+        Raises:
+            RemoteError: the repository cannot be read.
+        """
+        repo, _ = locate(namespace)
+        index = state.index or Index(repo)
+        if namespace == repo:
+            return Change(self._listing(state, index.describing(_object(metadata)), {}))
+        put = self._describing(repo, {namespace: metadata}, state, replaced=True)
+        return Change(put | self._listing(state, index.adding(namespaces=[namespace]), {}))
+
+    def _describing(
+        self, repo: str, nested: Mapping[str, bytes], state: State, *, replaced: bool
+    ) -> dict[str, Source]:
+        """Say which files the metadata of namespaces inside of a repository needs."""
+        wanted = {
+            f"{locate(name)[1]}{NAMESPACE_METADATA}": Source.of(text)
+            for name, text in nested.items()
+        }
+        if not wanted:
+            return {}
+        there = self._ask(partial(self._client.paths, repo, state.commit, list(wanted)))
+        return {
+            path: source
+            for path, source in wanted.items()
+            if path not in there or (replaced and not is_same(there[path], source))
+        }
+
+    def _listing(
+        self, state: State, index: Index, described: hub_card.Listing
+    ) -> dict[str, Source]:
+        """Say what index and card are to be, where they are to be others than now."""
+        put = {}
+        if state.index is None or index.content != state.index.content:
+            put[NAMESPACE_METADATA] = Source.of(index.dump())
+        try:
+            before = None if state.card is None else state.card.decode()
+        except UnicodeDecodeError:
+            warnings.warn(
+                f"{self._remote.address}: {CARD} of {self._client.repo_id(index.repo)} is no text "
+                "in UTF-8, so it stays as it is and lists nothing new",
+                stacklevel=2,
+            )
+            return put
+        listed = hub_card.listed(before or "")
+        unknown = [key for key in index.datasets if key not in listed and key not in described]
+        listed |= self._describe(state, index.repo, unknown)
+        datasets = {k: v for k, v in (listed | described).items() if k in index.datasets}
+        card = hub_card.new_card(index.repo) if before is None else before
+        card = hub_card.with_datasets(card, self._remote.address, datasets, index.description)
+        if card != before:
+            put[CARD] = Source.of(card.encode())
+        return put
+
+    def _describe(self, state: State, repo: str, ids: Iterable[str]) -> hub_card.Listing:
+        """Describe datasets that others have published, as far as their metadata can be read."""
+
+        def describe(dataset_id: str) -> hub_card.Listing:
+            _, place = locate(dataset_id)
+            read = partial(self._client.read, repo, state.commit, f"{place}{METADATA}")
+            try:
+                metadata = _object(self._ask(read))
+            except (FileNotFoundError, ValueError):
+                return {}
+            page = self._client.page(repo, place.rstrip("/") or "data")
+            return hub_card.described(dataset_id, metadata, None, page)
+
+        with ThreadPoolExecutor(N_WAITING) as pool:
+            return {key: text for found in pool.map(describe, ids) for key, text in found.items()}
+
+    def _ask(self, question: Any) -> Any:
+        return self._remote.retried(question)
+
+
+def locate(name: str) -> tuple[str, str]:
+    """Split an id or a namespace into its repository and its place there.
+
+    Example:
+        >>> locate("door/hard/human-v0"), locate("door"), locate("human-v0")
+        (('door', 'hard/human-v0/'), ('door', ''), ('human-v0', ''))
+    """
+    repo, _, rest = name.partition("/")
+    return repo, f"{rest}/" if rest else ""
+
+
+def is_listed(dataset_id: str, index: Index | None) -> bool:
+    """Whether a dataset whose files are there is one that is published.
+
+    Minari commits files first and the index later. If it was ended between the two, nobody lists
+    the dataset, and the next upload of the id takes its place.
+
+    Args:
+        dataset_id: its id.
+        index: of its repository; None if there is none.
+    """
+    return "/" not in dataset_id if index is None else dataset_id in index.datasets
+
+
+def exists(remote: Remote, dataset_id: str) -> DatasetExistsError:
+    """Return the error of whoever would replace a dataset."""
+    return DatasetExistsError(
+        f"{remote.address}/{dataset_id} already exists and is not this dataset; it is left as it "
+        "is. Upload under another version"
+    )
+
+
+def _object_or_nothing(text: bytes) -> dict[str, Any]:
+    try:
+        return _object(text)
+    except ValueError:
+        return {}
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ValueError: it is none.
+    """
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"no JSON object but {str(content)[:60]!r}")
+    return content

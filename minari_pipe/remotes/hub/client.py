@@ -1,0 +1,317 @@
+"""What is asked of the Hub over HTTP.
+
+Reading goes through the session of ``huggingface_hub`` with the token that it finds, but for its
+retries, of which a remote has its own, and with a limit to how long an answer may take. Uploading
+is left to ``huggingface_hub``, which knows LFS and xet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from minari_pipe._version import __version__
+from minari_pipe.errors import MissingDependencyError, RemoteError
+from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault, check_length, one_line
+from minari_pipe.remotes.hub.index import Index
+
+try:
+    from huggingface_hub import HfApi, constants, get_token
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
+    from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
+except ImportError as error:
+    raise MissingDependencyError(
+        f"a remote hf://... needs huggingface_hub: pip install 'minari_pipe[hf]' ({error})"
+    ) from error
+
+from minari_pipe.remotes.hub.faults import judge
+
+STALE = (409, 412)
+"""The status of a commit while another is made, and of one whose parent is the newest no more."""
+
+_PATHS_AT_ONCE = 500  # the Hub takes 1000
+_MOST_PAGES = 1000
+_OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
+"""Headers that say how an answer comes, which it has by then."""
+
+
+class BrokenIndexError(RemoteError):
+    """What a repository says that it holds cannot be read."""
+
+
+class HiddenError(FileNotFoundError):
+    """There is nothing that those without a token may see."""
+
+
+class HubClient:
+    """Reads repositories of datasets of one organization or user, each at one commit."""
+
+    def __init__(self, address: str, owner: str, token: str | None) -> None:
+        """Remember whom to ask; nothing is asked yet.
+
+        Args:
+            address: of the remote, for messages.
+            owner: of the repositories.
+            token: of a user; None means what ``huggingface_hub`` finds.
+        """
+        self.address, self.owner = address, owner
+        self._token = token
+        # read now: huggingface_hub reads it once, when it is imported
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+        self.api = HfApi(self.endpoint, token, "minari_pipe", __version__)
+        self._lock = threading.Lock()
+        self._headers: dict[str, str] | None = None
+
+    def repo_id(self, repo: str) -> str:
+        """Return the name by which the Hub knows a repository.
+
+        Raises:
+            RemoteError: the Hub has no repositories of such names.
+        """
+        repo_id = f"{self.owner}/{repo}"
+        try:
+            validate_repo_id(repo_id)
+        except HFValidationError as error:
+            raise RemoteError(
+                f"{self.address}: the Hub cannot have a repository {repo_id!r}: its names have "
+                "letters a to z, digits, '-', '_' and '.', at most 96, and neither '--' nor '..', "
+                "nor '-' or '.' at an end. Use another id"
+            ) from error
+        return repo_id
+
+    def page(self, repo: str, path: str = "") -> str:
+        """Return the address at which a browser sees a folder of a repository."""
+        url = f"{self.endpoint}/datasets/{self.owner}/{repo}"
+        return f"{url}/tree/main/{quote(path)}" if path else url
+
+    def heads(self) -> dict[str, str | None]:
+        """Return the newest commit of every repository, None where the list does not say.
+
+        Raises:
+            RemoteError: there is no such organization or user.
+        """
+        url = f"{self.endpoint}/api/datasets"
+        found = {
+            entry["id"].partition("/")[2]: entry.get("sha")
+            for entry in self._pages(url, {"author": self.owner, "expand": "sha"})
+        }
+        if not found and not any(
+            self._exists(f"{self.endpoint}/api/{kind}/{quote(self.owner)}/overview")
+            for kind in ("organizations", "users")
+        ):
+            raise RemoteError(
+                f"{self.address}: there is no organization or user {self.owner!r} at "
+                f"{self.endpoint}; look for a spelling mistake"
+            )
+        return found
+
+    def head(self, repo: str) -> str:
+        """Return the newest commit of a repository.
+
+        Raises:
+            FileNotFoundError: there is none, or none that this user may see.
+        """
+        url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}"
+        return self._json(self._get(url, params={"expand": "sha"}))["sha"]
+
+    def read(
+        self, repo: str, commit: str, path: str, start: int = 0, end: int | None = None
+    ) -> bytes:
+        """Return bytes of a file, as it is in a commit.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        if start == end:
+            return b""
+        is_part = start > 0 or end is not None
+        headers = {"Range": f"bytes={start}-{'' if end is None else end - 1}"} if is_part else {}
+        url = f"{self.endpoint}/datasets/{self.repo_id(repo)}/resolve/{commit}/{quote(path)}"
+        response = self._get(url, headers=headers, beyond_end=True)
+        if response.status_code == 416:
+            return b""
+        content = response.content
+        return content[start:end] if is_part and response.status_code == 200 else content
+
+    def tree(self, repo: str, commit: str, path: str) -> dict[str, dict[str, Any]]:
+        """Return what the Hub knows of the files below a folder, by their paths in the repository.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+        """
+        url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}/tree/{commit}"
+        if path:
+            url += f"/{quote(path, safe='')}"
+        entries = self._pages(url, {"recursive": "true"})
+        files = {entry["path"]: entry for entry in entries if entry["type"] == "file"}
+        for name, entry in files.items():
+            if type(entry.get("size")) is not int or entry["size"] < 0:
+                raise RemoteError(
+                    f"{self.address} says that the size of {name!r:.200} is "
+                    f"{entry.get('size')!r:.40}; is it the Hub?"
+                )
+        return files
+
+    def paths(self, repo: str, commit: str, paths: list[str]) -> dict[str, dict[str, Any]]:
+        """Return what the Hub knows of these files; those that are not there are left out."""
+        url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}/paths-info/{commit}"
+        found = {}
+        for first in range(0, len(paths), _PATHS_AT_ONCE):
+            some = paths[first : first + _PATHS_AT_ONCE]
+            entries = self._json(self._ask("POST", url, data={"paths": some, "expand": "false"}))
+            found.update({entry["path"]: entry for entry in entries})
+        return found
+
+    def index(self, repo: str, commit: str) -> Index | None:
+        """Return what a repository says that it holds, None if it says nothing.
+
+        Raises:
+            BrokenIndexError: it cannot be read.
+        """
+        try:
+            return Index.parse(repo, self.read(repo, commit, NAMESPACE_METADATA))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise BrokenIndexError(
+                f"{self.address}: {NAMESPACE_METADATA} of {self.repo_id(repo)} is broken: {error}. "
+                f"Mend it at {self.page(repo)}, or remove it there if nothing is published"
+            ) from error
+
+    def judge(self, error: Exception) -> Fault:
+        """Say what an error of ``huggingface_hub`` or of its HTTP library means."""
+        header = (self._headers or {}).get("authorization", "")
+        return judge(error, self.address, self.endpoint, header.removeprefix("Bearer ") or None)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _pages(self, url: str, params: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a list that comes in pages."""
+        response = self._get(url, params=params)
+        yield from self._json(response)
+        for _ in range(_MOST_PAGES):
+            following = response.links.get("next", {}).get("url")
+            if following is None:
+                return
+            # The question carries the token, which is for the Hub.
+            if not following.startswith(f"{self.endpoint}/"):
+                raise RemoteError(
+                    f"{self.address}: a list of {self.endpoint} goes on at another address, "
+                    f"{one_line(following)!r}, which is not asked; is it the Hub?"
+                )
+            response = self._get(following)
+            yield from self._json(response)
+        raise RemoteError(f"{self.address}: a list of {self.endpoint} does not end; is it the Hub?")
+
+    def _json(self, response: Any) -> Any:
+        try:
+            return response.json()
+        except ValueError as error:
+            kind = response.headers.get("Content-Type", "unknown")
+            raise RemoteError(
+                f"{self.address}: {self.endpoint} answers with content of type {kind!r}, not with "
+                "the JSON of the Hub; is a login page or a proxy between?"
+            ) from error
+
+    def _exists(self, url: str) -> bool:
+        try:
+            self._get(url)
+        except FileNotFoundError:
+            return False
+        except HfHubHTTPError:  # no matter for a question that only serves a message
+            return True
+        return True
+
+    def _get(self, url: str, *, beyond_end: bool = False, **options: Any) -> Any:
+        return self._ask("GET", url, beyond_end=beyond_end, **options)
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: dict[str, str] | None = None,
+        beyond_end: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Send a request, and return the answer.
+
+        Args:
+            method: of the request.
+            url: where to.
+            headers: besides those of ``huggingface_hub``.
+            beyond_end: whether a range beyond the end of a file is no error.
+            options: of the session's ``request``.
+
+        Raises:
+            FileNotFoundError: what is asked for is not there.
+        """
+        own = self._own_headers()
+        with get_session().stream(
+            method,
+            url,
+            headers=own | {"Accept-Encoding": "identity"} | (headers or {}),
+            follow_redirects=True,
+            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+            **options,
+        ) as stream:
+            response = self._whole(stream)
+        if beyond_end and response.status_code == 416:
+            return response
+        try:
+            hf_raise_for_status(response)
+        except GatedRepoError:
+            raise
+        except HfHubHTTPError as error:
+            # To those without a token the Hub does not tell what is missing from what is private.
+            if response.status_code == 401 and "authorization" not in own:
+                raise HiddenError("if it is private, set HF_TOKEN") from error
+            if response.status_code == 404:
+                raise FileNotFoundError(f"{self.address} has nothing there") from error
+            raise
+        return response
+
+    def _whole(self, stream: Any) -> Any:
+        """Return an answer with its content, which no server makes longer than memory holds.
+
+        Raises:
+            RemoteError: it is.
+        """
+        packed = stream.headers.get("content-encoding", "identity")
+        if packed != "identity":
+            raise RemoteError(
+                f"{self.address}: {self.endpoint} answers packed ({packed}), which was not asked "
+                f"for; is a proxy between?"
+            )
+        content = bytearray()
+        for piece in stream.iter_raw():
+            content += piece
+            check_length(self.address, len(content))
+        headers = [(k, v) for k, v in stream.headers.multi_items() if k.lower() not in _OF_THE_WAY]
+        return type(stream)(
+            stream.status_code, headers=headers, content=bytes(content), request=stream.request
+        )
+
+    def _own_headers(self) -> dict[str, str]:
+        with self._lock:
+            if self._headers is None:
+                token = self._token
+                if token is None and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+                    token = get_token()
+                # huggingface_hub's own headers name what its server has it look for here, and
+                # cannot be made for a day once a server has answered that with something else.
+                headers = {"user-agent": f"minari_pipe/{__version__}"}
+                if token:
+                    headers["authorization"] = f"Bearer {token}"
+                # the HTTP library would show the token in its own error
+                if not re.fullmatch(r"[ -~]*", headers.get("authorization", "")):
+                    raise RemoteError(
+                        f"{self.address}: the token has characters that no token has, such as line "
+                        "ends; copy it anew from https://huggingface.co/settings/tokens"
+                    )
+                self._headers = headers
+            return self._headers

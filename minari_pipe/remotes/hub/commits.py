@@ -1,0 +1,312 @@
+"""Commits to a repository on the Hub: made on a parent, anew if it has passed, and verified."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, constants
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+    get_session,
+)
+from huggingface_hub.utils._runtime import is_xet_available
+
+from minari_pipe.core.files.links import opener
+from minari_pipe.errors import MinariPipeError, RemoteError
+from minari_pipe.remotes.base import PART, Remote, Source, Told, safe_cause
+from minari_pipe.remotes.hub.client import STALE, HfHubHTTPError, HubClient
+from minari_pipe.remotes.hub.faults import without_secrets
+from minari_pipe.remotes.hub.index import Index
+from minari_pipe.remotes.thread_pool import at_once
+
+CARD = "README.md"
+
+_ROUNDS = 40  # of others that are faster
+_REPAIRS = 3
+_PATIENCE = 60.0
+"""Seconds without a byte; the Hub itself ends a request after as many."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a change of a repository begins with.
+
+    Attributes:
+        commit: its newest commit.
+        index: what it says that it holds; None if it has no index.
+        card: its card, as it was read; None if it has none.
+    """
+
+    commit: str
+    index: Index | None
+    card: bytes | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit is to do.
+
+    Attributes:
+        put: the files that are to be there, by their paths in the repository.
+        removed: paths of the files that are to go.
+    """
+
+    put: Mapping[str, Source]
+    removed: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.put or self.removed)
+
+
+class _StaleError(RemoteError):
+    """Others have committed since the state was read."""
+
+
+class Committer:
+    """Changes repositories; one instance serves one operation."""
+
+    def __init__(self, remote: Remote, client: HubClient) -> None:
+        """Remember by whom to retry, and whom to ask."""
+        self._remote, self._client = remote, client
+        self._sent: dict[str, _Addition] = {}
+
+    def create(self, repo: str) -> None:
+        """Make a repository unless it is there.
+
+        Raises:
+            RemoteError: this user may not.
+        """
+        try:
+            self._remote.retried(partial(self._client.head, repo))
+        except FileNotFoundError:
+            make = partial(self._client.api.create_repo, repo_type="dataset", exist_ok=True)
+            with _well_behaved():
+                self._remote.retried(partial(make, self._client.repo_id(repo)))
+
+    def send_ahead(self, repo: str, files: Mapping[str, Source], told: Told) -> None:
+        """Send the large ones of these files, so that a commit needs only to name them.
+
+        Raises:
+            RemoteError: this user may not write, or a file changed while it was sent.
+        """
+        additions = [_Addition(path, source, told) for path, source in files.items()]
+        send = partial(
+            self._client.api.preupload_lfs_files, self._client.repo_id(repo), repo_type="dataset"
+        )
+        large = [addition for addition in additions if addition.source.size > PART]
+        small = [addition for addition in additions if addition.source.size <= PART]
+        # It tries again by itself, for every file alone. For several it has threads of its own,
+        # and the process would wait for them after Ctrl-C.
+        with self._translated(), _own_progress(), _well_behaved():
+            at_once(partial(send, additions=[addition]) for addition in large)
+            send(additions=small)
+        for addition in additions:
+            addition.check_sent()
+            self._sent[addition.path_in_repo] = addition
+
+    def commit(self, repo: str, message: str, changing: Callable[[State], Change]) -> str:
+        """Change a repository until nothing is left to change.
+
+        So the commit is verified by the hashes that the Hub knows, and one whose answer was lost
+        is not made twice.
+
+        Args:
+            repo: the repository.
+            message: of the commit.
+            changing: says what is to change in a state; nothing in one where all is done.
+
+        Returns:
+            The commit at which all is done.
+
+        Raises:
+            RemoteError: others were always faster, or content arrived changed several times.
+        """
+        n_stale = n_made = 0
+        made = None
+        while True:
+            try:
+                state = self._remote.retried(partial(self._state, repo, made))
+                change = changing(state)
+                if not change:
+                    return state.commit
+                if n_made == _REPAIRS:
+                    raise RemoteError(
+                        f"{self._remote.address}: {sorted(change.put) or sorted(change.removed)} "
+                        f"of {self._client.repo_id(repo)} are not what was sent, after "
+                        f"{n_made} commits; a proxy or the server damages data"
+                    )
+                made = self._remote.retried(partial(self._commit, repo, message, state, change))
+                n_made += 1
+            except _StaleError:
+                made = None
+                n_stale += 1
+                if n_stale == _ROUNDS:
+                    raise
+                # spread, so that not all of those who wait come back at once
+                time.sleep(random.uniform(0.0, 0.05 * min(n_stale, 10)))
+
+    def _state(self, repo: str, made: str | None) -> State:
+        """Read a repository, at the commit just made, as the Hub may tell of it a little later."""
+        commit = made or self._client.head(repo)
+        try:
+            card = self._client.read(repo, commit, CARD)
+        except FileNotFoundError:
+            card = None
+        return State(commit, self._client.index(repo, commit), card)
+
+    def _commit(self, repo: str, message: str, state: State, change: Change) -> str:
+        operations: list[Any] = [CommitOperationDelete(path) for path in sorted(change.removed)]
+        for path, source in change.put.items():
+            sent = self._sent.get(path)
+            is_usable = sent is not None and sent.source == source
+            operations.append(sent if is_usable else _Addition(path, source))
+        try:
+            with _own_progress(), _well_behaved():
+                made = self._client.api.create_commit(
+                    self._client.repo_id(repo),
+                    operations,
+                    commit_message=message,
+                    repo_type="dataset",
+                    parent_commit=state.commit,
+                )
+        except HfHubHTTPError as error:
+            if error.response.status_code not in STALE:
+                raise
+            raise _StaleError(
+                f"{self._remote.address}: others change {self._client.repo_id(repo)} all the time; "
+                "try again later"
+            ) from error
+        self._sent.clear()  # they serve one commit
+        return made.oid
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except MinariPipeError:
+            raise
+        except Exception as error:
+            raise self._remote.judge(error).error from safe_cause(error)
+
+
+@contextmanager
+def _own_progress() -> Iterator[None]:
+    """Show no bars of ``huggingface_hub`` beside those of whoever is told, where that is told all.
+
+    Of xet it is told when a file has arrived, so the bars of that stay.
+    """
+    is_asked_for = constants.HF_HUB_DISABLE_PROGRESS_BARS is False
+    if is_asked_for or are_progress_bars_disabled() or is_xet_available():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+@contextmanager
+def _well_behaved() -> Iterator[None]:
+    """Let ``huggingface_hub`` give up on a server that is silent, and say nothing in our place.
+
+    It would wait for ever, unless it was told otherwise; it logs signed addresses where it tries
+    again; and its HTTP library deprecates, to our user, how it sends files.
+    """
+    warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)
+    session = get_session()
+    before = session.timeout
+    would_wait = before.read is None
+    if would_wait:
+        session.timeout = _PATIENCE
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_redact)  # once, and for good
+    try:
+        yield
+    finally:
+        if would_wait:
+            session.timeout = before
+
+
+def _redact(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
+
+
+class _Addition(CommitOperationAdd):
+    """A file on its way that tells how far it is, where it goes as one body over HTTP."""
+
+    def __init__(self, path: str, source: Source, told: Told | None = None) -> None:
+        if isinstance(source.content, bytes):
+            super().__init__(path, source.content)
+        else:
+            with self._opened(source.content, source) as file:
+                super().__init__(path, file)
+            self.path_or_fileobj = str(source.content)
+        self.source, self._told, self._n_told = source, told, 0
+
+    @contextmanager
+    def as_file(self, with_tqdm: bool = False) -> Iterator[BinaryIO]:
+        if not isinstance(self.source.content, Path):
+            with super().as_file() as file:
+                yield file
+            return
+        with self._opened(self.source.content, self.source) as file:
+            if with_tqdm:
+                read = file.read
+
+                def reading(size: int = -1) -> bytes:
+                    data = read(size)
+                    self._tell(file.tell())
+                    return data
+
+                file.read = reading  # type: ignore[method-assign]
+            yield file
+
+    @staticmethod
+    def _opened(path: Path, source: Source) -> BinaryIO:
+        """Open the file where no link leads to it, which huggingface_hub would follow."""
+        return open(path, "rb", opener=opener(source.below or path.parent))
+
+    def check_sent(self) -> None:
+        """Compare what was sent with what was to be; all of it counts as told then."""
+        if self.upload_info.sha256.hex() != self.source.sha256:
+            raise RemoteError(
+                f"{self.path_in_repo} changed while it was sent; nothing is published. Run "
+                "the upload again once nobody writes to the dataset"
+            )
+        self._tell(self.source.size)
+
+    def _tell(self, position: int) -> None:
+        """Tell of bytes that were not told of: after a fault the same ones are read again."""
+        if self._told is not None and position > self._n_told:
+            self._told(position - self._n_told)
+            self._n_told = position
+
+
+def is_same(entry: Mapping[str, Any] | None, source: Source) -> bool:
+    """Whether a file is what it is to be, by the hash that the Hub knows of it.
+
+    Args:
+        entry: what the Hub knows of the file: the sha256 of a large one, else the name that git
+            gives its content; None if it is not there.
+        source: what it is to be.
+    """
+    if entry is None or entry["size"] != source.size:
+        return False
+    if entry.get("lfs"):
+        return entry["lfs"]["oid"] == source.sha256
+    content = source.read()
+    oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return entry["oid"] == oid

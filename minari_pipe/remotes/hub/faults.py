@@ -1,0 +1,141 @@
+"""What the errors of ``huggingface_hub`` and of its HTTP library mean, told in one line each."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HTTPError,
+    OfflineModeIsEnabled,
+)
+
+from minari_pipe.core.files.fetch import whole_number
+from minari_pipe.errors import RemoteError
+from minari_pipe.remotes.base import Fault, one_line
+
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_SECRETS = (
+    (re.compile(r"https?://[^\s'\"]*[?@][^\s'\"]*"), "(address)"),  # may carry a signature
+    (re.compile(r"(?i)bearer\s+[^\s'\"]+|\bhf_\w{20,}"), "(token)"),
+)
+#: in the header of each answer with what is left of a limit: nothing, and the seconds until it is
+#: renewed (draft-ietf-httpapi-ratelimit-headers-09)
+_USED_UP = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)")
+
+
+def judge(error: Exception, address: str, endpoint: str, token: str | None) -> Fault:
+    """Say what an error means.
+
+    Args:
+        error: what was raised.
+        address: of the remote.
+        endpoint: where the Hub is.
+        token: that was sent, which no message shows; None if there was none.
+
+    Example:
+        >>> from huggingface_hub.errors import OfflineModeIsEnabled
+        >>> judge(OfflineModeIsEnabled(), "hf://org", "https://huggingface.co", None).error
+        RemoteError('hf://org is not asked for anything, since HF_HUB_OFFLINE is set; unset it')
+    """
+
+    def told(reason: str, *, is_transient: bool = False, wait: float = 0.0) -> Fault:
+        return Fault(RemoteError(f"{address} {reason}"), is_transient, wait)
+
+    for cause in _causes(error):
+        if isinstance(cause, HfHubHTTPError):
+            is_transient, wait, reason = _answer(cause, endpoint, token)
+            return told(reason, is_transient=is_transient, wait=wait)
+        if isinstance(cause, OfflineModeIsEnabled):
+            return told("is not asked for anything, since HF_HUB_OFFLINE is set; unset it")
+        if isinstance(cause, HTTPError):
+            why = _safe(cause, token) or type(cause).__name__
+            return told(
+                f"cannot be reached at {endpoint} ({why}); is there a network? What was sent or "
+                "received is kept, and the same command goes on",
+                is_transient=not _is_unknown_host(cause),
+            )
+    # another thread replaced the session that all share
+    is_closed = "client has been closed" in str(error)
+    return told(f"failed: {type(error).__name__}: {_safe(error, token)}", is_transient=is_closed)
+
+
+def _answer(error: HfHubHTTPError, endpoint: str, token: str | None) -> tuple[bool, float, str]:
+    """Say what an answer means: whether it may pass, in how many seconds, and the reason."""
+    status = error.response.status_code
+    said = _safe(error.server_message or "", token)
+    says = f" ({said})" if said else ""
+    if status == 429:
+        wait = _wait(error)
+        when = f"in {wait:.0f} seconds" if wait else "later"
+        more = "" if token else "; with a token (HF_TOKEN) the Hub allows more"
+        return True, wait, f"had too many requests{says}; the same command goes on {when}{more}"
+    if status in _TRANSIENT:
+        reason = f"is overloaded or out of order (HTTP {status}){says}; try again later"
+        return True, _wait(error), reason
+    if isinstance(error, GatedRepoError):
+        url = f"{endpoint}/datasets/{error.repo_id or ''}"
+        reason = f"is gated: accept its conditions at {url}, and set HF_TOKEN"
+    elif status == 401 and token is None:
+        reason = (
+            "needs a token for this: set HF_TOKEN, or log in with `hf auth login`; tokens are made "
+            "at https://huggingface.co/settings/tokens"
+        )
+    elif status == 401:
+        reason = (
+            f"refuses the token, which is wrong or has expired{says}; set HF_TOKEN to another, or "
+            "log in anew with `hf auth login`"
+        )
+    elif status == 403:
+        reason = (
+            f"does not allow this with this token{says}; use one with role write of a user who may "
+            "change its datasets"
+        )
+    elif status == 404:
+        reason = f"has no such thing, or not for this token{says}; look for a spelling mistake"
+    else:
+        reason = f"refuses with HTTP {status}{says}"
+    return False, 0.0, reason
+
+
+def _wait(error: HfHubHTTPError) -> float:
+    """Return the seconds that the server asks to wait, 0 if it does not say."""
+    headers = error.response.headers
+    after = whole_number(headers.get("Retry-After", ""))
+    found = _USED_UP.search(headers.get("RateLimit", ""))
+    return max(float(after or 0), float(found[1]) if found else 0.0)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without tokens, and without addresses that may carry a signature.
+
+    Example:
+        >>> without_secrets("PUT https://host/file?signature=1a2b failed")
+        'PUT (address) failed'
+    """
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _safe(message: object, token: str | None) -> str:
+    """Return the first line of a message, without what could be a secret."""
+    line = one_line(without_secrets((str(message).strip().splitlines() or [""])[0]))
+    return line.replace(token, "(token)") if token else line
+
+
+def _is_unknown_host(error: BaseException) -> bool:
+    found = [cause for cause in _causes(error) if isinstance(cause, socket.gaierror)]
+    return any(cause.errno != socket.EAI_AGAIN for cause in found)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, what it was raised from, and so on."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__

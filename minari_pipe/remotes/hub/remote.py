@@ -1,0 +1,186 @@
+"""A remote on the Hugging Face Hub: ``hf://org``, of an organization or a user.
+
+The first part of an id is a repository of datasets, the rest a folder in it, as Minari has it::
+
+    org/door                            the repository of the namespace door
+    ├─ README.md                        the card, see :mod:`minari_pipe.remotes.hub.card`
+    ├─ namespace_metadata.json          the index, see :mod:`minari_pipe.remotes.hub.index`
+    ├─ human-v2/                        the dataset door/human-v2, as everywhere
+    └─ hard/namespace_metadata.json     of the namespace door/hard
+
+Large files are sent first, where nothing shows them. One commit then adds them, the small files,
+the metadata, the index and the card, so that nobody ever sees a part of it. It names its parent:
+the Hub refuses it if anything else was committed meanwhile, and it is made anew.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from minari_pipe.errors import ConfigError, RemoteError
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    Fault,
+    Remote,
+    RemoteFile,
+    Told,
+    Upload,
+)
+from minari_pipe.remotes.hub.changes import Publisher, exists, is_listed, locate
+from minari_pipe.remotes.hub.client import BrokenIndexError, HiddenError, HubClient
+from minari_pipe.remotes.hub.commits import Change, Committer, State
+from minari_pipe.remotes.hub.index import Index
+from minari_pipe.remotes.thread_pool import N_WAITING
+
+
+class HubRemote(Remote):
+    """Datasets in the repositories of an organization or a user."""
+
+    def __init__(self, address: str, token: str | None = None) -> None:
+        """Remember the place; nothing is asked of it yet.
+
+        Args:
+            address: ``hf://`` and the name of the organization or user.
+            token: of a user; None means ``HF_TOKEN`` or what ``hf auth login`` has stored.
+
+        Raises:
+            ConfigError: the address names no organization.
+        """
+        self.address = address.rstrip("/")
+        owner = self.address.partition("://")[2]
+        if not owner or "/" in owner:
+            raise ConfigError(
+                f"{address!r} is no address of an organization: expected hf:// and its name, such "
+                "as hf://farama-minari; what follows the name belongs to the ids of datasets"
+            )
+        self._client = HubClient(self.address, owner, token)
+        self._committer = Committer(self, self._client)
+        self._publisher = Publisher(self, self._client)
+        self._commits: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def dataset_ids(self, prefix: str = "") -> list[str]:
+        names = (name for index in self._indexes(prefix) for name in index.datasets)
+        return sorted({name for name in names if name.startswith(prefix)})
+
+    def namespaces(self) -> list[str]:
+        return sorted({name for index in self._indexes() for name in index.namespaces})
+
+    def files(self, dataset_id: str) -> dict[str, RemoteFile]:
+        repo, _ = locate(dataset_id)
+        try:
+            commit = self._commit_of(repo)
+        except FileNotFoundError:
+            return {}
+        found = self._publisher.files_at(dataset_id, commit)
+        if METADATA in found and not is_listed(dataset_id, self._client.index(repo, commit)):
+            del found[METADATA]  # of an upload that did not end
+        return {
+            name: RemoteFile(entry["size"], (entry.get("lfs") or {}).get("oid"))
+            for name, entry in found.items()
+        }
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        repo, _, name = path.partition("/")
+        commit = self._commit_of(repo)
+        if name != NAMESPACE_METADATA:
+            return self._client.read(repo, commit, name, start, end)
+        index = self._client.index(repo, commit)
+        if index is None or not index.namespaces:
+            raise FileNotFoundError(f"{self.address} has no namespace {repo!r}")
+        # who asks for the metadata of a namespace does not mean the lists that it has here
+        return Index(repo).describing(index.content).dump()[start:end]
+
+    def send(self, upload: Upload, told: Told) -> None:
+        repo, place = locate(upload.dataset_id)
+        self._committer.create(repo)
+        if METADATA in self.retried(partial(self.files, upload.dataset_id)):
+            raise exists(self, upload.dataset_id)
+        files = {f"{place}{name}": source for name, source in upload.files.items()}
+        self._committer.send_ahead(repo, files, told)
+
+    def reveal(self, upload: Upload) -> bool:
+        message = f"Publish {upload.dataset_id}"
+        self._change(upload.dataset_id, message, partial(self._publisher.adding, upload))
+        return True
+
+    def send_namespace(self, namespace: str, metadata: bytes) -> None:
+        self._committer.create(locate(namespace)[0])
+        change = partial(self._publisher.describing, namespace, metadata)
+        self._change(namespace, f"Describe {namespace}", change)
+
+    def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
+        dataset_id = str(metadata.get("dataset_id"))
+        if "/" in dataset_id:
+            return []
+        return [
+            f"real Minari lists {dataset_id!r} among the namespaces of {self.address} as well, as "
+            "it does every repository with an index"
+        ]
+
+    def judge(self, error: Exception) -> Fault:
+        return self._client.judge(error)
+
+    def _change(self, name: str, message: str, changing: Callable[[State], Change]) -> None:
+        repo, _ = locate(name)
+        commit = self._committer.commit(repo, message, changing)
+        with self._lock:
+            self._commits[repo] = commit
+
+    def _commit_of(self, repo: str) -> str:
+        """Return the commit at which this repository is read, which stays the same.
+
+        Raises:
+            FileNotFoundError: there is no such repository.
+        """
+        with self._lock:
+            if repo not in self._commits:
+                self._commits[repo] = self._client.head(repo)
+            return self._commits[repo]
+
+    def _indexes(self, prefix: str = "") -> list[Index]:
+        """Return what the repositories hold whose ids may begin with this text."""
+        repo, slash, _ = prefix.partition("/")
+        if slash:
+            try:
+                repos = [repo] if self._commit_of(repo) else []
+            except HiddenError as error:
+                warnings.warn(f"{self.address} shows no {repo!r}: {error}", stacklevel=2)
+                return []
+            except FileNotFoundError:
+                return []
+        else:
+            heads = self._client.heads()
+            with self._lock:
+                self._commits = {k: v for k, v in heads.items() if v} | self._commits
+            repos = [name for name in heads if name.startswith(prefix)]
+        with ThreadPoolExecutor(N_WAITING) as pool:
+            found = list(pool.map(self._look_into, repos))
+        for index in found:
+            if isinstance(index, RemoteError):
+                warnings.warn(f"skipped: {index}", stacklevel=2)
+            elif index is not None and (names := index.foreign()):
+                warnings.warn(
+                    f"skipped: {self.address}: {NAMESPACE_METADATA} of {index.repo!r} names "
+                    f"{names[:5]!r:.300}, which cannot be in it",
+                    stacklevel=2,
+                )
+        return [index for index in found if isinstance(index, Index)]
+
+    def _look_into(self, repo: str) -> Index | RemoteError | None:
+        """Return what a repository holds; None if that is nothing of Minari's."""
+        commit = self._commit_of(repo)
+        try:
+            index = self.retried(partial(self._client.index, repo, commit))
+        except BrokenIndexError as error:
+            return error
+        if index is not None:
+            return index
+        there = self.retried(partial(self._client.paths, repo, commit, [METADATA]))
+        return Index(repo).adding([repo]) if there else None

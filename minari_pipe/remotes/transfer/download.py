@@ -1,0 +1,414 @@
+"""Fetches a dataset into the local root: on from where it was, verified, and then in one step.
+
+::
+
+    <root>/.download-<key>/         of one dataset of one remote; one process works on it at a time
+    ├─ expected.json                the files that are coming, with size and sha256
+    └─ dataset/                     what becomes the dataset; its files grow from their beginning
+
+So a cut loses what has arrived behind the first piece that has not, which is at most what may wait
+for it: 64 MB of large files.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id, refuse_data
+from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
+from minari_pipe.core.files.atomic import MANIFEST, remove_all_but
+from minari_pipe.core.files.links import opener
+from minari_pipe.core.files.locks import common_folder, exclusive
+from minari_pipe.core.files.manifest import entries_of
+from minari_pipe.core.files.swap import swap_in
+from minari_pipe.datasets.installation import install
+from minari_pipe.datasets.namespaces import refuse_datasets, write_namespace
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    MinariPipeError,
+    RemoteError,
+    UnsupportedVersionError,
+)
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    Remote,
+    RemoteFile,
+    Source,
+    Told,
+    one_line,
+    pieces_of,
+)
+from minari_pipe.remotes.thread_pool import Crew, in_order, threads_for
+from minari_pipe.remotes.transfer.listing import published_metadata, read_small
+from minari_pipe.remotes.transfer.progress import progress
+from minari_pipe.remotes.transfer.published import (
+    check_names,
+    is_part,
+    manifest_named,
+    parse_manifest,
+    unnamed,
+)
+
+_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)  # :func:`writing_below_root` tells of these
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_RECORD = "expected.json"
+_KEPT = 7 * 86_400  # seconds that a download which was cut off waits for the next run
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a remote has under an id.
+
+    Attributes:
+        metadata: bytes of the dataset's own metadata.
+        manifest: bytes of the manifest; None if there is none, as of what real Minari uploaded.
+        files: the others.
+    """
+
+    metadata: bytes
+    manifest: bytes | None
+    files: dict[str, RemoteFile] = field(default_factory=dict)
+
+
+def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
+    """Fetch a dataset; nobody sees it before it is whole.
+
+    Several at once share the work: the others wait for the first.
+
+    Args:
+        dataset_id: with its version.
+        remote: where from.
+        replace: also if it is there, in its place.
+
+    Returns:
+        Whether it was fetched; if not, it is there already.
+
+    Raises:
+        RemoteError: the remote cannot be reached, or sends other bytes than its manifest names.
+        CorruptDatasetError: the remote's files contradict each other, or have hostile names.
+        DatasetExistsError: what is there is no dataset, such as a namespace.
+        ConfigError: the local root is read-only.
+    """
+    remove_leftovers()
+    if _is_there(dataset_id) and not replace:
+        return False
+    key = hashlib.sha256(f"{remote.address}\n{dataset_id}".encode()).hexdigest()[:32]
+    with ExitStack() as stack:
+        stack.enter_context(writing_below_root())
+        stack.enter_context(_storing(dataset_id))
+        _require_place(dataset_id)
+        stage = stack.enter_context(common_folder(get_dataset_path(), f"download-{key}"))
+        is_wanted = replace or not _is_there(dataset_id)  # another process may have been quicker
+        if is_wanted:
+            expected = look(remote, dataset_id)
+            _resume(stage, expected)
+            _receive(remote, dataset_id, stage, expected)
+            _fetch_namespaces(remote, dataset_id)
+            try:
+                _install(stage, dataset_id, replace=replace)
+            except DatasetExistsError:
+                if not _is_there(dataset_id):
+                    raise
+                warnings.warn(
+                    f"{dataset_id} has appeared in the local root during its download, and stays",
+                    stacklevel=4,
+                )
+                is_wanted = False
+        shutil.rmtree(stage, ignore_errors=True)
+    return is_wanted
+
+
+def remove_leftovers() -> None:
+    """Remove what downloads that were killed have left, unless they may go on with it."""
+    for folder in get_dataset_path().glob(".download-*"):
+        with suppress(OSError):
+            is_of_use = (folder / "dataset").exists()
+            if is_of_use and time.time() - folder.stat().st_mtime < _KEPT:
+                continue
+            with exclusive(folder, wait=False):
+                shutil.rmtree(folder)
+
+
+def _is_there(dataset_id: str) -> bool:
+    return os.path.lexists(data_path_of(dataset_id))
+
+
+def _is_dataset(target: Path) -> bool:
+    return os.path.lexists(target / "data")
+
+
+def _require_place(dataset_id: str) -> None:
+    """Refuse to fetch what has no place here."""
+    refuse_data(dataset_id)
+    refuse_datasets(parse_dataset_id(dataset_id)[0])
+    target = get_dataset_path(dataset_id)
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if os.path.lexists(target) and not _is_dataset(target) and not is_empty:
+        raise DatasetExistsError(
+            f"{target} already exists and is no dataset, so {dataset_id} is not downloaded; move "
+            "it away, or set MINARI_DATASETS_PATH to another folder"
+        )
+
+
+def look(remote: Remote, dataset_id: str) -> Expected:
+    """Find out what is to come, all of it named by the metadata where a manifest was left.
+
+    Args:
+        remote: where.
+        dataset_id: with its version.
+
+    Raises:
+        RemoteError: the remote cannot be reached, or has no such dataset.
+        UnsupportedVersionError: its manifest has a format of a later version of this package.
+        CorruptDatasetError: its files contradict each other, or have hostile names.
+    """
+    with suppress(CorruptDatasetError, UnsupportedVersionError):  # perhaps only on its way
+        return _read_expected(remote, dataset_id)
+    try:
+        return _read_expected(remote, dataset_id)
+    except CorruptDatasetError as error:
+        raise CorruptDatasetError(
+            f"{dataset_id} of {remote.address} is not downloaded: {error}; tell those who "
+            "published it"
+        ) from error
+    except UnsupportedVersionError as error:
+        raise UnsupportedVersionError(
+            f"{dataset_id} of {remote.address} is not downloaded: {error}"
+        ) from error
+
+
+def _read_expected(remote: Remote, dataset_id: str) -> Expected:
+    try:
+        content, _ = published_metadata(remote, dataset_id)
+        named = manifest_named(content)
+        own = unnamed(content)
+        if named is None:
+            found = remote.retried(partial(remote.files, dataset_id))
+            files = {name: file for name, file in found.items() if is_part(name)}
+            check_names(files)
+            if not files.keys() - {METADATA}:
+                raise CorruptDatasetError("it has metadata and no data, as of an upload cut short")
+            expected = Expected(own, None, files)
+        else:
+            manifest = read_small(remote, f"{dataset_id}/{MANIFEST}")
+            if hashlib.sha256(manifest).hexdigest() != named:
+                raise CorruptDatasetError("its manifest.json is not the one its metadata name")
+            entries = entries_of(parse_manifest(manifest), card=True)
+            if hashlib.sha256(own).hexdigest() != entries[METADATA].get("sha256"):
+                raise CorruptDatasetError("its metadata.json is not the one its manifest names")
+            files = {
+                name: RemoteFile(entry["size"], entry.get("sha256"))
+                for name, entry in entries.items()
+            }
+            expected = Expected(own, manifest, files)
+    except FileNotFoundError as error:
+        raise RemoteError(
+            f"{remote.address} has no dataset {dataset_id!r}, or not any more"
+        ) from error
+    expected.files.pop(METADATA, None)
+    return expected
+
+
+def _resume(stage: Path, expected: Expected) -> None:
+    """Keep what an earlier call received of these files, and nothing else.
+
+    And nothing of files that no sha256 is known of: who made the root may have left it there.
+    """
+    text = json.dumps(
+        {
+            "metadata": hashlib.sha256(expected.metadata).hexdigest(),
+            "files": {name: asdict(file) for name, file in expected.files.items()},
+        }
+    )
+    record = stage / _RECORD
+    sizes: dict[Path, int] = {}
+    if record.is_file() and record.read_bytes() == text.encode():
+        files = expected.files.items()
+        sizes = {stage / "dataset" / name: file.size for name, file in files if file.sha256}
+    remove_all_but(stage, sizes)
+    record.write_text(text, encoding="utf-8")
+    os.utime(stage)  # from now on it waits for the next run
+
+
+def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -> None:
+    place = stage / "dataset"
+    size = sum(file.size for file in expected.files.values())
+    _require_room(stage, size, f"{dataset_id} of {remote.address}")
+    fetch = partial(_receive_files, remote, dataset_id, place)
+    with progress(f"download {dataset_id}", size) as told:
+        damaged = fetch(expected.files, told)
+        if damaged:  # perhaps on its way
+            damaged = fetch({name: expected.files[name] for name in damaged}, told)
+    for name, found in damaged.items():
+        raise RemoteError(
+            f"{remote.address}/{dataset_id}/{name} has sha256 {found}, but its manifest names "
+            f"{expected.files[name].sha256}; nothing is installed. If it stays so, a proxy damages "
+            "data, or who published it should upload a new version"
+        )
+    _write(place / METADATA, expected.metadata)
+    if expected.manifest is not None:
+        _write(place / MANIFEST, expected.manifest)
+
+
+def _receive_files(
+    remote: Remote, dataset_id: str, place: Path, files: Mapping[str, RemoteFile], told: Told
+) -> dict[str, str]:
+    """Fetch what is not there of files, onto the disk.
+
+    Returns:
+        The sha256 of those that have another one than announced; they are removed.
+    """
+    there = {name: _prefix(place / name, place) for name in files}
+    parts = [
+        (f"{dataset_id}/{name}", *piece)
+        for name, file in files.items()
+        for piece in pieces_of(file.size, there[name])
+    ]
+    pieces = in_order(
+        (partial(_piece, remote, *part) for part in parts),
+        threads_for([end - start for _, start, end in parts]),
+    )
+    damaged = {}
+    with closing(pieces), Crew(n_threads=1) as disk:  # which writes while others still arrive
+        synced = []
+        for name, file in files.items():
+            path = place / name
+            digest = hashlib.sha256()
+            with open(path, "ab", opener=opener(place)) as out:
+                for piece in pieces_of(there[name]):
+                    digest.update(Source(path, 0, "", place).read(*piece))
+                told(there[name])
+                while out.tell() < file.size:
+                    data = next(pieces)
+                    out.write(data)
+                    out.flush()
+                    synced.append(disk.submit(partial(_sync, path)))
+                    digest.update(data)
+                    told(len(data))
+            if file.sha256 not in (None, digest.hexdigest()):
+                damaged[name] = digest.hexdigest()
+                path.unlink()
+                told(-file.size)
+        for sync in synced:
+            sync.result()
+    return damaged
+
+
+def _prefix(path: Path, place: Path) -> int:
+    """How many bytes of a file are there, which is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab", opener=opener(place)) as file:
+        return file.seek(0, os.SEEK_END)
+
+
+def _piece(remote: Remote, path: str, start: int, end: int) -> bytes:
+    try:
+        data = remote.retried(partial(remote.read, path, start, end))
+    except FileNotFoundError as error:
+        raise RemoteError(
+            f"{remote.address}/{path} is not there, though the dataset names it; tell those who "
+            "published it"
+        ) from error
+    if len(data) != end - start:
+        raise RemoteError(
+            f"{remote.address}/{path} has other bytes than announced: {len(data)} from {start} on, "
+            f"not {end - start}; run the download again"
+        )
+    return data
+
+
+def _sync(path: Path) -> None:
+    with suppress(FileNotFoundError), open(path, "rb") as file:  # a damaged one is removed
+        os.fsync(file.fileno())
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb", opener=opener(path.parent)) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _require_room(stage: Path, size: int, what: str) -> None:
+    there = sum(path.stat().st_blocks * 512 for path in stage.rglob("*") if path.is_file())
+    free = shutil.disk_usage(stage).free + there
+    if size > free:
+        raise RemoteError(
+            f"the disk is too full for {what}: {size / 1e6:,.1f} MB are to come into "
+            f"{stage.parent}, which has {free / 1e6:,.1f} MB; make room, or set "
+            "MINARI_DATASETS_PATH to another folder"
+        )
+
+
+@contextmanager
+def _storing(dataset_id: str) -> Iterator[None]:
+    """Say in one line what the file system refuses."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, MinariPipeError) or error.errno in _MAY_NOT:
+            raise
+        cause, remedy = error.strerror or error, "make room"
+        if error.errno not in _NO_ROOM:
+            cause, remedy = f"{one_line(error.filename)}: {cause}", "mend that"
+        raise RemoteError(
+            f"{dataset_id} cannot be stored in {get_dataset_path()} ({cause}); what was received "
+            f"is kept: {remedy}, and the same command goes on"
+        ) from error
+
+
+def _fetch_namespaces(remote: Remote, dataset_id: str) -> None:
+    for namespace in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
+        try:
+            fetch_namespace(remote, namespace)
+        except RemoteError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            warnings.warn(f"the namespace {namespace!r} is made anew: {error}", stacklevel=5)
+
+
+def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) -> bool:
+    """Fetch the metadata of a namespace; whether the remote has any that are a JSON object.
+
+    Args:
+        remote: where from.
+        namespace: its name.
+        overwrite: replace metadata that are there.
+    """
+    try:
+        content = remote.retried(partial(remote.read, f"{namespace}/{NAMESPACE_METADATA}"))
+        metadata = json.loads(content)
+    except (FileNotFoundError, ValueError, RecursionError):
+        return False
+    if not isinstance(metadata, dict):
+        return False
+    write_namespace(namespace, metadata, overwrite=overwrite)
+    return True
+
+
+def _install(stage: Path, dataset_id: str, *, replace: bool) -> None:
+    target, old = get_dataset_path(dataset_id), data_path_of(dataset_id)
+    if replace and _is_dataset(target):
+        # Of a swap that is killed, the old dataset is left, which nobody is to go on with.
+        (stage / _RECORD).unlink()
+        swap_in(stage / "dataset", target)
+    else:
+        install(stage / "dataset", dataset_id)
+    if replace and old.is_file():  # of the oldest layout
+        old.unlink()

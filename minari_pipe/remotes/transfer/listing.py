@@ -1,0 +1,148 @@
+"""Finds the datasets of a remote, past those that are broken or have hostile names."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
+from minari_pipe.datasets.listing import check_summary
+from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError, RemoteError
+from minari_pipe.remotes.base import METADATA, Remote
+from minari_pipe.remotes.thread_pool import N_WAITING, Crew
+from minari_pipe.remotes.transfer.published import unnamed
+
+#: bytes of a file that is read whole
+_LARGEST = 64 * 2**20
+
+
+def datasets(remote: Remote, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Return the metadata of a remote's datasets by id; what is broken is named in a warning.
+
+    Args:
+        remote: where.
+        prefix: only ids that begin with this text.
+
+    Raises:
+        RemoteError: the remote cannot be reached.
+    """
+    ids = remote.retried(partial(remote.dataset_ids, prefix))
+    return _metadata(remote, ids)
+
+
+def versions(remote: Remote, namespace: str | None, name: str) -> dict[str, dict[str, Any]]:
+    """Return the metadata of all versions of one dataset, by their ids.
+
+    Args:
+        remote: where.
+        namespace: of the dataset, None if it is in none.
+        name: of the dataset, without version.
+    """
+    return _metadata(remote, _ids_of_versions(remote, namespace, name))
+
+
+def has_version(remote: Remote, namespace: str | None, name: str) -> bool:
+    """Whether there is a version of a dataset that says itself that it has this name."""
+    for dataset_id in _ids_of_versions(remote, namespace, name):
+        with suppress(FileNotFoundError, CorruptDatasetError):
+            published_metadata(remote, dataset_id)
+            return True
+    return False
+
+
+def _ids_of_versions(remote: Remote, namespace: str | None, name: str) -> list[str]:
+    prefix = name if namespace is None else f"{namespace}/{name}"
+    ids = remote.retried(partial(remote.dataset_ids, prefix))
+    return [found for found in ids if _is_version_of(found, namespace, name)]
+
+
+def namespaces(remote: Remote) -> list[str]:
+    """Return the names of a remote's namespaces, sorted; malformed ones are named in a warning."""
+    found = []
+    for name in remote.retried(remote.namespaces):
+        try:
+            validate_namespace(name)
+        except InvalidDatasetIdError as error:
+            warnings.warn(f"Skipping a namespace of {remote.address}: {error}", stacklevel=3)
+        else:
+            found.append(name)
+    return sorted(set(found))
+
+
+def published_metadata(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of a dataset's metadata as published, and what they say.
+
+    Raises:
+        CorruptDatasetError: it is no JSON object, or of another dataset.
+        FileNotFoundError: there is no such dataset.
+    """
+    try:
+        return _metadata_of(remote, dataset_id)
+    except CorruptDatasetError:  # perhaps only on its way
+        return _metadata_of(remote, dataset_id)
+
+
+def read_small(remote: Remote, path: str) -> bytes:
+    """Read a file that a dataset has one of; how large it is depends on who published it.
+
+    Raises:
+        CorruptDatasetError: it is larger than any such file is.
+        FileNotFoundError: there is no such file.
+    """
+    content = remote.retried(partial(remote.read, path, 0, _LARGEST + 1))
+    if len(content) > _LARGEST:
+        raise CorruptDatasetError(
+            f"its {path.rpartition('/')[2]} has more than {_LARGEST / 1e6:.0f} MB"
+        )
+    return content
+
+
+def _metadata_of(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str, Any]]:
+    content = read_small(remote, f"{dataset_id}/{METADATA}")
+    try:
+        metadata = json.loads(unnamed(content))
+    except (ValueError, RecursionError) as error:
+        raise CorruptDatasetError(f"its metadata.json is no JSON: {error}") from error
+    if not isinstance(metadata, dict):
+        raise CorruptDatasetError("its metadata.json holds no JSON object")
+    check_summary(dataset_id, metadata)
+    return content, metadata
+
+
+def _is_version_of(dataset_id: str, namespace: str | None, name: str) -> bool:
+    try:
+        return parse_dataset_id(dataset_id)[:2] == (namespace, name)
+    except InvalidDatasetIdError:
+        return False
+
+
+def _metadata(remote: Remote, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def look(dataset_id: str) -> dict[str, Any] | str | None:
+        try:
+            parse_dataset_id(dataset_id)
+            return published_metadata(remote, dataset_id)[1]
+        except FileNotFoundError:  # removed since it was listed
+            return None
+        except (InvalidDatasetIdError, CorruptDatasetError) as error:
+            return str(error)
+        except RemoteError as error:
+            if isinstance(error.__cause__, PermissionError):  # of this one alone
+                return str(error)
+            raise
+
+    ids = list(ids)
+    found = {}
+    with Crew(N_WAITING) as crew:
+        coming = [crew.submit(partial(look, dataset_id)) for dataset_id in ids]
+        for dataset_id, metadata in zip(ids, (one.result() for one in coming), strict=True):
+            if isinstance(metadata, dict):
+                found[dataset_id] = metadata
+            elif metadata is not None:
+                warnings.warn(
+                    f"Skipping {dataset_id[:300]!r} of {remote.address}: {metadata}", stacklevel=4
+                )
+    return found

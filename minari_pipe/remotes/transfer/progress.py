@@ -1,0 +1,44 @@
+"""Shows how many bytes of a transfer are done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minari_pipe.core.progress_bar import ProgressBar
+from minari_pipe.remotes.base import Told
+
+_LONGEST = 36  # letters, of the 80 columns of a terminal
+
+
+@contextmanager
+def progress(what: str, size: int) -> Iterator[Told]:
+    """Show how many bytes of a transfer are done: a bar on a terminal, else a line a minute.
+
+    Args:
+        what: is done, such as ``upload door/human-v2``.
+        size: bytes of all of it.
+
+    Yields:
+        What is told of bytes that are done, by any thread.
+    """
+    lock = threading.Lock()
+    n_done = 0
+    with ProgressBar(_short(what), size, "B", leave=False) as bar:
+
+        def told(n_bytes: int) -> None:
+            nonlocal n_done
+            with lock:
+                n_done += n_bytes
+                bar.show(n_done)
+
+        yield told
+
+
+def _short(what: str) -> str:
+    """Leave room for the bar beside a long id."""
+    if len(what) <= _LONGEST:
+        return what
+    verb, _, dataset_id = what.partition(" ")
+    return f"{verb} .../{dataset_id.rpartition('/')[2]}"

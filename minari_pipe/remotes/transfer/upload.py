@@ -1,0 +1,369 @@
+"""Publishes a dataset: its files first, each verified, and what makes it appear last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.dataset_id import check_new_dataset_id, namespace_hierarchy, parse_dataset_id
+from minari_pipe.core.datasets_root import data_in, data_path_of
+from minari_pipe.core.files.atomic import MANIFEST, settle
+from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
+from minari_pipe.core.files.links import read_below, status_below
+from minari_pipe.core.files.manifest import (
+    CARD,
+    ORDER_BLIND,
+    compose,
+    entries_of,
+    file_faults,
+    files_of,
+    identity_of,
+    is_order_blind,
+    read_manifest,
+    totals_agree,
+    verify,
+)
+from minari_pipe.datasets.identity import checked_content_sha256
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    LinkError,
+)
+from minari_pipe.remotes.base import (
+    METADATA,
+    NAMESPACE_METADATA,
+    Remote,
+    RemoteFile,
+    Source,
+    Upload,
+    other_content,
+    remote_sha256,
+)
+from minari_pipe.remotes.transfer.progress import progress
+from minari_pipe.remotes.transfer.published import manifest_named, naming, parse_manifest, unnamed
+from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
+
+
+@dataclass(frozen=True)
+class Published:
+    """What an upload came to.
+
+    Attributes:
+        dataset_id: of the dataset.
+        address: of the remote.
+        content_sha256: of the dataset.
+        outcome: ``uploaded``; ``present`` if the remote had it; ``planned`` of a dry run.
+        sizes: bytes of each file, by its name below the dataset's place.
+        notes: what the user should know, a sentence each.
+    """
+
+    dataset_id: str
+    address: str
+    content_sha256: str
+    outcome: str
+    sizes: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+def upload(
+    dataset_id: str, remote: Remote, *, folder: Path | None = None, dry_run: bool = False
+) -> Published:
+    """Publish a dataset; nothing happens if the remote has it.
+
+    An upload that was interrupted goes on where it was; until its end nobody sees the dataset.
+
+    Args:
+        dataset_id: with its version.
+        remote: where to.
+        folder: that holds ``data/``; None takes it from the local root.
+        dry_run: look at both sides and send nothing.
+
+    Raises:
+        InvalidDatasetIdError: the id is malformed or has no version.
+        ConfigError: the address ends with the id.
+        DatasetNotFoundError: there is no such dataset.
+        CorruptDatasetError: its files are not what its manifest names.
+        LinkError: one of them is a link, or lies in one.
+        DatasetExistsError: the remote has this version with other content.
+        RemoteError: the remote cannot be reached, refuses, or stored other bytes.
+    """
+    check_new_dataset_id(dataset_id)
+    _check_address(remote.address, dataset_id)
+    place = folder or _local(dataset_id)
+    settle(place / "data" if folder is None else data_in(folder))
+    metadata_bytes = _read_metadata(place / METADATA, dataset_id)
+    metadata = json.loads(metadata_bytes)
+    own = read_manifest(place)
+    entries = {
+        name: entry_of(place / name, sha256=True, below=_below(place, name))
+        for name in files_of(place)
+    }
+    metadata_there = read_below(place / METADATA, place / "data")
+    entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
+    if entries[METADATA]["sha256"] != Source.of(metadata_bytes).sha256:
+        raise _changing(place / METADATA)
+    manifest = _manifest(place, metadata, entries, own)
+    content: str = json.loads(manifest)["content_sha256"]
+    files = {
+        name: Source(place / name, entry["size"], entry["sha256"], _below(place, name))
+        for name, entry in sorted(entries.items())
+        if name != METADATA
+    }
+    files[MANIFEST] = Source.of(manifest)
+    upload = Upload(
+        dataset_id, files, naming(metadata_bytes, manifest), _namespaces(dataset_id, place)
+    )
+    size = sum(source.size for source in files.values())
+    sizes = {**{name: f.size for name, f in files.items()}, METADATA: len(upload.metadata)}
+    done = partial(Published, dataset_id, remote.address, content, sizes=sizes)
+    compared = partial(_compare, remote, upload, content, metadata_bytes)
+    if note := compared():
+        return done("present", notes=(note,) if note != "same" else ())
+    notes = remote.cautions(metadata)
+    if own is not None and is_order_blind(own):
+        notes.append(f"{dataset_id}: {ORDER_BLIND}")
+    if dry_run:
+        return done("planned", notes=tuple(notes))
+    try:
+        with progress(f"upload {dataset_id}", size) as told:
+            remote.send(upload, told)
+        is_exclusive = remote.reveal(upload)
+    except DatasetExistsError:  # another upload was quicker, perhaps of the same
+        if note := compared():
+            return done("present", notes=(note,) if note != "same" else ())
+        raise
+    except Exception as error:
+        for source in files.values():
+            if isinstance(source.content, Path) and not _has_size(source.content, source):
+                raise _changing(source.content) from error
+        raise
+    if not is_exclusive:
+        notes.append(
+            f"{remote.address} does not enforce exclusive creation: it would not have held apart "
+            f"two uploads of {dataset_id} at the same time"
+        )
+    return done("uploaded", notes=tuple(notes))
+
+
+def _check_address(address: str, dataset_id: str) -> None:
+    """Refuse an address as downloads take them, which would have the id twice."""
+    remote = address.removesuffix(f"/{dataset_id}")
+    if remote not in (address, address.partition("//")[0] + "/"):
+        raise ConfigError(
+            f"{address} ends with {dataset_id}, which an upload adds itself; the address of the "
+            f"remote is {remote}"
+        )
+
+
+def _local(dataset_id: str) -> Path:
+    data = data_path_of(dataset_id)
+    if not data.exists():
+        raise DatasetNotFoundError(
+            f"no dataset {dataset_id!r} in the local root, at {data.parent}; minari-pipe list "
+            "shows what is there"
+        )
+    if data.name != "data" or not (data / METADATA_FILE_NAME).is_file():
+        raise ConfigError(
+            f"{dataset_id} has the layout of an older Minari, which remotes do not take: run "
+            f"minari-pipe migrate {dataset_id} NEW_ID first"
+        )
+    return data.parent
+
+
+def _read_metadata(path: Path, dataset_id: str) -> bytes:
+    raw = MinariStorage.read_raw_metadata(path.parent)
+    if raw.get("dataset_id") != dataset_id:
+        raise CorruptDatasetError(
+            f"{path} is of {raw.get('dataset_id')!r}, not of {dataset_id!r}; it is not uploaded"
+        )
+    # of a root that is a remote, or that real Minari filled
+    content = unnamed(read_below(path, path.parent))
+    try:
+        if json.loads(content) != raw:
+            raise ValueError
+    except ValueError:
+        raise _changing(path) from None
+    return content
+
+
+def _below(place: Path, name: str) -> Path:
+    """From where no link is followed to a file: ``data`` itself may be reached by one."""
+    return place / "data" if name.startswith("data/") else place
+
+
+def _manifest(
+    place: Path,
+    metadata: Mapping[str, Any],
+    entries: Mapping[str, dict[str, Any]],
+    own: dict[str, Any] | None,
+) -> bytes:
+    """The manifest to publish, with the sha256 of every file: the dataset's own if it has them.
+
+    Args:
+        place: the folder that holds ``data/``.
+        metadata: of the dataset.
+        entries: what its files are, with their sha256s.
+        own: its own manifest.
+
+    Raises:
+        CorruptDatasetError: the files, or the content, are not what the dataset's own names.
+    """
+    if own is not None and not _are_named(entries, own) and any(file_faults(place, own)):
+        if totals_agree(place / "data", own):
+            verify(place)  # raises, and says it all
+        own = None  # another program has changed the dataset since
+    content = compose(metadata, entries)
+    content["content_sha256"] = checked_content_sha256(place, metadata, own)
+    if content == own:
+        return read_below(place / MANIFEST, place)
+    return (json.dumps(content) + "\n").encode()
+
+
+def _are_named(entries: Mapping[str, dict[str, Any]], own: Mapping[str, Any]) -> bool:
+    """Whether files are what a manifest names, as far as their entries tell."""
+    named = entries_of(own)
+    names = {name for name in entries if not name.startswith(f"{CARD}/")}
+    return names == named.keys() and all(
+        named[name].items() <= entries[name].items() for name in names
+    )
+
+
+def _has_size(path: Path, source: Source) -> bool:
+    try:
+        return status_below(path, source.below or path.parent).st_size == source.size
+    except OSError:
+        return False
+
+
+def _changing(path: Path) -> CorruptDatasetError:
+    return CorruptDatasetError(
+        f"{path} changes while it is uploaded; wait until nobody writes to the dataset"
+    )
+
+
+def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
+    """The metadata of a dataset's namespaces, if its folder lies in theirs."""
+    root = Path(*place.parts[: -dataset_id.count("/") - 1])
+    namespaces = namespace_hierarchy(parse_dataset_id(dataset_id)[0])
+    if root / dataset_id != place:
+        return dict.fromkeys(namespaces, b"{}")
+    found = {}
+    for namespace in namespaces:
+        path = root / namespace / NAMESPACE_METADATA
+        try:
+            content = read_below(path, root)
+            found[namespace] = content if isinstance(json.loads(content), dict) else b"{}"
+        except LinkError:
+            raise
+        except (OSError, ValueError):
+            found[namespace] = b"{}"
+    return found
+
+
+def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> str | None:
+    """Look at what the remote has under this id; None if there is no dataset.
+
+    Returns:
+        ``same``, or what differs without being content.
+
+    Raises:
+        DatasetExistsError: it has other content, or is a namespace, or in a dataset.
+        CorruptDatasetError: it lacks a file that it names, or has another in its place.
+    """
+    place = upload.dataset_id
+    there = remote.retried(partial(remote.files, place))
+    if METADATA not in there:
+        _refuse_nesting(remote, place, there)
+        return None
+    published = remote.retried(partial(remote.read, f"{place}/{METADATA}"))
+    if published == upload.metadata:
+        _check_whole(remote, place, upload.files, there)
+        return "same"
+    named = manifest_named(published)
+    if named is None:  # of real Minari, which leaves no manifest
+        if unnamed(published) == metadata and _same_files(remote, upload, there):
+            return "same"
+    else:
+        manifest = remote.retried(partial(remote.read, f"{place}/{MANIFEST}"))
+        is_whole = hashlib.sha256(manifest).hexdigest() == named
+        if is_whole and (told := parse_manifest(manifest)).get("content_sha256") == content:
+            entries = entries_of(told, card=True).items()
+            files = {name: RemoteFile(e["size"], e.get("sha256")) for name, e in entries}
+            del files[METADATA]  # which names the manifest besides
+            _check_whole(remote, place, files, there)
+            if identity_of(told) == identity_of(json.loads(upload.files[MANIFEST].read())):
+                return "same"
+            return (
+                f"{remote.address} has {place} with the same content and other metadata "
+                f"({_differing(unnamed(published), metadata)}), which stay as they are"
+            )
+    raise other_content(remote, place)
+
+
+def _check_whole(
+    remote: Remote,
+    place: str,
+    files: Mapping[str, Source] | Mapping[str, RemoteFile],
+    there: Mapping[str, RemoteFile],
+) -> None:
+    """Refuse to call published what a remote has lost a file of, as far as a listing tells."""
+    for name, file in files.items():
+        found = there.get(name)
+        if (
+            found is None
+            or found.size != file.size
+            or (found.sha256 and file.sha256 and found.sha256 != file.sha256)
+        ):
+            raise CorruptDatasetError(
+                f"{place} in {remote.address} is damaged: {name} is "
+                f"{'missing' if found is None else 'another'}; remove the dataset there and upload "
+                f"it again, or upload under another version"
+            )
+
+
+def _refuse_nesting(remote: Remote, dataset_id: str, there: Collection[str]) -> None:
+    """Refuse a dataset in another, which no local root could hold."""
+    inner = next((name for name in there if name.endswith(f"/{METADATA}")), None)
+    if inner is not None:
+        raise DatasetExistsError(
+            f"{dataset_id} already exists in {remote.address} as a namespace, of "
+            f"{dataset_id}/{inner.removesuffix(f'/{METADATA}')}; upload under another id"
+        )
+    for parent in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
+        is_id = re.search(r"-v\d+$", parent)
+        if is_id and METADATA in remote.retried(partial(remote.files, parent)):
+            raise DatasetExistsError(
+                f"{parent} already exists in {remote.address} as a dataset, which cannot be the "
+                f"namespace of {dataset_id}; upload under another id"
+            )
+
+
+def _same_files(remote: Remote, upload: Upload, there: Mapping[str, RemoteFile]) -> bool:
+    for name, source in upload.files.items():
+        if name == MANIFEST:
+            continue
+        found = there.get(name)
+        if found is None or found.size != source.size:
+            return False
+        path = f"{upload.dataset_id}/{name}"
+        if (found.sha256 or remote_sha256(remote, path, source.size)) != source.sha256:
+            return False
+    return True
+
+
+def _differing(there: bytes, here: bytes) -> str:
+    """Names of the keys that differ between two metadata."""
+    try:
+        old, new = json.loads(there), json.loads(here)
+        keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    except (ValueError, AttributeError):
+        return "damaged"
+    return ", ".join(keys) or "written otherwise"

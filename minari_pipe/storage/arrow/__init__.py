@@ -1,0 +1,1 @@
+"""The formats arrow and parquet."""

@@ -1,0 +1,228 @@
+"""Writes the folders of episodes of the formats arrow and parquet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.core.files.checksums import entry_of_bytes
+from minari_pipe.core.files.links import read_below
+from minari_pipe.core.files.mapped import in_pieces
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.storage.arrow.disk import Chunks, read_attributes, translated, write_file
+from minari_pipe.storage.arrow.layout import Layout
+from minari_pipe.storage.arrow.segments import episode_files, shortest_episode
+from minari_pipe.storage.arrow.values import pa, without_empty_dicts, write_column
+from minari_pipe.storage.base import METADATA_FILE_NAME
+from minari_pipe.storage.columns import Columns
+from minari_pipe.storage.jpeg import Frames, decode
+from minari_pipe.storage.json_attributes import dump_attributes, dump_table
+from minari_pipe.storage.segment import Leaf, Segment
+from minari_pipe.storage.writer import EpisodeWriter
+
+if TYPE_CHECKING:
+    from minari_pipe.storage.arrow.storage import ArrowStorage
+
+STEP_COLUMNS = ("rewards", "terminations", "truncations")
+#: structures of segments whose layouts are kept
+_MAX_LAYOUTS = 64
+#: files that are made before they are written; the long ones are views of what is there anyway
+_READY = 64
+
+
+class EpisodeFolders(EpisodeWriter):
+    """Writes the folders of episodes into the stage of a transaction.
+
+    The stage may be the data's own directory, where nobody reads before all is done.
+    """
+
+    def __init__(self, storage: ArrowStorage, stage: Path, total_episodes: int) -> None:
+        self._storage = storage
+        self._stage = stage
+        self._folder = str(stage)
+        self._count = total_episodes
+        self._entries: dict[str, dict[str, Any]] = {}
+        #: of the files of the segments that were written, by their leaves
+        self._layouts: dict[tuple[Leaf, ...], Layout | None] = {}
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return self._count
+
+    def episode_metadata(self, index: int) -> dict[str, Any]:
+        """Return an episode's attributes.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: they are damaged.
+        """
+        index = in_range(index, len(self))
+        path = self._current(index, METADATA_FILE_NAME)
+        with translated(path, index):
+            return read_attributes(path, path.parent.parent)
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Return what a manifest says of all files that were written."""
+        return self._entries
+
+    def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
+        text = dump_attributes(attributes)
+        data = self._serialized(_without_empty_groups(columns))
+        self._write_folders([[data]], [text])
+
+    def _append_segment(self, segment: Segment) -> None:
+        layout = self._layout(segment) if self._storage._has_layout else None
+        if layout is None:
+            super()._append_segment(segment)
+        else:
+            self._write_folders(episode_files(segment, layout), dump_table(segment.attributes))
+
+    def _layout(self, segment: Segment) -> Layout | None:
+        """Return the layout of the episodes' files, None if pyarrow has to write each of them."""
+        if segment.leaves not in self._layouts:
+            if len(self._layouts) >= _MAX_LAYOUTS:
+                self._layouts.clear()
+            columns = {"infos": {}, **shortest_episode(segment).columns(0)}
+            data = self._serialized(columns)
+            self._layouts[segment.leaves] = Layout.of(data, self._storage._read(data).schema)
+        return self._layouts[segment.leaves]
+
+    def _write_folders(self, files: Iterable[Chunks], texts: Iterable[str]) -> None:
+        """Write the folders of further episodes, all or none of them."""
+        count = self._count
+        pairs = zip(files, texts, strict=True)
+        try:
+            # Python and the kernel do better at many of one thing than in turns
+            while ready := list(islice(pairs, _READY)):
+                for file, text in ready:
+                    folder = f"{self._folder}/{count}"
+                    os.mkdir(folder)
+                    count += 1
+                    self._write_file(f"{folder}/{self._storage._part_name()}", file)
+                    self._write_file(f"{folder}/{METADATA_FILE_NAME}", [text.encode("utf-8")])
+        except BaseException:
+            for number in range(self._count, count):
+                for name in (self._storage._part_name(), METADATA_FILE_NAME):
+                    self._entries.pop(f"{number}/{name}", None)
+                shutil.rmtree(f"{self._folder}/{number}", ignore_errors=True)
+            raise
+        self._count = count
+
+    def _write_file(self, path: str, chunks: Chunks, *, replaces: bool = False) -> None:
+        """Write a file of the stage; all that is written goes through here."""
+        # first, as this brings what is mapped into memory, see minari_pipe.core.files.mapped.touch
+        entry = entry_of_bytes(chunks, in_pieces)
+        write_file(path, chunks, replaces=replaces)
+        self._entries[path[len(self._folder) + 1 :]] = entry
+
+    def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
+        path = self._current(index, self._storage._part_name())
+        with translated(path, index):
+            steps = self.episode_metadata(index)["total_steps"]
+            table = self._storage._table(read_below(path, path.parent.parent), steps)
+            stored = self._storage._columns(table, frames=True)
+        columns = _without_empty_groups(columns)
+        joined: Columns = {}
+        for key in ("observations", "actions", *STEP_COLUMNS, "infos"):
+            joined[key] = _join(stored[key], columns[key], f"episode {index}: {key}")
+        extras, more = stored.get("extras", {}), columns.get("extras", {})
+        if extras or more:
+            joined["extras"] = _join(extras, more, f"episode {index}: extras")
+        data = self._serialized(joined)
+        self._replace_file(index, self._storage._part_name(), data)
+        return joined["rewards"]
+
+    def _set_attributes(self, index: int, attributes: Mapping[str, Any]) -> None:
+        text = dump_attributes(attributes)
+        self._replace_file(index, METADATA_FILE_NAME, text.encode("utf-8"))
+
+    def _replace_file(self, index: int, name: str, data: bytes) -> None:
+        folder = self._stage / str(index)
+        folder.mkdir(exist_ok=True)
+        self._write_file(str(folder / name), [data], replaces=True)
+
+    def _current(self, index: int, name: str) -> Path:
+        staged = self._stage / str(index) / name
+        return staged if staged.exists() else self._storage.data_path / str(index) / name
+
+    def _serialized(self, columns: Columns) -> bytes:
+        storage = self._storage
+        spaces = {"observations": storage.observation_space, "actions": storage.action_space}
+        rows = len(columns["rewards"]) + 1
+        keep = storage._empty_structs
+        pairs = [
+            write_column(name, columns[name], spaces.get(name), rows, empty_structs=keep)
+            for name in ("observations", "actions", *STEP_COLUMNS)
+        ]
+        if columns["infos"]:
+            pairs.append(write_column("infos", columns["infos"], None, rows, empty_structs=keep))
+        for name, column in columns.get("extras", {}).items():
+            pairs.append(write_column(name, column, None, rows, empty_structs=keep, is_extra=True))
+        schema = pa.schema([field for field, _ in pairs])
+        return storage._write(
+            pa.RecordBatch.from_arrays([array for _, array in pairs], schema=schema)
+        )
+
+
+def _without_empty_groups(columns: Columns) -> Columns:
+    groups = {key: columns[key] for key in ("infos", "extras") if key in columns}
+    return {**columns, **{key: without_empty_dicts(group) for key, group in groups.items()}}
+
+
+def _join(stored: Any, more: Any, where: str) -> Any:
+    """Append rows to a tree of columns.
+
+    Raises:
+        InvalidEpisodeError: keys, shapes or dtypes are not those that are stored.
+    """
+    if isinstance(stored, tuple):
+        return tuple(
+            _join(part, entry, f"{where}.{place}")
+            for place, (part, entry) in enumerate(zip(stored, more, strict=True))
+        )
+    if isinstance(stored, Mapping):
+        if not isinstance(more, Mapping) or stored.keys() != more.keys():
+            keys = sorted(more) if isinstance(more, Mapping) else []
+            raise InvalidEpisodeError(f"{where} has the keys {keys}, stored are {sorted(stored)}")
+        return {key: _join(part, more[key], f"{where}.{key}") for key, part in stored.items()}
+    if isinstance(stored, Frames) and isinstance(more, Frames):
+        return Frames([*stored, *more])
+    if isinstance(stored, np.ndarray) and isinstance(more, Frames):
+        more = decode(more, where)  # Minari up to 0.5.2 encoded nothing, and nothing told so
+    if isinstance(stored, list) and type(stored) is type(more):
+        return [*stored, *more]
+    dtypes = [getattr(part, "dtype", type(part).__name__) for part in (stored, more)]
+    if dtypes[0] != dtypes[1]:
+        raise InvalidEpisodeError(f"{where} is {dtypes[1]}, stored is {dtypes[0]}")
+    if stored.shape[1:] != more.shape[1:]:
+        raise InvalidEpisodeError(
+            f"{where} has rows of shape {more.shape[1:]}, stored are {stored.shape[1:]}"
+        )
+    return np.concatenate([stored, more])
+
+
+def in_range(index: int, total: int) -> int:
+    """Return the number of an episode that is there.
+
+    Args:
+        index: the number.
+        total: number of episodes.
+
+    Raises:
+        IndexError: there is no such episode.
+
+    Example:
+        >>> in_range(1, 2)
+        1
+    """
+    index = int(index)
+    if not 0 <= index < total:
+        raise IndexError(f"episode {index} is out of range: there are {total} episodes")
+    return index

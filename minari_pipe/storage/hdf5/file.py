@@ -1,0 +1,521 @@
+"""One HDF5 file of episodes: written directly or by h5py, read by its structure.
+
+Its layout is drawn in :mod:`minari_pipe.storage.hdf5.storage`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.core.episode import EpisodeData
+from minari_pipe.core.files.atomic import current, replacing, require_space
+from minari_pipe.core.files.checksums import entry_of
+from minari_pipe.core.files.swap import copy_file
+from minari_pipe.core.tree import leaves
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidEpisodeError,
+    MinariPipeError,
+)
+from minari_pipe.storage.agreement import check_agreement
+from minari_pipe.storage.attributes import EXACT, unflatten_attributes
+from minari_pipe.storage.columns import Columns
+from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
+from minari_pipe.storage.hdf5.index.index import Index
+from minari_pipe.storage.hdf5.index.mapped import MappedFile
+from minari_pipe.storage.hdf5.parser import nodes
+from minari_pipe.storage.hdf5.parser.checked import (
+    check_structure,
+    is_trusted,
+    open_checked,
+    trust,
+)
+from minari_pipe.storage.hdf5.parser.reader import Group
+from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
+from minari_pipe.storage.hdf5.values import (
+    DAMAGE,
+    datasets_below,
+    extend_column,
+    fit_a_small_header,
+    info_paths,
+    is_group,
+    member,
+    memory_size,
+    new_group,
+    read_column,
+    read_infos,
+    read_leaf,
+    write_attribute,
+    write_column,
+)
+from minari_pipe.storage.hdf5.writer.direct import (
+    DirectFile,
+    copied_beginning,
+    read_back,
+    segment_of,
+    slashes_of,
+    written,
+)
+from minari_pipe.storage.segment import Segment
+from minari_pipe.storage.unpacking import FREE_BYTES, Announced, Budget
+from minari_pipe.storage.writer import EpisodeWriter
+
+MAIN_FILE_NAME = "main_data.hdf5"
+
+#: what HDF5 writes beside the values of a dataset, and holds back of all it has to write
+_OVERHEAD = 4096
+_RESERVE = 2**16
+
+_EPISODE = re.compile(r"episode_(\d+)")
+
+
+class EpisodeFile(EpisodeWriter):
+    """An HDF5 file of ``episode_<i>`` groups, numbered from 0 without gaps.
+
+    Use one of the context managers :meth:`create`, :meth:`open` and :meth:`append_to`.
+    """
+
+    _KEEPS = False
+
+    def __init__(
+        self, file: nodes.File | h5py.File | DirectFile, path: Path, trusted: bool = True
+    ) -> None:
+        """Use one of the context managers instead."""
+        #: gzip level of the numbers that are written, None to store them as they are
+        self.compression: int | None = None
+        self._path = path
+        self._trusted = trusted
+        self._last: tuple[int, Any] | None = None
+        self._open: Any = None  # of h5py if it is written
+        self._direct: DirectFile | None = None
+        self._closing = ExitStack()
+        if isinstance(file, DirectFile):
+            self._direct = file
+            self._count = len(file)
+        else:
+            self._open = file
+            self._count = sum(1 for name in file if _EPISODE.fullmatch(name))
+
+    @classmethod
+    @contextmanager
+    def of(cls, mapped: MappedFile, path: Path) -> Iterator[EpisodeFile]:
+        """Read a file by its structure that is in memory already; messages call it ``path``.
+
+        Raises:
+            CorruptDatasetError: it is no HDF5 file, or is damaged.
+        """
+        with ExitStack() as stack:
+            with translated(path):
+                try:
+                    file: nodes.File = mapped.structure()
+                except NotUnderstoodError:
+                    file = current(path, open_checked)
+                stack.enter_context(file)
+                episodes = cls(file, path)
+            yield episodes
+
+    @classmethod
+    @contextmanager
+    def create(cls, path: str | Path) -> Iterator[EpisodeFile]:
+        """Write a new file, which appears, replacing one of this name, only at a clean exit."""
+        path = Path(path)
+        with (
+            replacing(path) as beside,
+            cls._writing(DirectFile(beside, replaces=True), path) as episodes,
+        ):
+            yield episodes
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str | Path) -> Iterator[EpisodeFile]:
+        """Read a file; appends that happen meanwhile are not seen.
+
+        Raises:
+            DatasetNotFoundError: there is no such file.
+            CorruptDatasetError: it is not an HDF5 file, or is damaged.
+        """
+        path = Path(path)
+        try:
+            with translated(path):
+                file = current(path, open_checked)
+                episodes = cls(file, path)
+        except FileNotFoundError:
+            raise DatasetNotFoundError(f"No data found in data path {path.parent}") from None
+        with file:
+            yield episodes
+
+    @classmethod
+    @contextmanager
+    def append_to(
+        cls, path: Path, name: Path | None = None, *, replaces: bool = False
+    ) -> Iterator[EpisodeFile]:
+        """Append to the file itself, which nobody else reads yet; messages call it ``name``.
+
+        It ``replaces`` another file later, or is that of a new dataset. libhdf5, which writes, can
+        crash on what is damaged: check the structure before.
+        """
+        if not path.stat().st_size:
+            direct = DirectFile(path, replaces=replaces)
+            with cls._writing(direct, name or path) as episodes:
+                yield episodes
+        else:
+            with open_to_write(path, "r+", name or path) as file:
+                with translated(name or path):
+                    episodes = cls(file, name or path)
+                yield episodes
+        trust(path)  # the next to append need not check all that is there
+
+    @classmethod
+    @contextmanager
+    def continuing(
+        cls,
+        source: Path,
+        path: Path,
+        name: Path | None = None,
+        before: Index | None = None,
+        pieces: Sequence[str] | None = None,
+    ) -> Iterator[EpisodeFile]:
+        """Append to a copy of a file, which is made at ``path``; messages call it ``name``.
+
+        Args:
+            source: the file to copy.
+            path: where the copy is made, which nobody else reads yet.
+            name: ``path`` if it is not given.
+            before: the index of the file, if it is known.
+            pieces: its digests, if they are known, see :mod:`minari_pipe.core.files.checksums`.
+
+        Raises:
+            CorruptDatasetError: the file is damaged.
+        """
+        trusted = is_trusted(source)
+        root = copied_beginning(source, path)
+        if root is None:
+            with translated(source):
+                check_structure(source)
+            copy_file(source, path, below=source.parent)
+            with cls.append_to(path, name, replaces=True) as episodes:
+                yield episodes
+            return
+        direct = DirectFile(path, root, before, replaces=True, pieces=pieces)
+        with cls._writing(direct, name or path, trusted) as episodes:
+            yield episodes
+        if episodes._trusted:
+            trust(path)
+
+    @classmethod
+    @contextmanager
+    def _writing(
+        cls, direct: DirectFile, name: Path, trusted: bool = True
+    ) -> Iterator[EpisodeFile]:
+        """Write directly as long as that can be, then through h5py."""
+        episodes = cls(direct, name, trusted)
+        with episodes._closing as closing:
+            closing.callback(direct.close)
+            yield episodes
+            if episodes._direct is not None:
+                direct.finish()
+
+    @property
+    def _file(self) -> Any:
+        """The open file; if it was written directly so far, h5py opens what is there."""
+        if self._direct is not None:
+            direct, self._direct = self._direct, None
+            try:
+                direct.finish()
+                if not self._trusted:
+                    with translated(self._path):
+                        check_structure(direct.path)
+                    self._trusted = True
+                opening = open_to_write(direct.path, "r+", self._path)
+                self._open = self._closing.enter_context(opening)
+            except BaseException:
+                self._direct = direct
+                raise
+            direct.close()
+        return self._open
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Return what a manifest says of the file, if it was written directly."""
+        if self._direct is None or self._direct.pieces is None:
+            return {}
+        return {MAIN_FILE_NAME: entry_of(self._direct.path, self._direct.pieces)}
+
+    def index(self) -> Index | None:
+        """Return where all values are that were written; None if h5py wrote some of them."""
+        return self._direct.index() if self._direct is not None else None
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return self._count
+
+    def _append_segment(self, segment: Segment) -> None:
+        if self.compression is None and self._direct is not None and self._direct.append(segment):
+            self._count = len(self._direct)
+        else:
+            super()._append_segment(segment)
+
+    def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
+        attributes = dict(attributes)
+        slashes = slashes_of(list(info_paths(columns["infos"])))
+        if slashes:
+            attributes["infos_slashes"] = slashes
+        flat = written(attributes)
+        if self._direct is not None and self.compression is None:
+            attributes.pop("infos_slashes", None)
+            segment = segment_of(columns, attributes, len(self))
+            if segment is not None and self._direct.append(segment):
+                self._count = len(self._direct)
+                return
+        groups = {**columns, **columns.get("extras", {})}
+        groups.pop("extras", None)
+        file = self._file
+        self._require_space(columns)
+        name = f"episode_{len(self)}"
+        try:
+            group = new_group(file, name, flat)
+            for attribute, value in flat.items():
+                write_attribute(group, attribute, value)
+            for key, column in groups.items():
+                write_column(group, key, column, self.compression)
+        except BaseException:
+            self._discard(name)
+            raise
+        self._count += 1
+
+    def _require_space(self, columns: Columns) -> None:
+        more = sum(_size(leaf) + _OVERHEAD for _, leaf in leaves(columns))
+        file = self._file.id
+        require_space(self._path, file.get_vfd_handle(), file.get_filesize() + more + _RESERVE)
+
+    def _discard(self, name: str) -> None:
+        if name in self._file:
+            del self._file[name]
+
+    def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
+        group = self._group(index)
+        groups = {**columns, **columns.get("extras", {})}
+        groups.pop("extras", None)
+        stored = {name for name in group if name not in GROUPS}
+        if stored != groups.keys() - GROUPS:
+            raise InvalidEpisodeError(
+                f"episode {index}: extras has the keys {sorted(groups.keys() - GROUPS)}, stored "
+                f"are {sorted(stored)}"
+            )
+        self._require_space(columns)
+        with translated(self._path):
+            for key, column in groups.items():
+                extend_column(group, key, column, f"episode {index}: {key}")
+            return group["rewards"][()]
+
+    def _set_attributes(self, index: int, attributes: Mapping[str, Any]) -> None:
+        flat = written(attributes)
+        group = self._group(index)
+        if "infos_slashes" in group.attrs:
+            flat["infos_slashes"] = group.attrs["infos_slashes"]
+        for name in list(group.attrs):
+            del group.attrs[name]
+        if not fit_a_small_header(flat):
+            # only a new group can have the kind of header that holds them
+            new = new_group(self._file, f"episode_{index}_new", flat)
+            for name in list(group):
+                self._file.move(f"{group.name}/{name}", f"{new.name}/{name}")
+            del self._file[f"episode_{index}"]
+            self._file.move(new.name, f"episode_{index}")
+            group = self._group(index)
+        for name, value in flat.items():
+            write_attribute(group, name, value)
+
+    def cut(self, episodes: int) -> None:
+        """Remove all episodes from number ``episodes`` on."""
+        for index in range(episodes, len(self)):
+            self._discard(f"episode_{index}")
+        self._count = min(self._count, episodes)
+
+    def read(
+        self,
+        index: int,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        frames: bool = False,
+        lenient: bool = False,
+        most_steps: Callable[[], int] | None = None,
+    ) -> EpisodeData:
+        """Read an episode.
+
+        Args:
+            index: the episode.
+            observation_space: space of one observation.
+            action_space: space of one action.
+            frames: leave images of the spaces that are stored as JPEG in that form.
+            lenient: return columns that do not fit together too, for those who tell what is wrong.
+            most_steps: returns how many steps the metadata announce of all episodes; asked for
+                where the values are many.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: it is damaged, its columns do not fit together or to the spaces,
+                or it points outside of the file.
+            MissingDependencyError: its images are JPEG and Pillow is not installed.
+        """
+        with translated(self._path, f"episode {index}"):
+            group = self.group(index)
+            self._refuse_bomb(group, Announced(observation_space, action_space), most_steps)
+            flags = {
+                key: read_leaf(member(group, key), None)
+                for key in ("rewards", "terminations", "truncations")
+            }
+            infos: dict[str, Any] = {}
+            if "infos" in group:
+                slashes = json.loads(group.attrs.get("infos_slashes", "[]"))
+                infos = read_infos(member(group, "infos"), slashes)
+            extras = {
+                name: _read_extra(member(group, name)) for name in group if name not in GROUPS
+            }
+            attributes = group.attrs
+            episode = EpisodeData(
+                id=index,
+                seed=_read_seed(attributes),
+                extras=extras,
+                observations=read_column(
+                    member(group, "observations"), observation_space, frames=frames
+                ),
+                actions=read_column(member(group, "actions"), action_space, frames=frames),
+                infos=infos,
+                **flags,
+            )
+            if not lenient:
+                total_steps = attributes.get("total_steps")
+                check_agreement(vars(episode), observation_space, action_space, total_steps)
+            return episode
+
+    def _refuse_bomb(
+        self, group: Any, announced: Announced, most_steps: Callable[[], int] | None
+    ) -> None:
+        """Refuse an episode whose values take far more memory than the file can hold.
+
+        Raises:
+            CorruptDatasetError: its arrays are packed, never written or the same ones many times.
+        """
+        sizes = {path: memory_size(found) for path, found in datasets_below(group)}
+        if sum(sizes.values()) <= FREE_BYTES:
+            return
+        steps = group.attrs.get("total_steps", 0)
+        rows = min(int(steps), most_steps() if most_steps is not None else int(steps)) + 1
+        budget = Budget(self._path.stat().st_size)
+        for path, size in sizes.items():
+            names = [name.removeprefix("_index_") for name in path]
+            budget.take(max(0, size - rows * announced.row_bytes(tuple(names))))
+
+    def look_at(self, index: int, builder: Builder) -> Any:
+        """Let a builder know an episode, whatever is wrong with it; return its group if it has."""
+        attributes = group = None
+        with suppress(CorruptDatasetError):
+            group = self.group(index)
+            attributes = self.episode_metadata(index)
+        builder.add(index, group, attributes)
+        return group
+
+    def episode_metadata(self, index: int) -> dict[str, Any]:
+        """Return an episode's attributes, options nested again.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: they are damaged.
+        """
+        with translated(self._path, f"attributes of episode {index}"):
+            return read_back(self.group(index).attrs)
+
+    def group(self, index: int) -> Any:
+        """Return the group of an episode; the last one that was asked for is kept.
+
+        Raises:
+            IndexError: there is no such episode.
+            CorruptDatasetError: it is damaged.
+        """
+        if self._last is None or self._last[0] != index:
+            group = self._group(index)
+            if isinstance(group, Group):
+                group.keep_members()
+            self._last = (index, group)
+        return self._last[1]
+
+    def _group(self, index: int) -> Any:
+        index = int(index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"episode {index} is out of range: there are {len(self)} episodes")
+        group = member(self._file, f"episode_{index}")
+        if not is_group(group):
+            raise CorruptDatasetError(f"episode_{index} is not a group")
+        return group
+
+
+@contextmanager
+def open_to_write(path: Path, mode: str, name: Path) -> Iterator[h5py.File]:
+    """Open a file to write it, which raises OSError wherever that fails; messages call it ``name``.
+
+    Without a cache of chunks: what libhdf5 cannot write when a dataset is closed, it tells nobody.
+    """
+    with translated(name):
+        file = h5py.File(path, mode, rdcc_nbytes=0)
+    try:
+        yield file
+    except BaseException:
+        with suppress(OSError, RuntimeError):  # it cannot be written any more; the error says why
+            file.close()
+        raise
+    try:
+        file.close()
+    except RuntimeError as error:
+        found = re.search(r"errno = (\d+)", str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number), str(name)) from error
+
+
+def _size(leaf: Any) -> int:
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O":
+        return int(leaf.nbytes)
+    texts = leaf.flat if isinstance(leaf, np.ndarray) else leaf
+    return sum(4 * len(text) for text in texts)  # UTF-8 takes up to four bytes a letter
+
+
+@contextmanager
+def translated(path: Path, what: str = "file") -> Iterator[None]:
+    """Name the file and the place in everything that HDF5 and NumPy raise on damaged data."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (MinariPipeError, IndexError) as error:
+        if isinstance(error, CorruptDatasetError) and str(path) not in str(error):
+            raise CorruptDatasetError(f"{path}: {what}: {error}") from None
+        raise
+    except DAMAGE as error:
+        message = f"{path}: {what} cannot be read: {type(error).__name__}: {error}"
+        raise CorruptDatasetError(message) from error
+
+
+def _read_seed(attributes: Mapping[str, Any]) -> int | None:
+    seed = attributes.get("seed")
+    if not isinstance(seed, np.integer) and EXACT in attributes:  # it may have more than 64 bits
+        stored = {key: attributes[key] for key in ("seed", EXACT) if key in attributes}
+        seed = unflatten_attributes(stored).get("seed")
+    # the checks report one that is no number
+    return int(seed) if isinstance(seed, int | np.integer) else None
+
+
+def _read_extra(found: Any) -> Any:
+    return read_infos(found, []) if is_group(found) else read_leaf(found, None)

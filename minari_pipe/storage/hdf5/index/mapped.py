@@ -1,0 +1,352 @@
+"""Read episodes as views of an HDF5 file in memory, at the places that its index says.
+
+An array is only a place, a shape and a dtype; its values come from the disk when somebody looks
+at them, and from then on all processes share them. So an episode costs a few objects, whatever its
+size, and arrays are read-only and keep the file in memory. Where another program cuts the file
+meanwhile, looking at what was lost kills the process: nothing here or in real Minari cuts files,
+and the size is looked at again while episodes are read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import threading
+import weakref
+from bisect import bisect_right
+from collections import OrderedDict
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.core.files.links import opener, status_below
+from minari_pipe.core.files.mapped import Watch
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.storage.hdf5.index.build import Builder
+from minari_pipe.storage.hdf5.index.cache import Stamp, StoredIndex, load, sample, save
+from minari_pipe.storage.hdf5.index.index import Attributes, Runs
+from minari_pipe.storage.hdf5.index.match import Look, match_all
+from minari_pipe.storage.hdf5.index.plans import Array, Plans, signature
+from minari_pipe.storage.hdf5.parser.checked import UnderstoodFile
+from minari_pipe.storage.segment import Leaf
+
+#: an open file that was mapped keeps its name busy on Windows, so there arrays are copies
+CAN_STAY_OPEN = os.name != "nt"
+
+#: files that stay open to be read again, each with a file descriptor
+_MOST_OPEN = 8
+#: files that arrays keep in memory; of more, arrays are copies: macOS gives a process 256
+#: descriptors, and versions that a growing dataset has replaced stay on the disk
+_MOST_MAPPED = 64
+
+_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
+def may_stay_open() -> bool:
+    """Tell whether arrays may keep one more file in memory."""
+    return CAN_STAY_OPEN and len(_mapped) <= _MOST_MAPPED
+
+
+class MappedFile:
+    """One version of a file, in memory, and what is known of its episodes.
+
+    Attributes:
+        path: where it was found.
+        stamp: which version of it this is.
+        map: its bytes.
+        index: where the values are, if all episodes were looked at.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Map a file.
+
+        Raises:
+            OSError: it cannot be opened.
+            ValueError: it is empty.
+        """
+        self.path = path
+        with open(path, "rb", opener=opener(path.parent)) as file:
+            self.stamp = Stamp.of(os.fstat(file.fileno()))
+            self.is_settled = self.stamp.is_settled
+            self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        _mapped.add(self.map)
+        self._watch = Watch(self.map)
+        self._builder: Builder | None = None
+        self._plans: list[tuple[gym.Space, gym.Space, Plans]] = []
+        self._links: Any = None
+        self._was_asked = False
+        self.index: MappedIndex | None = None
+        #: taken before anything is read, so that they differ if it changes meanwhile
+        self._samples = None if self.is_settled else sample(self.take, self.stamp.size)
+        found = load(self.stamp, self.take)
+        if found is not None:
+            self.index = MappedIndex(self.map, found)
+
+    def take(self, start: int, size: int) -> bytes:
+        """Return some of its bytes."""
+        return self.map[start : start + size]
+
+    def check_still_whole(self) -> None:
+        """Refuse a file that was cut since it was mapped.
+
+        Raises:
+            CorruptDatasetError: it is shorter than it was.
+        """
+        if self.map.size() < len(self.map):
+            raise CorruptDatasetError(f"{self.path}: the file was cut while it was read")
+
+    def looked_at(self, episodes: int, total: int) -> None:
+        """Count episodes that were looked at, of all that are in the file."""
+        self._watch.looked_at(episodes * (len(self.map) // max(1, total)))
+
+    def structure(self) -> UnderstoodFile:
+        """Open its structure, to be closed when it was read.
+
+        Raises:
+            CorruptDatasetError: it is damaged.
+            NotUnderstoodError: only h5py understands it.
+        """
+        file = UnderstoodFile(self.path, self.map)
+        if self._links is None:
+            self._links = file.links
+        file.__dict__["links"] = self._links  # they take longest of all, and are the same
+        return file
+
+    def building(self, count: int, *of: gym.Space) -> Builder:
+        """Return what gathers what is known of the episodes, while there is no index."""
+        if self._builder is None or signature(*self._builder.spaces) != signature(*of):
+            self._builder = Builder(count, *of)
+        return self._builder
+
+    def plans(self, observation_space: gym.Space, action_space: gym.Space) -> Plans:
+        """Return how episodes of these spaces are put together; by structure, as they are found.
+
+        Spaces are compared by identity, so that it costs nothing.
+        """
+        for observations, actions, plans in self._plans:
+            if observations is observation_space and actions is action_space:
+                return plans
+        plans = {}
+        self._plans = [*self._plans[-3:], (observation_space, action_space, plans)]
+        return plans
+
+    def recognize(self, look: Look, observation_space: gym.Space, action_space: gym.Space) -> None:
+        """Find the index out at once, if our own writer made the file; asked for once."""
+        if not self._was_asked:
+            self._was_asked = True
+            found = match_all(self.map, look, observation_space, action_space)
+            if found is not None:
+                self.keep(found)
+
+    def learn(self, builder: Builder) -> None:
+        """Take over what a builder knows of all episodes, and keep it for other processes."""
+        steps, parts = builder.parts()
+        runs = tuple(Runs.of(part, steps) for part in parts)
+        try:
+            attributes = builder.attributes()
+        except InvalidEpisodeError:  # they have no exact form; of foreign files only
+            return
+        stored = StoredIndex(len(steps), runs, attributes, signature(*builder.spaces))
+        self.keep(stored)
+
+    def keep(self, stored: StoredIndex) -> None:
+        """Use an index, and keep it for other processes."""
+        if not all(one.fits(stored.episodes, len(self.map)) for one in stored.runs):
+            return
+        save(stored, self.stamp, self._samples)
+        self.index = MappedIndex(self.map, stored)
+
+
+class MappedIndex:
+    """The index of a mapped file, made ready to read from it.
+
+    Attributes:
+        stored: the index.
+        parts: the episodes of one structure each.
+    """
+
+    def __init__(self, mapped: mmap.mmap, stored: StoredIndex) -> None:
+        self.stored = stored
+        self.parts = [MappedPart(mapped, runs) for runs in stored.runs]
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return self.stored.episodes
+
+    @property
+    def attributes(self) -> Attributes:
+        """The attributes of all episodes."""
+        return self.stored.attributes
+
+    @cached_property
+    def places(self) -> tuple[list[int], list[int]]:
+        """The part of each episode, -1 if it is in none, and its place there."""
+        of, places = np.full(len(self), -1), np.zeros(len(self), np.int64)
+        for number, part in enumerate(self.parts):
+            of[part.runs.episodes] = number
+            places[part.runs.episodes] = np.arange(len(part.runs.episodes))
+        return of.tolist(), places.tolist()
+
+    @cached_property
+    def is_all(self) -> bool:
+        """Whether all episodes are of one structure, so that their places are their numbers."""
+        return len(self.parts) == 1 and len(self.parts[0].runs.episodes) == len(self)
+
+    def is_for(self, observation_space: gym.Space, action_space: gym.Space) -> bool:
+        """Whether no episode of these spaces may be in a part that is lacking here."""
+        if self.is_all or not self.stored.spaces:
+            return True
+        return self.stored.spaces == signature(observation_space, action_space)
+
+    def seed(self, index: int) -> int | None:
+        """Return the seed of an episode."""
+        seeds = self.attributes.numbers_of("seed")
+        if seeds is not None:
+            return seeds[index]
+        if self.attributes.texts is None:
+            return None
+        return (self.attributes.others(index) or {}).get("seed")
+
+
+class MappedPart:
+    """Episodes of one structure in a mapped file.
+
+    Attributes:
+        runs: where they are.
+        firsts: place of the first episode of each run, and of the end.
+        ends: steps of all episodes before each one, and of all.
+    """
+
+    def __init__(self, mapped: mmap.mmap, runs: Runs) -> None:
+        self.runs = runs
+        self.firsts: list[int] = [*runs.firsts.tolist(), len(runs.episodes)]
+        self.is_scattered = len(runs.firsts) == len(runs.episodes)
+        self._map = mapped
+        self._kept: dict[int, _Run] = {}
+
+    @cached_property
+    def ends(self) -> list[int]:
+        return [0, *np.cumsum(self.runs.steps).tolist()]
+
+    @cached_property
+    def _addresses(self) -> list[list[int]]:
+        return self.runs.addresses.T.tolist()
+
+    @cached_property
+    def _leaves(self) -> list[tuple[Leaf, int, tuple[int, ...], np.dtype[Any], bool]]:
+        """What a view needs of each leaf; the last says whether all rows can be read in place."""
+        return [
+            (
+                leaf,
+                leaf.more,
+                leaf.shape,
+                leaf.dtype,
+                bool(leaf.row_bytes) and not (addresses % leaf.dtype.alignment).any(),
+            )
+            for leaf, addresses in zip(self.runs.leaves, self.runs.addresses, strict=True)
+        ]
+
+    def run(self, place: int) -> _Run:
+        """Return the run of an episode."""
+        number = place if self.is_scattered else bisect_right(self.firsts, place) - 1
+        run = self._kept.get(number)
+        if run is None:
+            first, last = self.firsts[number : number + 2]
+            ends = self.ends[first : last + 1]
+            if first:
+                before = ends[0]
+                ends = [end - before for end in ends]
+            run = _Run(first, last, ends, self.arrays(number, last - first, ends[-1]))
+            if not self.is_scattered:
+                self._kept[number] = run
+        return run
+
+    def arrays(self, number: int, episodes: int, steps: int) -> list[Array]:
+        """Return the rows of each leaf in a run."""
+        mapped = self._map
+        return [
+            np.ndarray((steps + more * episodes, *shape), dtype, mapped, address)
+            if in_place and steps
+            else view(mapped, leaf, steps + more * episodes, address)
+            for (leaf, more, shape, dtype, in_place), address in zip(
+                self._leaves, self._addresses[number]
+            )
+        ]
+
+
+class _Run(NamedTuple):
+    """Episodes whose rows follow one another, and an array of all of them for each leaf."""
+
+    first: int
+    last: int
+    ends: list[int]
+    arrays: list[Array]
+
+
+def view(mapped: mmap.mmap, leaf: Leaf, rows: int, address: int) -> Array:
+    """Return rows of a leaf as they lie in the file.
+
+    The caller has checked that all of them do. What the processor cannot read where it lies is a
+    copy; that and what has no bytes is read-only too.
+    """
+    shape = (rows, *leaf.shape)
+    if rows and leaf.row_bytes:
+        array: Array = np.ndarray(shape, leaf.dtype, mapped, address)
+        if array.flags.aligned:
+            return array
+        array = array.copy()
+    else:
+        array = np.empty(shape, leaf.dtype)
+    array.flags.writeable = False
+    return array
+
+
+_open: OrderedDict[str, MappedFile] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _new_lock() -> None:
+    """A child of fork has only the thread that forked; another one may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
+def open_mapped(path: Path) -> MappedFile | None:
+    """Open a file to read it by its index, or return the one that is open; None if it cannot be.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    found = status_below(path, path.parent)
+    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        return None
+    name = str(path)
+    with _lock:
+        file = _open.get(name)
+        if file is not None:
+            _open.move_to_end(name)
+    if file is None or file.stamp != Stamp.of(found):
+        file = MappedFile(path)
+        if file.is_settled and CAN_STAY_OPEN:
+            with _lock:
+                # a file that is gone or was replaced takes room on the disk while it is open
+                for gone in [one for one in _open if one == name or not os.path.exists(one)]:
+                    del _open[gone]
+                _open[name] = file
+                while len(_open) > _MOST_OPEN:
+                    _open.popitem(last=False)
+    return file
+
+
+def close_mapped() -> None:
+    """Let go of all files that nobody has arrays of."""
+    with _lock:
+        _open.clear()

@@ -1,0 +1,244 @@
+"""Find out at once where all episodes of a file of our own writer lie.
+
+Its blocks (see ``hdf5_layout``) are equal but for a few numbers. So the structure of one episode is
+read and checked, laid out anew as the writer would have, and compared with the bytes of all
+others: thousands of episodes cost as much as a few that are read one by one. A file that differs
+in any byte from what the writer would have written is left to those.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, cast
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.storage.attributes import EXACT
+from minari_pipe.storage.hdf5.index.build import Builder
+from minari_pipe.storage.hdf5.index.cache import StoredIndex
+from minari_pipe.storage.hdf5.index.index import Attributes, Part, Runs, merged
+from minari_pipe.storage.hdf5.parser.messages import REFERENCE
+from minari_pipe.storage.hdf5.parser.reader import Group
+from minari_pipe.storage.hdf5.parser.source import DAMAGE, NotUnderstoodError, Source
+from minari_pipe.storage.hdf5.parser.trees import GlobalHeap
+from minari_pipe.storage.hdf5.writer.direct import read_back
+from minari_pipe.storage.hdf5.writer.layout import Attribute, Found, Template, template_of
+from minari_pipe.storage.hdf5.writer.layout_root import find_root
+from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
+from minari_pipe.storage.segment import AttributeTable, Ints
+
+#: blocks of about so many bytes are compared at a time
+_AT_ONCE = 2**24
+#: a file has hardly more structures; one that has is read one by one
+_MOST_KINDS = 64
+_PLAIN = frozenset({"i8", "u8", "f8", "b1"})
+#: attributes that are more than they seem, or that others are read with
+_SPECIAL = frozenset({EXACT, "infos_slashes", "infos_filled"})
+
+#: reads the structure of an episode for a builder, and returns its group
+Look = Callable[[int, Builder], Any]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Episodes of one template."""
+
+    part: Part
+    steps: Ints
+    attributes: AttributeTable
+
+
+def match_all(
+    mapped: mmap.mmap, look: Look, observation_space: gym.Space, action_space: gym.Space
+) -> StoredIndex | None:
+    """Return the index of a file, None if it is not in all of our own writer.
+
+    Args:
+        mapped: the file.
+        look: looks at one episode.
+        observation_space: space of one observation.
+        action_space: space of one action.
+    """
+    try:
+        root = find_root(cast(BinaryIO, _AsFile(mapped)))
+        if root is None or not len(root.headers):
+            return None
+        source = Source.whole(mapped)
+        builder = Builder(len(root.headers), observation_space, action_space)
+        kinds: list[_Kind] = []
+        left = np.arange(len(root.headers))
+        while len(left):
+            kind = None
+            if len(kinds) < _MOST_KINDS:
+                kind = _kind(source, root.headers, root.start, left, look, builder)
+            if kind is None:
+                return None
+            kinds.append(kind)
+            left = np.setdiff1d(left, kind.part.episodes, assume_unique=True)
+        return _joined(mapped, len(root.headers), kinds)
+    except (MinariPipeError, NotUnderstoodError, InexpressibleError, *DAMAGE):
+        return None
+
+
+def _kind(
+    source: Source, headers: Ints, end: int, left: Ints, look: Look, builder: Builder
+) -> _Kind | None:
+    """Return the episodes that are like the first of those that are left."""
+    first = int(left[0])
+    group = look(first, builder)
+    entry = builder.entries[first]
+    if entry is None or not isinstance(group, Group):
+        return None
+    attributes = tuple(_attribute(name, value) for name, value in group.attrs.items())
+    template = template_of(entry.leaves, attributes)
+    starts = headers[left] - template.group
+    possible = (starts >= 0) & (starts + template.size <= end)
+    left, starts = left[possible], starts[possible]
+    if template.size * len(starts) > source.size:  # they cannot all be there beside each other
+        return None
+    found = []
+    for begin, blocks in _blocks(source.data, starts, template.size):
+        one = template.match(blocks, starts[begin : begin + len(blocks)])
+        found.append(replace(one, values=tuple(values.copy() for values in one.values)))
+    whole = np.concatenate([one.whole for one in found])
+    episodes = left[whole]
+    if not len(episodes) or episodes[0] != first:
+        return None
+    steps = np.concatenate([one.steps for one in found])[whole]
+    addresses = np.concatenate([one.addresses for one in found], axis=1)[:, whole]
+    table = _table(source, template, found, whole)
+    total = table.numbers.get("total_steps")
+    if total is None or total.dtype.kind not in "iu":
+        return None
+    if (total.astype(np.int64) < np.minimum(1, steps)).any() or (total > steps).any():
+        return None
+    if "seed" in table.numbers and table.numbers["seed"].dtype.kind not in "iu":
+        return None
+    return _Kind(Part(episodes, entry.leaves, addresses), steps, table)
+
+
+def _attribute(name: str, value: Any) -> Attribute:
+    value = np.asarray(value, None if not isinstance(value, str) else object)
+    return Attribute(name, None if value.dtype.kind == "O" else value.dtype, value.shape)
+
+
+def _blocks(data: Any, starts: Ints, size: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Yield the blocks that begin at these places, and which is the first of them."""
+    breaks = np.flatnonzero(np.diff(starts) != size) + 1
+    runs = np.concatenate([[0], breaks, [len(starts)]]).tolist()
+    run = 0
+    count = max(1, _AT_ONCE // size)
+    for begin in range(0, len(starts), count):
+        end = min(begin + count, len(starts))
+        blocks = np.empty((end - begin, size), np.uint8)
+        at = begin
+        while at < end:
+            if runs[run + 1] <= at:
+                run += 1
+                continue
+            last = min(end, runs[run + 1])
+            shape = (last - at, size)
+            blocks[at - begin : last - begin] = np.ndarray(shape, np.uint8, data, int(starts[at]))
+            at = last
+        yield begin, blocks
+
+
+def _table(
+    source: Source, template: Template, found: list[Found], whole: npt.NDArray[np.bool_]
+) -> AttributeTable:
+    """Return the attributes of the blocks that match."""
+    numbers: dict[str, npt.NDArray[Any]] = {}
+    others: dict[str, list[Any]] = {}
+    heap = GlobalHeap(source)
+    names = [attribute.name for attribute in template.attributes]
+    plain = not _SPECIAL & set(names)
+    for which, attribute in enumerate(template.attributes):
+        raw = np.concatenate([one.values[which] for one in found])[whole]
+        dtype = attribute.dtype
+        if dtype is None:
+            others[attribute.name] = [
+                _texts(heap, row, attribute.shape, (which, at)) for at, row in enumerate(raw)
+            ]
+            continue
+        if dtype.kind == "b" and (raw > 1).any():
+            raise ValueError("a bool is neither 0 nor 1")
+        values = np.ascontiguousarray(raw).view(dtype).reshape(len(raw), *attribute.shape)
+        is_plain = dtype.str[1:] in _PLAIN and not attribute.shape
+        if plain and is_plain and "/" not in attribute.name:
+            numbers[attribute.name] = values.astype(dtype.newbyteorder("="))
+        else:
+            others[attribute.name] = [value[()] for value in values]
+    if not others:
+        return AttributeTable(numbers)
+    rows = [
+        read_back(dict(zip(others, row, strict=True))) for row in zip(*others.values(), strict=True)
+    ]
+    return AttributeTable(numbers, rows)
+
+
+def _texts(
+    heap: GlobalHeap, row: npt.NDArray[np.uint8], shape: tuple[int, ...], of: tuple[int, int]
+) -> Any:
+    # as C programs do, libhdf5 ends a string at the first NUL
+    texts = [
+        heap.get(address, number, length, (*of, at)).partition(b"\0")[0].decode() if length else ""
+        for at, (length, address, number) in enumerate(
+            np.ascontiguousarray(row).view(REFERENCE).tolist()
+        )
+    ]
+    if not shape:
+        return texts[0]
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape(shape)
+
+
+def _joined(mapped: mmap.mmap, episodes: int, kinds: list[_Kind]) -> StoredIndex | None:
+    steps = np.full(episodes, -1, np.int64)
+    for kind in kinds:
+        steps[kind.part.episodes] = kind.steps
+    runs = [Runs.of(part, steps) for part in merged([kind.part for kind in kinds])]
+    if not all(one.fits(episodes, len(mapped)) and _has_sound_bools(mapped, one) for one in runs):
+        return None
+    if len(kinds) == 1:
+        return StoredIndex(episodes, tuple(runs), Attributes.of(kinds[0].attributes))
+    rows: list[Mapping[str, Any]] = [{}] * episodes
+    for kind in kinds:
+        for place, episode in enumerate(kind.part.episodes.tolist()):
+            rows[episode] = kind.attributes[place]
+    return StoredIndex(episodes, tuple(runs), Attributes.gather(rows))
+
+
+def _has_sound_bools(mapped: mmap.mmap, runs: Runs) -> bool:
+    """Tell whether all bools are 0 or 1; the places are checked."""
+    steps, own = runs.rows()
+    for leaf, addresses in zip(runs.leaves, runs.addresses, strict=True):
+        if leaf.dtype.kind == "b" and leaf.row_bytes:
+            sizes = (steps + leaf.more * own) * leaf.row_bytes
+            for address, size in zip(addresses.tolist(), sizes.tolist(), strict=True):
+                # nothing is left of sound ones
+                if mapped[address : address + size].translate(None, b"\0\1"):
+                    return False
+    return True
+
+
+class _AsFile:
+    """A file in memory as one that is open, with a place of its own."""
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        self._map = mapped
+        self._at = 0
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        self._at = place + (len(self._map) if whence == 2 else 0)
+        return self._at
+
+    def read(self, size: int) -> bytes:
+        found = self._map[self._at : self._at + size]
+        self._at += len(found)
+        return found

@@ -1,0 +1,217 @@
+"""Hand out episodes of a file in memory, as views of its bytes or as copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.storage.hdf5.index.build import Entry
+from minari_pipe.storage.hdf5.index.mapped import (
+    MappedFile,
+    MappedIndex,
+    MappedPart,
+    may_stay_open,
+    view,
+)
+from minari_pipe.storage.hdf5.index.plans import Array, Fields, Plan
+from minari_pipe.storage.segment import SEGMENT_BYTES, Ints, Leaf, Segment
+
+#: the size of the file is looked at again after so many episodes
+_CHECK_EVERY = 32
+
+
+class Reader:
+    """Reads episodes of a mapped file; all methods are for one call of a storage.
+
+    Args of the constructor: the file, the spaces, and whether arrays are copies.
+    """
+
+    def __init__(
+        self, file: MappedFile, observation_space: gym.Space, action_space: gym.Space, *, copy: bool
+    ) -> None:
+        self._file = file
+        self._spaces = (observation_space, action_space)
+        self._plans = file.plans(observation_space, action_space)
+        self._copy = copy or not may_stay_open()
+
+    def plan(self, leaves: tuple[Leaf, ...]) -> Plan | None:
+        """Return the plan for a structure."""
+        key = id(leaves)
+        if key not in self._plans:
+            self._plans[key] = (leaves, Plan.of(leaves, *self._spaces))
+        return self._plans[key][1]
+
+    def entry(self, index: int, entry: Entry, seed: int | None) -> Fields | None:
+        """Return an episode by its entry, None if its columns have to be checked one by one."""
+        plan = self.plan(entry.leaves)
+        if plan is None:
+            return None
+        leaves = [
+            self._own(view(self._file.map, leaf, entry.steps + leaf.more, address))
+            for leaf, address in zip(entry.leaves, entry.addresses, strict=True)
+        ]
+        return plan.fields(index, leaves, seed)
+
+    def _own(self, array: Array) -> Array:
+        return array.copy() if self._copy else array
+
+    def episodes(
+        self,
+        index: MappedIndex,
+        indices: Iterable[int],
+        other: Callable[[int], Fields],
+    ) -> Iterator[Fields]:
+        """Yield the fields of episodes.
+
+        Args:
+            index: of the file.
+            indices: their numbers.
+            other: reads the episodes that the index leaves out, and those that are none.
+        """
+        part = index.parts[0] if index.is_all else None
+        plan = None if part is None else self.plan(part.runs.leaves)
+        seeds = index.attributes.numbers_of("seed")
+        if (
+            part is not None
+            and plan is not None
+            and plan.pick is not None
+            and (seeds is not None or index.attributes.texts is None)
+            and not part.is_scattered
+            and not self._copy
+        ):
+            return self._alike(part, plan.pick, seeds, indices, other)
+        return self._any(index, indices, other)
+
+    def _alike(
+        self,
+        part: MappedPart,
+        pick: Callable[[Sequence[Array]], Sequence[Array]],
+        seeds: list[Any] | None,
+        indices: Iterable[int],
+        other: Callable[[int], Fields],
+    ) -> Iterator[Fields]:
+        """Yield views of a file in which all episodes are five arrays, as most are.
+
+        It does what :meth:`_any` does with nothing to ask for each episode, which is most of it.
+        """
+        total = part.firsts[-1]
+        left = first = last = 0
+        for episode in indices:
+            if not left:
+                self._file.check_still_whole()
+                self._file.looked_at(_CHECK_EVERY, total)
+                left = _CHECK_EVERY
+            left -= 1
+            if not first <= episode < last:
+                if not 0 <= episode < total:
+                    yield other(episode)
+                    continue
+                first, last, ends, arrays = part.run(episode)
+                observations, actions, rewards, terminations, truncations = pick(arrays)
+            at = episode - first
+            start, end = ends[at], ends[at + 1]
+            steps = slice(start, end)
+            yield {
+                "id": episode,
+                "observations": observations[start + at : end + at + 1],
+                "actions": actions[steps],
+                "rewards": rewards[steps],
+                "terminations": terminations[steps],
+                "truncations": truncations[steps],
+                "infos": {},
+                "seed": None if seeds is None else seeds[episode],
+                "extras": {},
+            }
+
+    def _any(
+        self,
+        index: MappedIndex,
+        indices: Iterable[int],
+        other: Callable[[int], Fields],
+    ) -> Iterator[Fields]:
+        file, copy, total = self._file, self._copy, len(index)
+        parts = [(part, self.plan(part.runs.leaves)) for part in index.parts]
+        part_of, places = ((), ()) if index.is_all else index.places
+        seeds = index.attributes.numbers_of("seed")
+        has_seeds = seeds is not None or index.attributes.texts is not None
+        number = 0
+        part, plan = parts[0] if parts else (None, None)
+        left = first = last = 0
+        for episode in indices:
+            if not left:
+                file.check_still_whole()
+                file.looked_at(_CHECK_EVERY, total)
+                left = _CHECK_EVERY
+            left -= 1
+            place = episode
+            if part_of and 0 <= episode < total:
+                if part_of[episode] != number:
+                    number = part_of[episode]
+                    part, plan = parts[number] if number >= 0 else (None, None)
+                    first = last = 0
+                place = places[episode]
+            if not first <= place < last or plan is None:
+                if part is None or plan is None or not 0 <= episode < total:
+                    yield other(episode)
+                    continue
+                first, last, ends, arrays = part.run(place)
+                is_alone = part.is_scattered
+            at = place - first
+            start, end = ends[at], ends[at + 1]
+            seed = None
+            if has_seeds:
+                seed = seeds[episode] if seeds is not None else index.seed(episode)
+            leaves = arrays
+            if not is_alone:
+                leaves = [
+                    array[start + at : end + at + 1] if more else array[start:end]
+                    for array, more in zip(arrays, plan.more)
+                ]
+            if copy:
+                leaves = [leaf.copy() for leaf in leaves]
+            yield plan.fields(episode, leaves, seed)
+
+    def segments(self, index: MappedIndex, indices: Ints) -> Iterator[Segment | int]:
+        """Yield episodes that lie in the file one after another as segments, of views.
+
+        Args:
+            index: of the file.
+            indices: numbers of episodes, all of which there are.
+
+        Yields:
+            A number instead of what the index leaves out, which is to be read by its structure.
+        """
+        part_of, places = (np.array(found)[indices] for found in index.places)
+        breaks = (np.diff(part_of) != 0) | (np.diff(places) != 1)
+        begin = 0
+        for end in [*(np.flatnonzero(breaks) + 1).tolist(), len(indices)]:
+            while begin < end:
+                number = int(part_of[begin])
+                part = index.parts[number] if number >= 0 else None
+                if part is None or self.plan(part.runs.leaves) is None:
+                    yield int(indices[begin])
+                    begin += 1
+                    continue
+                place = int(places[begin])
+                run = part.run(place)
+                row_bytes = max(1, sum(leaf.row_bytes for leaf in part.runs.leaves))
+                steps = part.runs.steps[place : min(run.last, place + end - begin)]
+                fitting = np.searchsorted(np.cumsum(steps), SEGMENT_BYTES // row_bytes, "right")
+                steps = steps[: max(1, int(fitting))]
+                chosen = indices[begin : begin + len(steps)]
+                begin += len(steps)
+                attributes = index.attributes.table(chosen)
+                if attributes is None:
+                    yield from chosen.tolist()
+                    continue
+                self._file.check_still_whole()
+                self._file.looked_at(len(steps), len(index))
+                first, last = place - run.first, place - run.first + len(steps)
+                arrays = tuple(
+                    array[run.ends[first] + leaf.more * first : run.ends[last] + leaf.more * last]
+                    for array, leaf in zip(run.arrays, part.runs.leaves, strict=True)
+                )
+                yield Segment(int(chosen[0]), steps, part.runs.leaves, arrays, attributes)

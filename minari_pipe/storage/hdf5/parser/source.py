@@ -1,0 +1,198 @@
+"""The bytes of an HDF5 file, every access to them checked, and its superblock."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.files.mapped import Watch
+from minari_pipe.errors import CorruptDatasetError
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+#: the address of what was never allocated
+UNDEFINED = 0xFFFFFFFFFFFFFFFF
+#: what damaged bytes make ``struct``, NumPy and Python raise
+DAMAGE = (
+    struct.error,
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+)
+
+_ADDRESSES = struct.Struct("<QQQQ")
+_QUAD = struct.Struct("<Q")
+_MASK = 0xFFFFFFFF
+
+
+class NotUnderstoodError(Exception):
+    """A part of the format that is not implemented here; the file may be perfectly fine."""
+
+
+class Source:
+    """A file in memory, addressed from the start of its HDF5 part.
+
+    Attributes:
+        data: the bytes.
+        path: of the file.
+        size: number of bytes that the file says it has; nothing after them is ever read.
+        root: address of the header of the root group.
+    """
+
+    def __init__(self, path: Path, mapped: mmap.mmap | None = None) -> None:
+        """Open a file.
+
+        Args:
+            path: the file.
+            mapped: the file in memory, if it is open already.
+        """
+        self.path = path
+        self.data: Any = b""
+        self.root = UNDEFINED
+        self._map = mapped
+        self._length = self.size = len(mapped) if mapped is not None else 0
+        if mapped is None:
+            with open(path, "rb") as file:
+                self._length = self.size = os.fstat(file.fileno()).st_size
+                if self._length:
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.watch = Watch(self._map)
+        if self._map is not None:
+            self.data = self._map
+            self.root = self._superblock()
+
+    @classmethod
+    def whole(cls, mapped: mmap.mmap) -> Source:
+        """Take the bytes of a file in memory, with nothing before its HDF5 part."""
+        return cls(Path(), mapped)
+
+    def close(self) -> None:
+        """Let go of the file; arrays that were read are copies and stay."""
+        self._map = None
+        self.watch = Watch(None)
+        self.data = b""
+        self._length = -1
+
+    def check_still_whole(self) -> None:
+        """Refuse a file that was cut since it was opened: touching its lost bytes would kill us.
+
+        Raises:
+            CorruptDatasetError: the file is shorter, or closed.
+        """
+        if self._map is None:
+            if self._length:
+                raise CorruptDatasetError("the file is closed")
+        elif self._map.size() < self._length:
+            raise CorruptDatasetError("the file was cut while it was read")
+
+    def take(self, address: int, size: int, what: str) -> bytes:
+        """Return bytes of the file.
+
+        Raises:
+            CorruptDatasetError: they are not all inside of it.
+        """
+        end = address + size
+        if end > self.size:
+            raise CorruptDatasetError(
+                f"{what} of {size} bytes at address {address} is outside of the file of "
+                f"{self.size} bytes"
+            )
+        return self.data[address:end]
+
+    def _superblock(self) -> int:
+        start = 0
+        while self.data[start : start + 8] != SIGNATURE:
+            # an HDF5 file may begin after a block of the user's, of 512 bytes or a double of it
+            start = start * 2 or 512
+            if start > self._length:
+                raise CorruptDatasetError("not an HDF5 file: its signature is missing")
+        if start:
+            self.data = self.data[start:]
+            self.size -= start
+        version = self.take(8, 1, "superblock")[0]
+        if version > 3:
+            raise CorruptDatasetError(f"superblock version {version}, expected 0 to 3")
+        if version >= 2:
+            block = self.take(0, 48, "superblock")
+            sizes = tuple(block[9:11])
+            base, extension, end, root = _ADDRESSES.unpack_from(block, 12)
+            check_sum(block, "superblock")
+            if extension != UNDEFINED:
+                # It may hold other headers of the same objects, which libhdf5 would go by.
+                raise NotUnderstoodError("an extension of the superblock")
+        else:
+            first = 28 if version == 1 else 24
+            block = self.take(0, first + 48, "superblock")
+            sizes = tuple(block[13:15])
+            base, _, end, _ = _ADDRESSES.unpack_from(block, first)
+            root = _QUAD.unpack_from(block, first + 40)[0]
+        if sizes != (8, 8):
+            raise NotUnderstoodError(f"addresses and lengths of {sizes} bytes")
+        if base not in (start, 0) or not end:
+            raise CorruptDatasetError(
+                f"the superblock at {start} says that the file starts at {base}, ends at {end}"
+            )
+        end -= base
+        if end > self.size:
+            raise CorruptDatasetError(
+                f"the file was cut: it has {self.size} bytes, its superblock says {end}"
+            )
+        self.size = end
+        return root
+
+
+def check_sum(block: bytes, what: str) -> None:
+    """Compare a block with the checksum in its last four bytes.
+
+    Raises:
+        CorruptDatasetError: they differ.
+    """
+    if lookup3(block[:-4]) != int.from_bytes(block[-4:], "little"):
+        raise CorruptDatasetError(f"{what} does not agree with its checksum")
+
+
+def lookup3(data: bytes) -> int:
+    """Bob Jenkins' hash of 2006, by which HDF5 protects its newer structures."""
+    length = len(data)
+    a = b = c = (0xDEADBEEF + length) & _MASK
+    if not length:
+        return c
+    whole = max(0, (length - 1) // 12)
+    words = struct.unpack_from(f"<{3 * whole}I", data)
+    for at in range(0, 3 * whole, 3):
+        a = a + words[at] & _MASK
+        b = b + words[at + 1] & _MASK
+        c = c + words[at + 2] & _MASK
+        a = (a - c & _MASK) ^ (c << 4 & _MASK | c >> 28)
+        c = c + b & _MASK
+        b = (b - a & _MASK) ^ (a << 6 & _MASK | a >> 26)
+        a = a + c & _MASK
+        c = (c - b & _MASK) ^ (b << 8 & _MASK | b >> 24)
+        b = b + a & _MASK
+        a = (a - c & _MASK) ^ (c << 16 & _MASK | c >> 16)
+        c = c + b & _MASK
+        b = (b - a & _MASK) ^ (a << 19 & _MASK | a >> 13)
+        a = a + c & _MASK
+        c = (c - b & _MASK) ^ (b << 4 & _MASK | b >> 28)
+        b = b + a & _MASK
+    tail = struct.unpack("<3I", data[12 * whole :].ljust(12, b"\0"))
+    a, b, c = (a + tail[0] & _MASK, b + tail[1] & _MASK, c + tail[2] & _MASK)
+    for name, other, turn in (
+        ("c", "b", 14),
+        ("a", "c", 11),
+        ("b", "a", 25),
+        ("c", "b", 16),
+        ("a", "c", 4),
+        ("b", "a", 14),
+        ("c", "b", 24),
+    ):
+        value = {"a": a, "b": b, "c": c}
+        by = value[other]
+        mixed = (value[name] ^ by) - (by << turn & _MASK | by >> 32 - turn) & _MASK
+        a, b, c = (mixed if key == name else value[key] for key in "abc")
+    return c

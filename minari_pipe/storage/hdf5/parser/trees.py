@@ -1,0 +1,462 @@
+"""The trees and heaps in which HDF5 keeps the members of groups, chunks and long values.
+
+Trees and heaps of version 1 are those that h5py writes by default; a group or an object that
+keeps the order of creation has version 2 and a fractal heap. A damaged pointer can lead in a
+circle: no node is visited twice, and no tree has more entries than its file has room for.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.errors import CorruptDatasetError
+from minari_pipe.storage.hdf5.parser.messages import as_name
+from minari_pipe.storage.hdf5.parser.source import (
+    UNDEFINED,
+    NotUnderstoodError,
+    Source,
+    check_sum,
+)
+
+_NODE = struct.Struct("<4sBBHQQ")
+_HEAP = struct.Struct("<4sB3xQQQ")
+_SYMBOLS = struct.Struct("<4sBBH")
+_SYMBOL = struct.Struct("<QQII16x")
+_COLLECTION = struct.Struct("<4sB3xQ")
+_HEAP_OBJECT = struct.Struct("<HHIQ")
+_FRACTAL = struct.Struct("<4sBHHBIQQQQQQQQQQQQHQQHHQH")
+_TREE2 = struct.Struct("<4sBBIHHBBQHQI")
+#: deeper than any tree whose file fits on a disk
+_MAX_DEPTH = 24
+
+#: a member of a group: kind of link (hard, soft) and address of its header
+Links = dict[str, tuple[str, int]]
+
+
+def symbol_table(source: Source, tree: int, heap: int) -> Links:
+    """Read the members of a group of version 1."""
+    names = _local_heap(source, heap)
+    found: list[tuple[bytes, str, int]] = []
+    for address in _leaves(source, tree, kind=0):
+        head = source.take(address, 8, "symbol table")
+        signature, version, _, count = _SYMBOLS.unpack(head)
+        if signature != b"SNOD" or version != 1:
+            raise CorruptDatasetError(f"no symbol table at address {address}")
+        entries = source.take(address + 8, 40 * count, "symbol table")
+        if 40 * (len(found) + count) > source.size:
+            raise CorruptDatasetError("a group has more members than fit the file")
+        for offset, header, cache, _ in _SYMBOL.iter_unpack(entries):
+            end = names.find(b"\0", offset)
+            if end <= offset:
+                raise CorruptDatasetError(f"a name at {offset} in a heap of {len(names)} bytes")
+            if cache > 2:
+                raise CorruptDatasetError(f"a member of kind {cache}")
+            found.append((names[offset:end], "soft" if cache == 2 else "hard", header))
+    if any(left[0] >= right[0] for left, right in pairwise(found)):
+        raise CorruptDatasetError("the members of a group are not in the order of their names")
+    return {as_name(name): (kind, header) for name, kind, header in found}
+
+
+def _local_heap(source: Source, address: int) -> bytes:
+    signature, version, size, free, data = _HEAP.unpack(source.take(address, 32, "heap"))
+    if signature != b"HEAP" or version:
+        raise CorruptDatasetError(f"no heap at address {address}")
+    names = source.take(data, size, "heap")
+    gone = 0
+    while free != 1 and free != UNDEFINED:  # free places are chained; libhdf5 walks them too
+        following, length = struct.unpack_from("<QQ", names, free)
+        gone += length
+        if gone > size or length < 16 or free + length > size:
+            raise CorruptDatasetError(f"the free places of the heap at {address} are damaged")
+        free = following
+    return names
+
+
+def _leaves(source: Source, root: int, kind: int) -> Iterator[int]:
+    """Yield what the leaves of a group's tree of version 1 point to, in order."""
+    for _, child in _entries(source, root, kind, 8):
+        yield child
+
+
+def _entries(source: Source, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield key and address of every entry of a tree of version 1, in order."""
+    step = key_size + 8
+    for block, count in _leaf_nodes(source, root, kind, key_size):
+        for at in range(0, count * step, step):
+            key_end = at + key_size
+            yield block[at:key_end], int.from_bytes(block[key_end : at + step], "little")
+
+
+def _leaf_nodes(source: Source, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the leaf nodes of a tree of version 1, in order: their entries, and how many."""
+    budget = source.size // 8
+    visited = set()
+    pending: list[tuple[int, int | None]] = [(root, None)]
+    step = key_size + 8
+    while pending:
+        address, expected = pending.pop()
+        if address in visited:
+            raise CorruptDatasetError(f"the tree at address {root} leads in a circle")
+        visited.add(address)
+        node = _NODE.unpack(source.take(address, 24, "tree"))
+        signature, found, level, count, _, _ = node
+        if signature != b"TREE" or found != kind:
+            raise CorruptDatasetError(f"no tree of kind {kind} at address {address}")
+        if level > _MAX_DEPTH or (expected is not None and level != expected):
+            raise CorruptDatasetError(f"a node of level {level} where {expected} was expected")
+        budget -= count
+        if budget < 0:
+            raise CorruptDatasetError(f"the tree at address {root} has more than fits the file")
+        block = source.take(address + 24, count * step + key_size, "tree")
+        if not level:
+            yield block, count
+            continue
+        ends = range(step, count * step + 1, step)
+        children = [int.from_bytes(block[end - 8 : end], "little") for end in ends]
+        pending.extend((child, level - 1) for child in reversed(children))
+
+
+#: chunks of a node that are cheaper to check together
+_MANY_CHUNKS = 8
+
+
+def chunks(
+    source: Source, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
+) -> list[tuple[tuple[int, ...], int, int, int]]:
+    """Read where the chunks of a dataset are.
+
+    Args:
+        source: the file.
+        root: address of their tree.
+        shape: of the dataset.
+        chunk: shape of a chunk; the bytes of an element are its last entry.
+
+    Returns:
+        Offset in the dataset, address, bytes and mask of the filters of each.
+    """
+    rank = len(chunk) - 1  # the last is the bytes of an element
+    entry = struct.Struct(f"<II{rank + 2}Q")
+    form = np.dtype(
+        [
+            ("size", "<u4"),
+            ("mask", "<u4"),
+            ("place", "<u8", (rank,)),
+            ("zero", "<u8"),
+            ("at", "<u8"),
+        ]
+    )
+    found: list[tuple[tuple[int, ...], int, int, int]] = []
+    for block, count in _leaf_nodes(source, root, 1, entry.size - 8):
+        if count < _MANY_CHUNKS:
+            for number in range(count):
+                size, mask, *offset, zero, address = entry.unpack_from(block, number * entry.size)
+                found.append((tuple(offset), address, size, mask))
+                outside = any(at % by or at >= end for at, by, end in zip(offset, chunk, shape))
+                if zero or outside:
+                    raise CorruptDatasetError(f"a chunk at {offset} of an array of shape {shape}")
+            continue
+        entries = np.frombuffer(block, form, count)
+        places = entries["place"]
+        misplaced = (places % np.array(chunk[:-1], "<u8") != 0) | (places >= np.array(shape, "<u8"))
+        if misplaced.any() or entries["zero"].any():
+            raise CorruptDatasetError(
+                f"chunks at {places[:4].tolist()} of an array of shape {shape}"
+            )
+        columns = (entries[name].tolist() for name in ("place", "at", "size", "mask"))
+        found += [(tuple(place), *rest) for place, *rest in zip(*columns)]
+    for (place, _, _, _), (after, _, _, _) in pairwise(found):
+        if after <= place:
+            raise CorruptDatasetError(f"a chunk at {after} of an array of shape {shape}")
+    for place, address, size, _ in found:
+        if address + size > source.size:
+            raise CorruptDatasetError(f"the chunk at {place} is outside of the file")
+    return found
+
+
+def whole_grid(
+    source: Source, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
+) -> npt.NDArray[np.uint64] | None:
+    """Return the addresses of the chunks of a dataset, if each is there once and in order.
+
+    None if not, or if a chunk is outside of the file or skips a filter: :func:`chunks` tells.
+
+    Args:
+        source: the file.
+        root: address of their tree.
+        shape: of the dataset.
+        chunk: shape of a chunk; the bytes of an element are its last entry.
+    """
+    counts = tuple([-(-end // step) for end, step in zip(shape, chunk)])
+    step = 8 * (len(counts) + 3)
+    entries = b"".join(
+        [block[: count * step] for block, count in _leaf_nodes(source, root, 1, step - 8)]
+    )
+    if not entries or len(entries) != step * math.prod(counts):
+        return None  # and the grid is no larger than what was read
+    words = np.frombuffer(entries, "<u8").reshape(-1, step // 8)
+    addresses = words[:, -1]
+    if not np.array_equal(words[:, :-1], _grid(counts, chunk)):
+        return None
+    return addresses if addresses.max() <= source.size - math.prod(chunk) else None
+
+
+@lru_cache(maxsize=8)
+def _grid(counts: tuple[int, ...], chunk: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    """What a tree says of all chunks of a dataset beside their addresses, as words of 64 bits."""
+    places = np.indices(counts, np.uint64).reshape(len(counts), -1).T * np.array(chunk[:-1], "<u8")
+    # bytes, and a mask of no filters, in one word; the place of an element's first byte is the last
+    ends = [np.full((len(places), 1), word, "<u8") for word in (math.prod(chunk), 0)]
+    return np.hstack([ends[0], places, ends[1]])
+
+
+#: values shorter than this are not counted: what refers to them takes room of its own
+_LONG = 4096
+#: bytes of the long values that are read, for each of the file, which has each of them once; so
+#: hard links may lead to some of them by several names
+_MOST_READ = 16
+
+
+class GlobalHeap:
+    """The values of variable length of a file."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._collections: dict[int, dict[int, tuple[int, int]]] = {}
+        self._room = source.size
+        self._readers: set[tuple[int, int, object]] = set()
+        self._left = _MOST_READ * source.size
+
+    def get(self, address: int, index: int, length: int, reader: object) -> bytes:
+        """Return the first bytes of an object.
+
+        Args:
+            address: of the collection that has it.
+            index: of the object in it.
+            length: in bytes.
+            reader: names the one place in the file that refers to it.
+
+        Raises:
+            CorruptDatasetError: there is no such object, or it is shorter; or many places refer to
+                the same ones.
+        """
+        if length >= _LONG and (address, index, reader) not in self._readers:
+            self._readers.add((address, index, reader))
+            self._left -= length
+            if self._left < 0:
+                raise CorruptDatasetError("its values are far more than the file can hold")
+        objects = self._collections.get(address)
+        if objects is None:
+            objects = self._collections[address] = self._collection(address)
+        start, size = objects.get(index, (0, -1))
+        if length > size:
+            raise CorruptDatasetError(
+                f"no value of {length} bytes is at {index} of the heap at address {address}"
+            )
+        return self._source.data[start : start + length]
+
+    def _collection(self, address: int) -> dict[int, tuple[int, int]]:
+        head = _COLLECTION.unpack(self._source.take(address, 16, "global heap"))
+        signature, version, size = head
+        if signature != b"GCOL" or version != 1:
+            raise CorruptDatasetError(f"no global heap at address {address}")
+        block = self._source.take(address, size, "global heap")
+        self._room -= size  # those of a sound file do not overlap
+        if self._room < 0:
+            raise CorruptDatasetError("the global heaps are larger than their file")
+        objects: dict[int, tuple[int, int]] = {}
+        at = 16
+        while at + 16 <= size:
+            index, _, _, length = _HEAP_OBJECT.unpack_from(block, at)
+            if not index:  # the rest is free
+                break
+            if at + 16 + length > size or index in objects:
+                raise CorruptDatasetError(f"the global heap at address {address} is damaged")
+            objects[index] = (address + at + 16, length)
+            at += 16 + (length + 7 & ~7)
+        return objects
+
+
+class FractalHeap:
+    """A heap of version 2, which holds links or attributes."""
+
+    def __init__(self, source: Source, address: int) -> None:
+        self._source = source
+        self._address = address
+        length = _FRACTAL.size
+        head = source.take(address, length + 4, "fractal heap")
+        (
+            signature,
+            version,
+            self._id_size,
+            filters,
+            self._flags,
+            most,
+            _,
+            self._huge,
+            *_,
+            self._width,
+            self._start,
+            self._largest,
+            bits,
+            _,
+            root,
+            rows,
+        ) = _FRACTAL.unpack_from(head)
+        if signature != b"FRHP" or version:
+            raise CorruptDatasetError(f"no fractal heap at address {address}")
+        if filters:
+            raise NotUnderstoodError("a filtered fractal heap")
+        check_sum(head, "a fractal heap")
+        self._offset_size = (bits + 7) // 8
+        self._length_size = min((self._largest.bit_length() + 6) // 8, _width_of(most))
+        #: managed objects are in direct blocks: their place in the heap, address and size
+        self._blocks: list[tuple[int, int, int]] = []
+        self._checked: set[int] = set()
+        if root != UNDEFINED:
+            if rows:
+                self._indirect(root, rows, 0, 0)
+            else:
+                self._blocks.append((0, root, self._start))
+        self._places = [block[0] for block in self._blocks]
+        self._long: dict[int, tuple[int, int]] | None = None
+
+    def get(self, identifier: bytes) -> bytes:
+        """Return an object."""
+        kind = identifier[0] >> 4
+        if kind == 0:
+            split = 1 + self._offset_size
+            offset = int.from_bytes(identifier[1:split], "little")
+            length = int.from_bytes(identifier[split : split + self._length_size], "little")
+            return self._managed(offset, length)
+        if kind == 2 and self._id_size <= 18:
+            return identifier[1 : 2 + (identifier[0] & 15)]
+        if kind != 1:
+            raise CorruptDatasetError(f"an object of kind {kind} in a fractal heap")
+        if self._id_size - 1 >= 16:
+            place, length = struct.unpack_from("<QQ", identifier, 1)
+            return self._source.take(place, length, "an object of a heap")
+        if self._long is None:
+            records = tree_records(self._source, self._huge, 1)
+            unpacked = (struct.unpack("<QQQ", record) for record in records)
+            self._long = {key: (place, length) for place, length, key in unpacked}
+        key = int.from_bytes(identifier[1 : min(self._id_size, 9)], "little")
+        if key not in self._long:
+            raise CorruptDatasetError("a fractal heap has not the object that is asked for")
+        return self._source.take(*self._long[key], "an object of a heap")
+
+    def _managed(self, offset: int, length: int) -> bytes:
+        index = bisect_right(self._places, offset) - 1
+        place, address, size = self._blocks[index] if index >= 0 else (0, 0, 0)
+        inside = offset - place
+        if inside + length > size or inside < 13 + self._offset_size:
+            raise CorruptDatasetError("an object of a fractal heap is outside of its block")
+        if address not in self._checked:
+            self._check_block(address, place, size)
+        return self._source.take(address + inside, length, "an object of a heap")
+
+    def _check_block(self, address: int, place: int, size: int) -> None:
+        block = self._source.take(address, size, "heap block")
+        end = 13 + self._offset_size
+        owner = int.from_bytes(block[5:13], "little")
+        if (
+            block[:5] != b"FHDB\0"
+            or owner != self._address
+            or int.from_bytes(block[13:end], "little") != place
+        ):
+            raise CorruptDatasetError(f"no block of a fractal heap at address {address}")
+        if self._flags & 2:  # its checksum is of the block without the checksum
+            check_sum(block[:end] + bytes(4) + block[end + 4 :] + block[end : end + 4], "a heap")
+        self._checked.add(address)
+
+    def _indirect(self, address: int, rows: int, place: int, depth: int) -> None:
+        """Collect the direct blocks below an indirect one."""
+        start, width = self._start, self._width
+        if depth > _MAX_DEPTH or not start or not width or rows > 64:
+            raise CorruptDatasetError("a fractal heap is nested too deeply")
+        direct_rows = min(rows, (self._largest // start).bit_length() + 1)
+        head = 13 + self._offset_size
+        size = head + 8 * rows * width + 4
+        block = self._source.take(address, size, "heap block")
+        check_sum(block, "a block of a fractal heap")
+        if block[:5] != b"FHIB\0" or int.from_bytes(block[5:13], "little") != self._address:
+            raise CorruptDatasetError(f"no indirect block of a heap at address {address}")
+        children = struct.unpack_from(f"<{rows * width}Q", block, head)
+        for index, child in enumerate(children):
+            row = index // width
+            extent = start if row == 0 else start << (row - 1)
+            if child != UNDEFINED:
+                if len(self._blocks) > self._source.size // start:
+                    raise CorruptDatasetError("a fractal heap has more blocks than fit the file")
+                if row < direct_rows:
+                    self._blocks.append((place, child, extent))
+                else:
+                    below = (extent // (start * width)).bit_length()
+                    self._indirect(child, below, place, depth + 1)
+            place += extent
+
+
+def tree_records(source: Source, address: int, kind: int) -> list[bytes]:
+    """Read all records of a tree of version 2, in order."""
+    head = source.take(address, _TREE2.size, "tree")
+    signature, version, found, node_size, record, depth, _, _, root, count, total, _ = (
+        _TREE2.unpack(head)
+    )
+    if signature != b"BTHD" or version or found != kind:
+        raise CorruptDatasetError(f"no tree of kind {kind} at address {address}")
+    check_sum(head, "a tree")
+    if depth > _MAX_DEPTH or not 0 < record <= node_size or node_size > source.size:
+        raise CorruptDatasetError(f"a tree with {depth} levels of nodes of {node_size} bytes")
+    most = (node_size - 10) // record
+    width = _width_of(most)
+    widths = [0]  # bytes of the number of records below a node, by its level
+    below = most
+    for _ in range(depth):
+        pointer = 8 + width + widths[-1]
+        here = (node_size - 10 - pointer) // (record + pointer)
+        below = (here + 1) * below + here
+        widths.append(_width_of(below))
+    records: list[bytes] = []
+    visited: set[int] = set()
+
+    def visit(place: int, entries: int, level: int) -> None:
+        if place in visited or len(records) + entries > total:
+            raise CorruptDatasetError(f"the tree at address {address} leads in a circle")
+        visited.add(place)
+        pointer = 8 + width + (widths[level - 1] if level > 1 else 0)
+        size = 6 + entries * record + ((entries + 1) * pointer if level else 0) + 4
+        if size > node_size:
+            raise CorruptDatasetError(f"{entries} records in a node of {node_size} bytes")
+        block = source.take(place, size, "tree")
+        check_sum(block, "a node of a tree")
+        if block[:6] != (b"BTIN\0" if level else b"BTLF\0") + bytes([kind]):
+            raise CorruptDatasetError(f"no node of a tree at address {place}")
+        own = [block[at : at + record] for at in range(6, 6 + entries * record, record)]
+        if not level:
+            records.extend(own)
+            return
+        at = 6 + entries * record
+        for index in range(entries + 1):
+            child = int.from_bytes(block[at : at + 8], "little")
+            inside = int.from_bytes(block[at + 8 : at + 8 + width], "little")
+            visit(child, inside, level - 1)
+            records.extend(own[index : index + 1])
+            at += pointer
+
+    if root != UNDEFINED and total:
+        visit(root, count, depth)
+    if len(records) != total:
+        raise CorruptDatasetError(f"a tree has {len(records)} records, its head says {total}")
+    return records
+
+
+def _width_of(limit: int) -> int:
+    """Bytes in which numbers up to a limit are stored."""
+    return (max(1, limit).bit_length() + 7) // 8

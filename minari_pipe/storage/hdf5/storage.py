@@ -1,0 +1,327 @@
+"""The HDF5 format, byte layout of Minari 0.5; only images under ``jpeg_encoding`` are lossy.
+
+::
+
+    data/
+    ├─ metadata.json
+    └─ main_data.hdf5
+       ├─ episode_0             attributes id, total_steps, seed, options/k/k2, rewards_sum, ...
+       │  ├─ observations       (T + 1, ...)   Dict space: a group of its keys
+       │  ├─ actions            (T, ...)       Tuple space: a group of _index_0, _index_1, ...
+       │  ├─ rewards            (T,) float64   Text space: variable-length UTF-8 strings
+       │  ├─ terminations       (T,) bool
+       │  ├─ truncations        (T,) bool
+       │  ├─ infos              groups and datasets of T + 1 rows, empty if none
+       │  └─ state              extra step data of any name: like infos, T + 1 or T rows
+       └─ episode_1 ...
+
+Every dataset is one chunk and can grow, so that real Minari can append to an episode; only JPEG
+images are bytes ``(rows, size)`` of a fixed number of rows, or of variable length if the sizes
+differ. No time, no path and no order of creation is stored: equal calls write equal bytes.
+
+An episode of plain numbers is read as views of the file in memory, where an index says that its
+values are (:mod:`~minari_pipe.storage.hdf5.index.cache`). The writer leaves that index; for other
+files it is found out while they are read for the first time. All else is read by the structure of
+the file, by :mod:`~minari_pipe.storage.hdf5.parser`.
+
+As long as all is numbers, a file is written directly (``hdf5_direct``); from the first episode on
+with text or JPEG images, or when an episode is changed, h5py goes on with it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from minari_pipe.core import views
+from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, each_with_fields
+from minari_pipe.core.files.atomic import current
+from minari_pipe.core.files.links import open_below, status_below
+from minari_pipe.core.files.manifest import pieces_named
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    LinkError,
+)
+from minari_pipe.storage.columns import check_space_names
+from minari_pipe.storage.directory import DirectoryStorage
+from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME, EpisodeFile
+from minari_pipe.storage.hdf5.index.cache import remember
+from minari_pipe.storage.hdf5.index.index import Index
+from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex, open_mapped
+from minari_pipe.storage.hdf5.index.views import Reader
+from minari_pipe.storage.segment import AttributeTable, Segment
+from minari_pipe.storage.writer import EpisodeWriter
+
+
+class HDF5Storage(DirectoryStorage):
+    """A dataset in one HDF5 file."""
+
+    FORMAT = "hdf5"
+    COMPRESSES = True
+
+    def __init__(
+        self,
+        data_path: Path,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        jpeg_encoding: bool = False,
+    ) -> None:
+        super().__init__(data_path, observation_space, action_space, jpeg_encoding)
+        self._file_path = self.data_path / MAIN_FILE_NAME
+        #: index of the file that was just written, and what the system said of it
+        self._left: tuple[Index, os.stat_result] | None = None
+        try:
+            mode = current(self._file_path, _status).st_mode
+        except LinkError:
+            raise
+        except OSError:
+            raise DatasetNotFoundError(f"No data found in data path {self.data_path}") from None
+        if not stat.S_ISREG(mode):  # a pipe is waited for
+            raise CorruptDatasetError(f"{self._file_path} is no file")
+
+    @classmethod
+    def check_spaces(
+        cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
+    ) -> None:
+        """Check that these spaces can be stored."""
+        super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
+        check_space_names(observation_space, action_space)
+
+    @classmethod
+    def _create_files(cls, data_path: Path) -> None:
+        path = data_path / MAIN_FILE_NAME
+        os.close(open_below(path, data_path, os.O_WRONLY | os.O_CREAT))  # as real Minari begins
+
+    def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield the attributes of episodes."""
+        mapped = self._mapped()
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
+            known = self._known(mapped, structure)
+            if known is None:
+                structure.open()  # what cannot be opened is told, whatever is asked for
+            for index in map(int, episode_indices):
+                if known is not None and 0 <= index < len(known):
+                    attributes = known.attributes.row(index)
+                    if attributes is not None:
+                        yield attributes
+                        continue
+                file = structure.open()
+                self._check_index(index, file)
+                yield file.episode_metadata(index)
+
+    def get_attribute_table(
+        self, episode_indices: Iterable[int], names: Collection[str] | None = None
+    ) -> AttributeTable | None:
+        """Return the attributes of episodes in columns."""
+        mapped = self._mapped()
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
+            known = self._known(mapped, structure)
+        if known is None:
+            return None
+        if isinstance(episode_indices, np.ndarray):
+            indices = episode_indices.astype(np.int64, copy=False)
+        else:
+            indices = np.fromiter(episode_indices, np.int64)
+        if indices.size and not 0 <= indices.min() <= indices.max() < len(known):
+            outside = indices[(indices < 0) | (indices >= len(known))][:1]
+            list(self.get_episode_metadata(outside.tolist()))  # says what is wrong
+        return known.attributes.table(indices, names)
+
+    def get_episodes(
+        self, episode_indices: Iterable[int], *, copy: bool | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield episodes as dicts."""
+        return self._episodes(episode_indices, copy=copy)
+
+    def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield episodes as they are stored, whatever the lengths of their columns."""
+        spaces = (self.observation_space, self.action_space)
+        with EpisodeFile.open(self._file_path) as file:
+            self.check_version()
+            for index in episode_indices:
+                yield dict(
+                    vars(file.read(int(index), *spaces, lenient=True, most_steps=self._most_steps))
+                )
+
+    def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
+        return self._episodes(episode_indices, copy=False, frames=True)
+
+    def read_episodes(
+        self, episode_indices: Iterable[int], *, copy: bool | None = None
+    ) -> Iterator[EpisodeData]:
+        """Yield episodes, whose arrays are read-only views of the file unless ``copy``."""
+        return each_with_fields(EpisodeData, self._episodes(episode_indices, copy=copy))
+
+    def _episodes(
+        self,
+        indices: Iterable[int],
+        *,
+        copy: bool | None,
+        frames: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        spaces = (self.observation_space, self.action_space)
+        mapped = self._mapped()
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
+
+            def by_structure(index: int) -> dict[str, Any]:
+                file = structure.open()
+                self._check_index(index, file)
+                return dict(
+                    vars(file.read(index, *spaces, frames=frames, most_steps=self._most_steps))
+                )
+
+            if mapped is None:
+                structure.open()
+                for index in map(int, indices):
+                    yield by_structure(index)
+                return
+            reader = Reader(mapped, *spaces, copy=not views.unasked if copy is None else copy)
+            known = self._known(mapped, structure)
+            if known is not None and known.is_for(*spaces):
+                yield from reader.episodes(known, map(int, indices), by_structure)
+                return
+            builder = mapped.building(len(structure.open()), *spaces)
+            for index in map(int, indices):
+                fields = None
+                if index not in builder.entries and 0 <= index < len(structure.open()):
+                    structure.open().look_at(index, builder)
+                    if builder.is_complete:
+                        mapped.learn(builder)
+                entry = builder.entries.get(index)
+                if entry is not None:
+                    mapped.check_still_whole()
+                    mapped.looked_at(1, len(structure.open()))
+                    fields = reader.entry(index, entry, builder.seed(index))
+                yield by_structure(index) if fields is None else fields
+
+    def get_segments(self, episode_indices: Iterable[int]) -> Iterator[EpisodeBuffer | Segment]:
+        """Yield the episodes that lie in the file one after another together."""
+        indices = np.fromiter(episode_indices, np.int64)
+        mapped = self._mapped()
+        spaces = (self.observation_space, self.action_space)
+        with _Structure(self._file_path, mapped, self.check_version) as structure:
+            known = self._known(mapped, structure)
+        if (
+            mapped is None
+            or known is None
+            or not known.is_for(*spaces)
+            or ((indices < 0) | (indices >= len(known))).any()
+        ):
+            yield from self.get_buffers(indices)
+            return
+        for found in Reader(mapped, *spaces, copy=False).segments(known, indices):
+            if isinstance(found, Segment):
+                yield found
+            else:
+                yield from self.get_buffers([found])
+
+    def _known(self, mapped: MappedFile | None, structure: _Structure) -> MappedIndex | None:
+        """Return the index of a file if there is one, or if it can be found out at once."""
+        if mapped is None:
+            return None
+        if mapped.index is None:
+            spaces = (self.observation_space, self.action_space)
+            mapped.recognize(lambda *of: structure.open().look_at(*of), *spaces)
+        return mapped.index
+
+    def _mapped(self) -> MappedFile | None:
+        """Return the file in memory, None if it has to be read in another way."""
+        try:
+            mapped = current(self._file_path, open_mapped, directory=self.data_path)
+        except OSError:
+            return None  # opening it by its structure says what is wrong
+        self.check_version()
+        return mapped
+
+    def _most_steps(self) -> int:
+        return self.total_steps
+
+    def _check_index(self, index: int, file: EpisodeFile) -> None:
+        """Tell an episode that the metadata count, but the file lacks, from one that is none."""
+        if index >= len(file) and index < self.total_episodes:
+            raise CorruptDatasetError(
+                f"{self._file_path}: episode {index} is missing: there are {len(file)} episodes, "
+                f"metadata.json says {self.total_episodes}"
+            )
+
+    def _opened_to_write(self, new: Path) -> AbstractContextManager[EpisodeFile]:
+        if new == self._file_path:  # an empty file that nobody reads yet
+            return EpisodeFile.append_to(new)
+        mapped = self._mapped()
+        known = mapped.index if mapped is not None else None
+        before = known.stored.index() if known is not None else None
+        pieces = pieces_named(self.data_path, MAIN_FILE_NAME)
+        return EpisodeFile.continuing(self._file_path, new, before=before, pieces=pieces)
+
+    @contextmanager
+    def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFile]:
+        new = stage / MAIN_FILE_NAME
+        self._left = None
+        with self._opened_to_write(new) as file:
+            if len(file) < total_episodes:
+                raise CorruptDatasetError(
+                    f"{self._file_path} has {len(file)} episodes, metadata.json says "
+                    f"{total_episodes}"
+                )
+            if len(file) > total_episodes:
+                warnings.warn(
+                    f"{self._file_path} has {len(file)} episodes, metadata.json says "
+                    f"{total_episodes}: the others are from an append that was broken off before "
+                    "it was finished, and are removed",
+                    stacklevel=5,
+                )
+                file.cut(total_episodes)
+            file.compression = self._compression
+            yield file
+        index = file.index()
+        if index is not None:
+            self._left = (index, os.stat(new))
+
+    def _wrote(self, writer: EpisodeWriter) -> None:
+        if self._left is not None:
+            remember(self._file_path, *self._left)
+            self._left = None
+
+
+def _status(path: Path) -> os.stat_result:
+    return status_below(path, path.parent)
+
+
+class _Structure:
+    """Opens a file to read its structure, when that is first needed; a context manager."""
+
+    def __init__(
+        self, path: Path, mapped: MappedFile | None, check_version: Callable[[], None]
+    ) -> None:
+        self._path = path
+        self._check_version = check_version
+        self._mapped = mapped
+        self._context: AbstractContextManager[EpisodeFile] | None = None
+        self._file: EpisodeFile | None = None
+
+    def open(self) -> EpisodeFile:
+        """Return the open file."""
+        if self._file is None:
+            if self._mapped is None:
+                self._context = EpisodeFile.open(self._path)
+            else:
+                self._context = EpisodeFile.of(self._mapped, self._path)
+            self._file = self._context.__enter__()
+            self._check_version()
+        return self._file
+
+    def __enter__(self) -> _Structure:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._context is not None and self._file is not None:
+            self._context.__exit__(None, None, None)

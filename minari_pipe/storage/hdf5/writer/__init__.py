@@ -1,0 +1,1 @@
+"""Writes HDF5 files of episodes without libhdf5."""

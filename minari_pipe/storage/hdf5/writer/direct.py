@@ -1,0 +1,547 @@
+"""Writes a file of episodes without libhdf5, as fast as its bytes can be handed to the system.
+
+::
+
+    superblock
+    ├─ segment             episodes of one structure
+    │  ├─ observations     of all its episodes, one after another
+    │  ├─ actions, ...     likewise
+    │  ├─ heaps of text    values of attributes
+    │  └─ blocks           what HDF5 has to know of each episode, see hdf5_layout
+    ├─ segment ...
+    └─ root group          the names of the episodes
+
+Everything is appended, the root group when the file ends; only the superblock, which says where
+that is, is written once more. So what is written here goes on where an earlier such file ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.core.files.atomic import RESERVED_BYTES, require_space, reserve
+from minari_pipe.core.files.checksums import PIECE, Pieces
+from minari_pipe.core.files.links import opener
+from minari_pipe.core.files.mapped import in_pieces, touch
+from minari_pipe.core.tree import leaves
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
+from minari_pipe.storage.columns import Columns
+from minari_pipe.storage.hdf5.index.index import Index, Part
+from minari_pipe.storage.hdf5.writer.layout import Attribute, Bytes, Template, template_of
+from minari_pipe.storage.hdf5.writer.layout_root import FIRST_ADDRESS, Root, ends_of, find_root
+from minari_pipe.storage.hdf5.writer.layout_text import text_heaps
+from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
+from minari_pipe.storage.joining import structure
+from minari_pipe.storage.segment import Apart, AttributeTable, Ints, Segment
+
+#: a dataset is one chunk here; larger ones are left to h5py, which takes several
+CHUNK_BYTES = 2**30
+
+#: what is written in one call: bytes, which fit into the processor's cache, up to a place in the
+#: file that is a multiple of this, as half a page costs as much as a whole one, and of 2 MiB the
+#: system looks for that much memory in one piece, which may take long; and pieces
+_AT_ONCE = 2**20
+_MOST_AT_ONCE = 2**8
+#: what the root group takes for an episode at most, and what is held back on the disk
+_ROOT_BYTES = 128
+_RESERVE = 2**16
+_PLAIN = {int: np.int64, float: np.float64, bool: np.bool_}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Episodes of a segment whose attributes have the same names and types.
+
+    Attributes:
+        places: of the episodes in the segment.
+        template: of their blocks.
+        values: of each attribute, shape ``(n, *shape)``; text as objects.
+    """
+
+    places: Ints
+    template: Template
+    values: list[npt.NDArray[Any]]
+
+    def texts(self) -> list[str]:
+        """Return all texts, those of an episode together: they are read together."""
+        columns = [self._rows(column) for column in self.values if column.dtype.kind == "O"]
+        return list(np.concatenate(columns, axis=1).flat) if columns else []
+
+    def raw(self, texts: npt.NDArray[np.void]) -> tuple[list[Bytes], npt.NDArray[np.void]]:
+        """Return the values as bytes, of texts what stands for them.
+
+        Args:
+            texts: what stands for those of :meth:`texts`, and for more, which are returned.
+        """
+        count = len(self.places)
+        width = sum(column.size for column in self.values if column.dtype.kind == "O")
+        own, rest = texts[:width].reshape(count, width // count), texts[width:]
+        values = []
+        for column in self.values:
+            if column.dtype.kind == "O":
+                wide = column.size // count
+                column, own = own[:, :wide], own[:, wide:]
+            raw = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+            values.append(raw.reshape(count, raw.size // count))
+        return values, rest
+
+    def _rows(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return column.reshape(len(self.places), column.size // len(self.places))
+
+
+class DirectFile:
+    """A file that is written from a first byte, or from where another one's root group began.
+
+    It is an HDF5 file only after :meth:`finish`, which may be followed by more episodes.
+
+    Attributes:
+        pieces: the digests of the finished file, None if those of its beginning are not known.
+    """
+
+    pieces: Pieces | None = None
+
+    def __init__(
+        self,
+        path: Path,
+        root: Root | None = None,
+        before: Index | None = None,
+        *,
+        replaces: bool = False,
+        pieces: Sequence[str] | None = None,
+    ) -> None:
+        """Open a file to write it, which nobody reads yet.
+
+        Args:
+            path: the file; without a root group it is made new.
+            root: of the file that this one continues, of which all before the root group is in
+                ``path`` already.
+            before: the index of those episodes, if it is known.
+            replaces: it is going to take the place of another file.
+            pieces: the digests of the continued file, if they are known.
+        """
+        self.path = path
+        self._replaces = replaces
+        # an empty file is not cut to nothing again: ext4 would write it to the disk at its close
+        keep = root is not None or (os.path.exists(path) and not os.path.getsize(path))
+        # open until `close`, which whoever writes the file calls
+        mode, below = "r+b" if keep else "w+b", opener(os.path.dirname(path))
+        self._file: Any = open(path, mode, buffering=0, opener=below)  # noqa: SIM115
+        self._headers = [root.headers] if root else []
+        self._count = len(root.headers) if root else 0
+        self._end = root.start if root else FIRST_ADDRESS
+        self._pieces = self._beginning(pieces) if root is None or pieces is not None else None
+        self._parts: list[Part] = []
+        self._steps: list[Ints] = []
+        self._attributes: list[AttributeTable | _Attributes] = []
+        known = not self._count or (before is not None and len(before) == self._count)
+        self._indexed = known
+        if root:
+            self._write(0, [bytes(8)], None)  # until it ends, nobody takes it for an HDF5 file
+        if before is not None and known and len(before):
+            self._parts += before.parts
+            self._steps.append(before.steps)
+            self._attributes.append(before.attributes)
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return self._count
+
+    def append(self, segment: Segment) -> bool:
+        """Append the episodes of a segment; if it raises, nothing has changed.
+
+        Returns:
+            Whether it could: False says that h5py has to, and that nothing has changed.
+
+        Raises:
+            InvalidEpisodeError: names the episode whose attributes cannot be stored.
+            OSError: there is no room.
+        """
+        steps = segment.steps
+        shortest, longest = int(steps.min()), int(steps.max())
+        for leaf in segment.leaves:
+            if shortest + leaf.more < 1 or (longest + leaf.more) * leaf.row_bytes > CHUNK_BYTES:
+                return False
+        if any(leaf.dtype.metadata for leaf in segment.leaves):  # which h5py makes types of
+            return False
+        attributes = _flat(segment)
+        try:
+            kinds = _kinds(segment, attributes)
+        except InexpressibleError:
+            return False
+        parts: list[Any] = []
+        addresses = np.zeros((len(segment.leaves), len(segment)), np.int64)
+        end = self._end
+        before = np.cumsum(steps) - steps
+        for which, (array, leaf) in enumerate(zip(segment.arrays, segment.leaves, strict=True)):
+            size = (int(before[-1] + steps[-1]) + leaf.more * len(segment)) * leaf.row_bytes
+            if size:
+                begins = before + leaf.more * np.arange(len(segment)) if leaf.more else before
+                addresses[which] = end + begins * leaf.row_bytes
+                for rows in array.rows if isinstance(array, Apart) else (array,):
+                    parts.append(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+                end += _pad(parts, size)
+        heaps, texts = text_heaps([text.encode() for kind in kinds for text in kind.texts()], end)
+        parts.append(heaps)
+        end += len(heaps)
+        headers = np.zeros(len(segment), np.int64)
+        for kind in kinds:
+            values, texts = kind.raw(texts)
+            starts = end + kind.template.size * np.arange(len(kind.places))
+            blocks = kind.template.fill(
+                starts, steps[kind.places], addresses[:, kind.places], values
+            )
+            parts.append(blocks.reshape(-1).data)
+            end += blocks.nbytes
+            headers[kind.places] = starts + kind.template.group
+        self._require_space(end, len(segment))
+        if end - self._end >= RESERVED_BYTES and not self._replaces:
+            reserve(self._file.fileno(), self._end, end - self._end)
+        pieces = self._pieces and self._pieces.copy()
+        self._write(self._end, parts, pieces)
+        self._end, self._pieces = end, pieces
+        first = self._count
+        self._count += len(segment)
+        self._headers.append(headers)
+        self._steps.append(steps.copy())
+        self._parts.append(
+            Part(np.arange(first, self._count, dtype=np.int64), segment.leaves, addresses)
+        )
+        self._attributes.append(attributes.kept())
+        return True
+
+    def finish(self) -> None:
+        """Write the ends of the file; more episodes may follow and take the place of the last.
+
+        Raises:
+            OSError: there is no room.
+        """
+        headers = np.concatenate(self._headers) if self._headers else np.zeros(0, np.int64)
+        superblock, root = ends_of(Root(self._end, headers))
+        self._require_space(self._end + len(root), 0)
+        pieces = self._pieces and self._pieces.copy()
+        self._write(self._end, [root], pieces)
+        self._file.truncate()
+        self._write(0, [superblock], None)
+        if pieces is not None:
+            pieces = pieces.with_first(self._read(0, PIECE))
+        self.pieces = pieces
+
+    def close(self) -> None:
+        """Let go of the file, finished or not."""
+        self._file.close()
+
+    def index(self) -> Index | None:
+        """Return the index of all episodes; None if that of the first ones was not given."""
+        if not self._indexed:
+            return None
+        steps = np.concatenate(self._steps) if self._steps else np.zeros(0, np.int64)
+        tables = [
+            found if isinstance(found, AttributeTable) else found.table()
+            for found in self._attributes
+        ]
+        return Index(steps, tuple(self._parts), _joined(tables))
+
+    def _require_space(self, end: int, more: int) -> None:
+        size = end + _ROOT_BYTES * (self._count + more) + _RESERVE
+        require_space(self.path, self._file.fileno(), size)
+
+    def _beginning(self, known: Sequence[str] | None) -> Pieces:
+        """Return the digests of what is before the end; the first piece changes in the end."""
+        whole = self._end // PIECE
+        pieces = Pieces((known or ())[:whole])
+        pieces.add(
+            self._read(whole * PIECE, self._end - whole * PIECE) if known else bytes(self._end)
+        )
+        return pieces
+
+    def _read(self, place: int, size: int) -> bytes:
+        self._file.seek(place)
+        found = bytearray()
+        while more := self._file.read(size - len(found)):
+            found += more
+        return bytes(found)
+
+    def _write(self, place: int, parts: Sequence[Any], pieces: Pieces | None) -> None:
+        """Write parts one after another: the only place where bytes get into the file."""
+        self._file.seek(place)
+        waiting: list[memoryview] = []
+        end = place
+        for part in parts:
+            for piece in in_pieces(part, end):
+                while piece:
+                    own = piece[: _AT_ONCE - end % _AT_ONCE]
+                    waiting.append(own)
+                    end += len(own)
+                    if end % _AT_ONCE == 0 or len(waiting) == _MOST_AT_ONCE:
+                        self._write_at_once(waiting, pieces)
+                        waiting = []
+                    piece = piece[len(own) :]
+        self._write_at_once(waiting, pieces)
+
+    def _write_at_once(self, parts: list[memoryview], pieces: Pieces | None) -> None:
+        for part in parts:
+            if pieces is None:
+                touch(part)
+            else:  # while the part is in the processor's cache
+                pieces.add(part)
+        done = 0
+        if len(parts) > 1 and hasattr(os, "writev"):  # not on Windows
+            done = os.writev(self._file.fileno(), parts)
+        for part in parts:
+            rest = part[done:]
+            done = max(0, done - len(part))
+            while rest:
+                rest = rest[self._file.write(rest) :]
+
+
+def copied_beginning(source: Path, target: Path) -> Root | None:
+    """Copy a file of :class:`DirectFile` without its root group, to be continued.
+
+    Returns:
+        The root group; None, and nothing is copied, if the file is not exactly such a one.
+
+    Raises:
+        OSError: it cannot be read or copied.
+    """
+    with open(source, "rb", opener=opener(source.parent)) as file:
+        root = find_root(file)
+        if root is not None:
+            with open(target, "wb", buffering=0, opener=opener(target.parent)) as new:
+                _copy(file, new, root.start)
+    return root
+
+
+def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> Segment | None:
+    """Return one episode as a segment, or None if its columns are not all arrays of numbers.
+
+    Args:
+        columns: as :meth:`EpisodeWriter._append` takes them.
+        attributes: likewise.
+        number: of the episode.
+    """
+    found = structure(columns)
+    if found is None or any(leaf.more not in (0, 1) for leaf in found):
+        return None
+    numbers: dict[str, npt.NDArray[Any]] = {
+        key: np.array([value], _PLAIN[type(value)])
+        for key, value in attributes.items()
+        if type(value) in _PLAIN and not (type(value) is int and not -(2**63) <= value < 2**63)
+    }
+    others = {key: value for key, value in attributes.items() if key not in numbers}
+    return Segment(
+        number,
+        np.array([len(columns["rewards"])]),
+        found,
+        tuple(array for _, array in leaves(columns)),
+        AttributeTable(numbers, [others] if others else None),
+    )
+
+
+def written(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten attributes to those that are written; the two of this package's own are JSON.
+
+    Raises:
+        InvalidEpisodeError: they cannot be stored.
+
+    Example:
+        >>> written({"options": {"goal": "left"}, "infos_filled": {"success": [[0, 1]]}})
+        {'options/goal': 'left', 'infos_filled': '{"success": [[0, 1]]}'}
+    """
+    attributes = dict(attributes)
+    for key in ("infos_filled", "infos_slashes"):
+        if key in attributes:
+            try:
+                attributes[key] = json.dumps(attributes[key], sort_keys=True)
+            except (TypeError, ValueError) as error:
+                raise InvalidEpisodeError(
+                    f"{key} cannot be stored: {attributes[key]!r:.60}: {error}; a name of our own, "
+                    "rename yours"
+                ) from None
+    return flatten_attributes(attributes)
+
+
+def read_back(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that :func:`written` flattened, but for ``infos_slashes``.
+
+    Example:
+        >>> read_back({"options/x": 1.5, "infos_slashes": "[]"})
+        {'options': {'x': 1.5}}
+    """
+    attributes = unflatten_attributes(dict(flat))
+    attributes.pop("infos_slashes", None)
+    if "infos_filled" in attributes:
+        attributes["infos_filled"] = json.loads(attributes["infos_filled"])
+    if attributes.get("seed") is not None:
+        attributes["seed"] = int(attributes["seed"])
+    return attributes
+
+
+def slashes_of(paths: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Return those of the paths of infos that have keys with a slash, which is a group in HDF5."""
+    return [list(path) for path in paths if "/" in "".join(path)]
+
+
+# --- attributes
+
+
+@dataclass(frozen=True)
+class _Attributes:
+    """The attributes of a segment as they are written.
+
+    Attributes:
+        numbers: as in the segment's table.
+        flat: what else each episode has, flattened; None if none has anything.
+    """
+
+    numbers: dict[str, npt.NDArray[Any]]
+    flat: list[dict[str, Any]] | None
+
+    def kept(self) -> _Attributes:
+        """Return a copy that does not change when the caller's arrays do."""
+        numbers = {name: values.copy() for name, values in self.numbers.items()}
+        flat = self.flat and [
+            {
+                key: np.copy(value) if isinstance(value, np.ndarray) else value
+                for key, value in pairs
+            }
+            for pairs in map(dict.items, self.flat)
+        ]
+        return _Attributes(numbers, flat)
+
+    def table(self) -> AttributeTable:
+        """Return the attributes as they are read back."""
+        others = None if self.flat is None else [read_back(one) for one in self.flat]
+        return AttributeTable(self.numbers, others if others and any(others) else None)
+
+
+def _flat(segment: Segment) -> _Attributes:
+    """Flatten the attributes of the episodes of a segment.
+
+    Raises:
+        InvalidEpisodeError: names the episode whose attributes cannot be stored.
+    """
+    numbers, others = segment.attributes.numbers, segment.attributes.others
+    slashes = slashes_of([leaf.path[1:] for leaf in segment.leaves if leaf.path[0] == "infos"])
+    own = {"infos_slashes": slashes} if slashes else {}
+    names = {*numbers, *(key for one in others or () for key in one)}
+    flat: list[dict[str, Any]] = []
+    try:
+        # a slash is a place below another name, perhaps; infos_filled is written as text
+        if "infos_filled" in numbers or any("/" in name for name in names):
+            for place in range(len(segment)):
+                flat.append(written({**segment.attributes[place], **own}))
+            return _Attributes({}, flat)
+        written(dict.fromkeys(numbers, 0.0))  # judges the names
+        if others is None:
+            return _Attributes(numbers, [written(own)] * len(segment) if own else None)
+        for one in others:
+            flat.append(written({**one, **own}))
+        return _Attributes(numbers, flat)
+    except InvalidEpisodeError as error:
+        raise InvalidEpisodeError(f"episode {segment.first + len(flat)}: {error}") from None
+
+
+def _kinds(segment: Segment, attributes: _Attributes) -> list[_Kind]:
+    """Sort the episodes of a segment by the names and types of their attributes.
+
+    Raises:
+        InexpressibleError: an attribute, or a leaf, has no form in a template.
+    """
+    numbers = attributes.numbers
+    everywhere = tuple(Attribute(name, values.dtype) for name, values in numbers.items())
+    if attributes.flat is None:
+        template = template_of(segment.leaves, everywhere)
+        return [_Kind(np.arange(len(segment)), template, list(numbers.values()))]
+    sorts: dict[tuple[Any, ...], list[int]] = {}
+    for place, one in enumerate(attributes.flat):
+        signature = tuple((name, *_sort(value)) for name, value in one.items())
+        sorts.setdefault(signature, []).append(place)
+    kinds = []
+    for signature, places in sorts.items():
+        own = tuple(Attribute(name, dtype, shape) for name, dtype, shape in signature)
+        template = template_of(segment.leaves, everywhere + own)
+        values = [column[places] for column in numbers.values()]
+        for name, dtype, shape in signature:
+            column = np.empty((len(places), *shape), object if dtype is None else dtype)
+            for number, place in enumerate(places):
+                column[number] = attributes.flat[place][name]
+            values.append(column)
+        kinds.append(_Kind(np.array(places), template, values))
+    return kinds
+
+
+def _sort(value: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    """Return dtype, None for text, and shape of the value of a flat attribute."""
+    if isinstance(value, str):
+        return None, ()
+    if not isinstance(value, np.ndarray | np.generic):
+        return np.dtype(type(value)), ()
+    if value.dtype.kind == "O":
+        return None, value.shape
+    if value.dtype.metadata:
+        raise InexpressibleError("a type with metadata, of which h5py makes another type")
+    return value.dtype, value.shape
+
+
+def _joined(tables: Sequence[AttributeTable]) -> AttributeTable:
+    """Return the attributes of the episodes of several tables, one table after another."""
+    if len(tables) == 1:
+        return tables[0]
+    numbers: dict[str, npt.NDArray[Any]] = {}
+    for name in tables[0].numbers if tables else ():
+        columns = [table.numbers.get(name) for table in tables]
+        there = [column for column in columns if column is not None]
+        if len(there) == len(tables) and len({column.dtype for column in there}) == 1:
+            numbers[name] = np.concatenate(there)
+    if all(table.others is None and table.numbers.keys() == numbers.keys() for table in tables):
+        return AttributeTable(numbers)
+    others = [
+        {key: value for key, value in table[place].items() if key not in numbers}
+        for table in tables
+        for place in range(len(table))
+    ]
+    return AttributeTable(numbers, others)
+
+
+# --- files
+
+
+def _pad(parts: list[Any], size: int) -> int:
+    """Add zeros after ``size`` bytes up to a multiple of 8; return the bytes of both."""
+    more = -size % 8
+    if more:
+        parts.append(bytes(more))
+    return size + more
+
+
+def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
+    """Copy the first bytes of a file, in the kernel if it can."""
+    done = 0
+    with suppress(OSError, AttributeError):  # not everywhere; why not is told below
+        while done < size:
+            numbers = source.fileno(), target.fileno(), size - done, done, done
+            copied = os.copy_file_range(*numbers)
+            if not copied:
+                break
+            done += copied
+    source.seek(done)
+    target.seek(done)
+    while done < size:
+        block = source.read(min(size - done, 2**20))
+        if not block:
+            raise OSError(errno.EIO, "it was cut while it was copied", str(target.name))
+        done += len(block)
+        rest = memoryview(block)
+        while rest:
+            rest = rest[target.write(rest) :]
