@@ -13,7 +13,7 @@ demo: $(VENV)/demo.stamp
 # Lint runs beside the tests, but not beside those that hold CPU time to a limit.
 test: $(VENV)/test.stamp
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
-	$(BIN)/python -m pytest -m alone $$(grep -l "mark.alone" tests/*.py)
+	$(BIN)/python -m pytest -m alone $$(grep -rl "mark.alone" --include=test_*.py tests)
 
 pytest: $(VENV)/test.stamp
 	$(BIN)/python -m pytest --doctest-modules -m "not alone" \

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests.servers.running import AT_HOME
+from tests.support.servers.running import AT_HOME
 
 # Before a test imports what reads it.
 os.environ.update(AT_HOME)
@@ -45,7 +45,7 @@ LONGEST = (
     "test_remotes",
     "test_remote_faults",
     "test_remote_bad_input",
-    "test_storage_arrow",
+    "test_arrow_storage",
     "test_command",
     "test_checks",
 )

@@ -23,11 +23,11 @@ from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.scripted import ScriptedPolicy
+from tests.compat.test_both_directions import MINARI_IS_WRONG
 from tests.conftest import CHECKOUT
-from tests.legacy_files import GOLDEN
-from tests.servers.s3 import moto_server
-from tests.test_both_directions import MINARI_IS_WRONG
-from tests.workspaces import make_workspace, run_ok, stages_that_ran
+from tests.support.legacy_files import GOLDEN
+from tests.support.servers.s3 import moto_server
+from tests.support.workspaces import make_workspace, run_ok, stages_that_ran
 
 README = (CHECKOUT / "README.md").read_text()
 

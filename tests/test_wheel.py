@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CHECKOUT
-from tests.repositories import new_workspace
-from tests.wheels import Installed, built_wheel, installed_wheel
-from tests.workspaces import stages_that_ran, tiny
+from tests.support.repositories import new_workspace
+from tests.support.wheels import Installed, built_wheel, installed_wheel
+from tests.support.workspaces import stages_that_ran, tiny
 
 
 @pytest.fixture

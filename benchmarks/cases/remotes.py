@@ -148,8 +148,8 @@ def _server(name: str) -> Server | Skipped:
 def _s3() -> Server:
     from s3fs import S3FileSystem
 
-    from tests.servers.running import entered
-    from tests.servers.s3 import s3_server
+    from tests.support.servers.running import entered
+    from tests.support.servers.s3 import s3_server
 
     variables = work.ending.enter_context(s3_server(work.folder("servers") / "s3", "bench"))
     work.ending.enter_context(entered({**os.environ, **variables}))
@@ -160,8 +160,8 @@ def _s3() -> Server:
 def _gcs() -> Server:
     from gcsfs.core import GCSFileSystem
 
-    from tests.servers.gcs import gcs_server
-    from tests.servers.running import entered
+    from tests.support.servers.gcs import gcs_server
+    from tests.support.servers.running import entered
 
     variables = work.ending.enter_context(gcs_server("bench"))
     work.ending.enter_context(entered({**os.environ, **variables}))
@@ -179,7 +179,7 @@ def _bucket(address: str, files: Any) -> Server:
 def _hub() -> Server:
     import pytest
 
-    from tests.servers.hub import WRITER, enter, hub_server
+    from tests.support.servers.hub import WRITER, enter, hub_server
 
     hub = work.ending.enter_context(hub_server(work.folder("servers") / "hub"))
     enter(hub, work.ending.enter_context(pytest.MonkeyPatch.context()))

@@ -41,7 +41,7 @@ def episode_seed(seed: int, episode: int) -> tuple[int, np.random.Generator]:
 
 
 class EpisodeSink(Protocol[T_co]):
-    """Takes one episode at a time, step by step; :class:`recording.recorder.EpisodeRecorder` is one."""
+    """Takes one episode at a time, step by step, as the recorder of ``recording`` does."""
 
     def start(self, observation: Any, info: dict, *, seed: int, options: dict | None) -> None: ...
 

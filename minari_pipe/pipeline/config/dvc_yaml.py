@@ -48,7 +48,7 @@ OUTPUT_VERSION = {
 }
 """What an installed package's stages write. A checkout depends on the stages' source instead; in
 an installed package that is out of DVC's sight, so a change of the written bytes raises the number
-(tests/test_golden.py compares the bytes)."""
+(tests/pipeline/test_golden.py compares the bytes)."""
 
 
 OPENED_BY_NAME = {
@@ -57,7 +57,7 @@ OPENED_BY_NAME = {
     "validate": ["minari_pipe.storage.hdf5.storage"],
 }
 """What a stage's module imports through a registry of names, where reading its source does not show
-it (tests/test_closure.py compares with what is really imported)."""
+it (tests/pipeline/config/test_import_graph.py compares with what is really imported)."""
 
 
 @dataclass(frozen=True)

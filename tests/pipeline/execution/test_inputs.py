@@ -1,0 +1,228 @@
+"""What a stage records is what it used: an edit while it runs makes it fail, even if undone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.execution.inputs import Inputs
+from tests.pipeline.run.test_stages_rerun import MINE
+from tests.support.interruption import BARRIER
+from tests.support.repositories import Workspace, dvc_workspace
+
+MY_POLICY = """\
+import os
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def balance(observation, gain):
+    try:
+        os.rename(HERE / "edit", HERE / "edited")  # by one worker
+        exec((HERE / "edited").read_text(), globals())
+    except FileNotFoundError:
+        pass
+    from my_package.rules import side
+
+    return side(gain * observation[2])
+"""
+
+RULES = """\
+def side(angle):
+    return int(angle > 0.0)
+"""
+
+TRUSTED = {"MINARI_PIPE_TRUSTED_MODULES": "my_policy"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Workspace:
+    workspace = dvc_workspace(tmp_path_factory.mktemp("inputs"), mine=MINE)
+    (workspace.root / "my_package").mkdir()
+    (workspace.root / "my_package" / "rules.py").write_text(RULES)
+    (workspace.root / "my_policy.py").write_text(MY_POLICY)
+    (workspace.root / "demos").mkdir()
+    (workspace.root / "demos" / "one.npz").touch()
+    workspace.pipe("+dataset=mine", **TRUSTED)
+    return workspace
+
+
+@pytest.fixture
+def workspace(made: Workspace, tmp_path: Path) -> Workspace:
+    return made.copy(tmp_path)
+
+
+def stage(workspace: Workspace, name: str, **environment: str) -> tuple[int, str]:
+    """Run a stage as DVC does; its exit code and what it said."""
+    command = (sys.executable, "-m", f"minari_pipe.pipeline.stages.{name}", "mine")
+    done = workspace.call(*command, **TRUSTED, **environment)
+    return done.returncode, done.stdout
+
+
+def append(file: Path) -> None:
+    with file.open("a") as opened:
+        opened.write("\n")
+
+
+def refused(workspace: Workspace, name: str, what: str, **environment: str) -> None:
+    code, output = stage(workspace, name, **environment)
+    assert code == 1
+    assert output.endswith(f"error: {name}: {what} changed while {name} ran; run again\n")
+
+
+EDITS = {
+    "the module itself": ("my_policy.py", "open(HERE / 'my_policy.py', 'a').write('# new')"),
+    "a module of a package that is imported later": (
+        "my_package/rules.py",
+        "open(HERE / 'my_package/rules.py', 'a').write('# new')",
+    ),
+    "taken back": (
+        "my_package/rules.py",
+        "path = HERE / 'my_package/rules.py'; old, times = path.read_text(), os.stat(path)\n"
+        "path.write_text(old.replace('>', '<'))\n"
+        "import my_package.rules\n"
+        "path.write_text(old); os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))",
+    ),
+    "a file of a folder": (
+        "demos/one.npz",
+        "open(HERE / 'demos/one.npz', 'a').write('more')",
+    ),
+    "the parameters": (
+        "pipelines/mine/params.yaml",
+        "open(HERE / 'pipelines/mine/params.yaml', 'a').write('# new')",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"), [*(("local", kind) for kind in EDITS), ("processes", "taken back")]
+)
+def test_an_edit_while_collect_runs_makes_it_fail(engine, kind, workspace):
+    what, edit = EDITS[kind]
+    if engine != "local":
+        workspace.replace("pipelines/mine/params.yaml", "name: local", f"name: {engine}")
+        workspace.replace("pipelines/mine/params.yaml", "n_workers: null", "n_workers: 2")
+    workspace.replace(
+        "pipelines/mine/dvc.yaml", "- my_policy.py\n", "- my_policy.py\n    - demos\n"
+    )
+    (workspace.root / "edit").write_text(edit)
+    refused(workspace, "collect", what)
+
+
+def paused(
+    workspace: Workspace, folder: Path, barrier: dict, edit: Callable[[], object], *command: str
+) -> tuple[int, str]:
+    """Run a command, and edit something once its process comes to ``barrier``."""
+    folder.mkdir()
+    spec = {"folder": str(folder), "do": "pause", **barrier}
+    process = subprocess.Popen(
+        command,
+        cwd=workspace.root,
+        env=workspace.environment(
+            **TRUSTED, PYTHONPATH=str(BARRIER), MINARI_PIPE_TEST_BARRIER=json.dumps(spec)
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "reached").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    edit()
+    (folder / "go").touch()
+    output, _ = process.communicate(timeout=120)
+    return process.returncode, output
+
+
+READ = {
+    "create": (
+        "episodes/episodes.json",
+        "minari_pipe.storage.hdf5.storage:HDF5Storage.update_episodes",
+    ),
+    "ref_scores": ("params.yaml", "minari_pipe.pipeline.execution.measurement:measured"),
+    "validate": ("ref_scores.json", "minari_pipe.datasets.identity:content_sha256"),
+    "publish": ("validation.json", "minari_pipe.datasets.identity:manifest"),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_edit_of_what_a_stage_reads_makes_it_fail(name, workspace, tmp_path):
+    what, target = READ[name]
+    file = workspace.root / "pipelines" / "mine" / what
+    command = (sys.executable, "-m", f"minari_pipe.pipeline.stages.{name}", "mine")
+    barrier = {"role": name, "target": target}
+    code, output = paused(workspace, tmp_path / "talk", barrier, lambda: append(file), *command)
+    assert (code, output.splitlines()[-1]) == (
+        1,
+        f"error: {name}: pipelines/mine/{what} changed while {name} ran; run again",
+    )
+
+
+def test_an_edit_after_a_stage_and_before_dvc_hashes_is_not_recorded(workspace, tmp_path):
+    policy = workspace.root / "my_policy.py"
+    workspace.replace("my_policy.py", "import os", "import os  # edited")
+
+    command = (sys.executable, "-m", "minari_pipe", "+dataset=mine")
+    barrier = {"role": "driver", "target": "dvc.stage:Stage.save"}
+    code, output = paused(workspace, tmp_path / "talk", barrier, lambda: append(policy), *command)
+    assert code == 1
+    assert "error: my_policy.py changed while collect ran; run again\n" in output
+    assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
+    assert workspace.pipe("+dataset=mine", **TRUSTED) == []
+
+
+def test_what_dvc_does_to_an_object_of_its_cache_is_no_edit(tmp_path):
+    told, folder = tmp_path / "object", tmp_path / "episodes"
+    told.write_text("0")
+    folder.mkdir()
+    (folder / "block").symlink_to(told)
+    inputs = Inputs("create", tmp_path, ["episodes"])
+    told.chmod(0o444)
+    (tmp_path / "another name").hardlink_to(told)
+    inputs.check_files()
+    told.chmod(0o644)
+    append(told)
+    with pytest.raises(ConfigError, match="episodes/block changed while create ran"):
+        inputs.check_files()
+
+
+def test_bytecode_beside_a_source_is_not_run(workspace):
+    source = workspace.root / "my_package" / "rules.py"
+    stat = source.stat()
+    source.write_text(RULES.replace("0.0", "9.9"))  # never to the right
+    os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    script = f"import py_compile; py_compile.compile({str(source)!r})"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    source.write_text(RULES)
+    os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert Path(importlib.util.cache_from_source(str(source))).is_file()
+    before = (workspace.root / "pipelines/mine/returns.csv").read_bytes()
+    for name in ("collect", "create"):
+        code, output = stage(workspace, name)
+        assert code == 0, output
+    assert (workspace.root / "pipelines/mine/returns.csv").read_bytes() == before
+
+
+def test_a_module_that_nothing_names_is_refused_and_one_that_a_text_names_is_read(workspace):
+    (workspace.root / "other.py").write_text(RULES)
+    late = "import importlib; side = importlib.import_module('oth' + 'er').side"
+    workspace.replace("my_policy.py", "from my_package.rules import side", late)
+    assert "No module named 'other'" in workspace.refused("+dataset=mine", **TRUSTED)
+    trusted = {"MINARI_PIPE_TRUSTED_MODULES": "my_policy,other"}
+    told = workspace.refused("+dataset=mine", **trusted)
+    assert "other.py, which no import statement names" in told
+    workspace.replace("my_policy.py", "'oth' + 'er'", "'other'")
+    assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
+    workspace.replace("other.py", "angle >", "angle <")
+    assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)

@@ -1,0 +1,340 @@
+"""The demonstration policy replays what was recorded and reports how it went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.files.fetch import Source
+from minari_pipe.errors import (
+    ConfigError,
+    MinariPipeError,
+    RemoteError,
+)
+from minari_pipe.policies.demonstrations import DemonstrationPolicy
+from tests.conftest import FULL, SHARED
+from tests.support.demonstration_files import (
+    CountingEnv,
+    changed_episodes,
+    counting_episodes,
+    write_d4rl,
+    write_dapg,
+)
+
+DOOR = SHARED / "demonstrations" / "door-v0_demos.pickle"
+needs_door = pytest.mark.skipif(not DOOR.is_file(), reason=f"{DOOR} is not on this machine")
+RNG = np.random.default_rng(0)
+
+
+# --- the policy ---------------------------------------------------------------------------------
+
+
+def replay(policy: DemonstrationPolicy, env: gym.Env, episode: int) -> EpisodeBuffer:
+    """Run one episode in row 0, as the rollout does."""
+    options = policy.start(0, episode, RNG)
+    observation, _ = env.reset(seed=episode, options=options)
+    observations, actions, rewards, terminations, truncations = [observation], [], [], [], []
+    while not (terminations and (terminations[-1] or truncations[-1])):
+        action = policy.act([observation], [0])[0]
+        if action is None:
+            truncations[-1] = True
+            break
+        observation, reward, terminated, truncated, _ = env.step(action)
+        observations.append(observation)
+        actions.append(action)
+        rewards.append(reward)
+        terminations.append(terminated)
+        truncations.append(truncated)
+    return EpisodeBuffer(
+        id=episode,
+        observations=np.array(observations),
+        actions=np.array(actions),
+        rewards=np.array(rewards, np.float64),
+        terminations=np.array(terminations),
+        truncations=np.array(truncations),
+    )
+
+
+def bound(path: Path | Source, env: gym.Env, **options: Any) -> DemonstrationPolicy:
+    policy = DemonstrationPolicy(path, **options)
+    policy.bind([env])
+    return policy
+
+
+@pytest.fixture(params=["dapg", "d4rl"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    write = {"dapg": write_dapg, "d4rl": write_d4rl}[request.param]
+    return write(tmp_path / "demos", counting_episodes())
+
+
+def test_actions_and_states_are_replayed(file: Path) -> None:
+    env = CountingEnv()
+    policy = bound(file, env)
+    episodes = counting_episodes()
+    assert policy.n_episodes() == 3
+    for number in (2, 0, 1):  # an episode is the demonstration of its number, whatever ran before
+        buffer = replay(policy, env, number)
+        actions = np.clip(episodes[number]["actions"], -1, 1).astype(np.float32)
+        np.testing.assert_array_equal(buffer.actions, actions, strict=True)
+        assert env.state == episodes[number]["init_state_dict"]
+        report = policy.finish(number, buffer)
+        n_steps = len(actions)
+        total = float(episodes[number]["rewards"].sum())
+        assert report == {
+            "recorded_steps": n_steps,
+            "replayed_steps": n_steps,
+            "recorded_return": pytest.approx(total),
+            "replayed_return": pytest.approx(total),
+            "recorded_terminal": False,
+            "observation_gap_max": 0.0,
+            "observation_gap_median": 0.0,
+            "findings": [],
+        }
+        json.dumps(report, allow_nan=False)
+
+
+def test_rows_do_not_influence_each_other(file: Path) -> None:
+    policy = DemonstrationPolicy(file)
+    policy.bind([CountingEnv(), CountingEnv()])
+    policy.start(0, 1, RNG)
+    policy.start(1, 2, RNG)
+    both = [policy.act([None, None], [0, 1]) for _ in range(2)]
+    rest = [policy.act([None], [1])[0] for _ in range(4)]
+    alone = DemonstrationPolicy(file)
+    alone.bind([CountingEnv()])
+    for row, episode in ((0, 1), (1, 2)):
+        alone.start(0, episode, RNG)
+        for actions in both:
+            np.testing.assert_array_equal(alone.act([None], [0])[0], actions[row])
+    assert policy.act([None], [0]) == [None]
+    assert [action is None for action in rest] == [False, False, False, True]
+
+
+def test_the_environment_cannot_change_a_demonstration(file: Path) -> None:
+    env = CountingEnv()
+    policy = bound(file, env)
+    first = replay(policy, env, 0)
+    env.state["qpos"][:] = 99
+    for action in env.actions:
+        action[:] = 0
+    np.testing.assert_array_equal(replay(policy, env, 0).actions, first.actions)
+    assert policy.finish(0, replay(policy, env, 0))["observation_gap_max"] == 0
+
+
+def test_whole_number_actions_are_rounded(tmp_path: Path) -> None:
+    env = CountingEnv(dtype=np.int64)
+    actions = np.array([[0.9999, -0.9999, 0.2]])
+    episodes = changed_episodes(
+        0, actions=actions, observations=np.zeros((1, 2)), rewards=np.zeros(1)
+    )
+    buffer = replay(bound(write_dapg(tmp_path / "d", episodes), env), env, 0)
+    np.testing.assert_array_equal(buffer.actions, np.array([[1, -1, 0]]), strict=True)
+
+
+def test_the_gap_between_recording_and_replay_is_reported(tmp_path: Path) -> None:
+    env = CountingEnv()
+    episodes = counting_episodes()
+    episodes[0]["observations"][2, 1] += 0.5
+    episodes[1]["observations"][0, 0] = np.nan
+    episodes[1]["rewards"][0] = np.inf
+    episodes = [{**episode, "observations": episode["observations"]} for episode in episodes]
+    policy = bound(write_dapg(tmp_path / "d", episodes), env)
+    report = policy.finish(0, replay(policy, env, 0))
+    assert report["observation_gap_max"] == pytest.approx(0.5)
+    assert report["observation_gap_median"] == 0.0
+    report = policy.finish(1, replay(policy, env, 1))
+    assert report["observation_gap_max"] is None
+    assert report["recorded_return"] is None
+    json.dumps(report, allow_nan=False)
+
+
+def test_observations_of_another_shape_are_not_compared(file: Path) -> None:
+    env = CountingEnv()
+    policy = bound(file, env)
+    buffer = replay(policy, env, 0)
+    for other in ({"a": buffer.observations}, buffer.observations[:, :1]):
+        report = policy.finish(0, replace(buffer, observations=other))
+        assert report["observation_gap_max"] is None
+    rows = list(np.zeros((5, 2)))  # rows in a list compare, too
+    assert policy.finish(0, replace(buffer, observations=rows))["observation_gap_max"] == 3.0
+
+
+def test_an_environment_that_ends_early_is_a_finding(file: Path) -> None:
+    for env, how in (
+        (CountingEnv(last=3), "terminated"),
+        (gym.wrappers.TimeLimit(CountingEnv(), 3), "truncated"),
+    ):
+        policy = bound(file, env)
+        report = policy.finish(2, replay(policy, env, 2))
+        assert (report["recorded_steps"], report["replayed_steps"]) == (5, 3)
+        assert report["findings"] == [
+            {
+                "level": "warning",
+                "path": "episode 2 / terminations",
+                "message": f"the environment {how} the episode at step 2, the demonstration has 5 "
+                "steps; the remaining actions were not replayed",
+            }
+        ]
+        assert policy.finish(1, replay(policy, env, 1))["findings"] == []
+
+
+def test_a_recorded_terminal_that_is_not_reached_is_a_finding(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "d", counting_episodes(), ends="terminals")
+    policy = bound(path, CountingEnv())
+    report = policy.finish(0, replay(policy, CountingEnv(), 0))
+    assert report["recorded_terminal"] is True
+    assert [finding["message"] for finding in report["findings"]] == [
+        "the recording terminates at step 3, the environment did not terminate"
+    ]
+    assert policy.finish(0, replay(policy, CountingEnv(last=4), 0))["findings"] == []
+
+
+def test_what_does_not_fit_the_environment(file: Path) -> None:
+    class Wider(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = gym.spaces.Box(-1, 1, (4,))
+
+    message = r"do not fit Wider: their actions have the shape \(3,\), its action space is Box"
+    with pytest.raises(ConfigError, match=message):
+        bound(file, Wider())
+    with pytest.raises(ConfigError, match=r"do not fit CartPole-v1: .* is Discrete\(2\)"):
+        bound(file, gym.make("CartPole-v1"))
+    policy = bound(file, CountingEnv())
+    message = "episode 3 was asked for, but .* hold 3, numbers 0 to 2. Set collect.n_episodes to at"
+    with pytest.raises(ConfigError, match=message):
+        policy.start(0, 3, RNG)
+
+
+class AlwaysTheSame(CountingEnv):
+    """Starts in one place, whatever the options say."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        return np.zeros(2), {}
+
+
+class Anywhere(CountingEnv):
+    """Starts where its seed says and does not look at the options."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        gym.Env.reset(self, seed=seed)
+        return self.np_random.normal(size=2), {}
+
+
+def test_an_environment_that_does_not_start_where_it_is_told_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"does not start where reset.*two first observations"):
+        bound(file, Anywhere())
+    with pytest.raises(ConfigError, match=r"cannot start with reset.*KeyError"):
+        bound(file, CountingEnv(), reset_option="another")
+
+
+def test_an_environment_may_say_which_state_it_takes(file: Path) -> None:
+    env = CountingEnv()
+    box = gym.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    env._state_space = gym.spaces.Dict({"qpos": box})
+    assert set(bound(file, env).start(0, 0, RNG)["initial_state_dict"]) == {"qpos"}
+    policy = bound(file, AlwaysTheSame(), state_keys=["qvel"], reset_option="state")
+    assert set(policy.start(0, 0, RNG)["state"]) == {"qvel"}
+    env._state_space = gym.spaces.Dict({"qpos": box, "wings": box})
+    with pytest.raises(ConfigError, match=r"takes|starts from a state of .* so 'wings' is missing"):
+        bound(file, env)
+    env._state_space = gym.spaces.Dict({"qpos": gym.spaces.Box(-1, 1, (2,))})
+    with pytest.raises(
+        ConfigError, match=r"'qpos' has the shape \(1,\), the environment's has \(2,\)"
+    ):
+        bound(file, env)
+
+
+def test_the_source_may_be_an_address(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_PIPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MINARI_PIPE_MIRROR", str(tmp_path))
+    source = Source(address="http://127.0.0.1:9/demos", sha256=sha256_file(file))
+    assert bound(source, CountingEnv()).n_episodes() == 3
+    monkeypatch.setattr("minari_pipe.core.files.fetch._WAITS", ())
+    monkeypatch.setenv("MINARI_PIPE_MIRROR", "")
+    with pytest.raises(RemoteError, match=r"the demonstrations: .*policy\.source\.path=FILE"):
+        bound(Source(address="http://127.0.0.1:9/demos", sha256="0" * 64), CountingEnv())
+    with pytest.raises(MinariPipeError, match=r"policy\.source\.path=FILE"):
+        bound(tmp_path / "absent", CountingEnv())
+
+
+# --- the simulator the demonstrations were made with -------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def door() -> Any:
+    """AdroitHandDoor-v1 with the demonstrations' horizon."""
+    robotics = pytest.importorskip("gymnasium_robotics")
+    gym.register_envs(robotics)
+    env = gym.make("AdroitHandDoor-v1", max_episode_steps=300)
+    yield env
+    env.close()
+
+
+def record_door(env: gym.Env, lengths: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Short recordings of the door environment with random actions."""
+    rng = np.random.default_rng(3)
+    episodes = []
+    for length in lengths:
+        state = {"qpos": np.zeros(30), "qvel": np.zeros(30)}
+        state["door_body_pos"] = rng.uniform([-0.3, 0.25, 0.252], [-0.2, 0.35, 0.35])
+        observation, _ = env.reset(seed=0, options={"initial_state_dict": state})
+        actions = rng.normal(size=(length, 28))
+        observations, rewards = [], []
+        for action in np.clip(actions, -1, 1).astype(np.float32):
+            observations.append(observation)
+            observation, reward, *_ = env.step(action)
+            rewards.append(reward)
+        episodes.append(
+            {
+                "actions": actions,
+                "observations": np.array(observations),
+                "rewards": np.array(rewards),
+                "init_state_dict": state,
+            }
+        )
+    return episodes
+
+
+@pytest.mark.parametrize("write", [write_dapg, write_d4rl])
+def test_the_door_replays_exactly(tmp_path: Path, door: gym.Env, write: Any) -> None:
+    episodes = record_door(door, (6, 3))
+    policy = bound(write(tmp_path / "d", episodes), door)
+    for number, episode in enumerate(episodes):
+        buffer = replay(policy, door, number)
+        report = policy.finish(number, buffer)
+        assert report["observation_gap_max"] == 0.0
+        assert report["recorded_return"] == report["replayed_return"]
+        np.testing.assert_array_equal(buffer.rewards, episode["rewards"])
+        assert bool(buffer.truncations[-1])
+        assert report["findings"] == []
+
+
+@needs_door
+def test_the_human_demonstrations_replay_as_measured(door: gym.Env) -> None:
+    policy = bound(DOOR, door)
+    reports = []
+    for number in range(25 if FULL else 4):
+        reports.append(policy.finish(number, replay(policy, door, number)))
+    assert not any(report["findings"] for report in reports)
+    # The recordings' first observations show the arm elsewhere than their initial states do.
+    assert max(report["observation_gap_max"] for report in reports) <= 2.0 + 1e-9
+    assert np.median([report["observation_gap_median"] for report in reports]) < 0.01
+    recorded, replayed = (
+        np.array([report[key] for report in reports])
+        for key in ("recorded_return", "replayed_return")
+    )
+    assert np.abs(recorded - replayed).max() < 205
+    if FULL:
+        assert replayed.mean() == pytest.approx(803.06, abs=1)
+        assert recorded.mean() == pytest.approx(794.10, abs=0.01)

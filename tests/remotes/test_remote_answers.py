@@ -1,0 +1,274 @@
+"""Wrong settings, and answers that are none of an object store's, are told of in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.remotes import base, open_remote
+from minari_pipe.remotes.base import PART, Source
+from minari_pipe.remotes.hosting import list_remote_datasets
+from minari_pipe.testing.remotes import an_upload, publish
+from tests.support.servers.gcs import gcs_server
+from tests.support.servers.proxy import Answer, Proxy, fault_proxy
+from tests.support.servers.running import entered
+from tests.support.servers.s3 import s3_server
+
+Variables = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Variables]]:
+    with ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("s3")
+        yield {
+            "s3": stack.enter_context(s3_server(folder, "bucket")),
+            "gs": stack.enter_context(gcs_server("bucket")),
+        }
+
+
+@pytest.fixture(params=["s3", "gs"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def proxy(scheme: str, servers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Before the server of this scheme, which clients in this process find through it."""
+    monkeypatch.setattr(base, "_WAITS", (0.01, 0.01))
+    with fault_proxy(servers[scheme]) as proxy, entered(proxy.variables):
+        yield proxy
+
+
+@pytest.fixture
+def address(scheme: str, tmp_path: Path) -> str:
+    return f"{scheme}://bucket/{tmp_path.name}"
+
+
+def refusal(call: Callable[[], object], kind: type[MinariPipeError] = RemoteError) -> str:
+    """The line that a refused call says."""
+    with pytest.raises(kind) as raised:
+        call()
+    text = str(raised.value)
+    assert len(text) < 700 and text.isprintable(), text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"AWS_PROFILE": "nobody"}, "profile (nobody) could not be found"),
+        ({"AWS_CONFIG_FILE": "broken"}, "Unable to parse config file"),
+        ({"AWS_SECRET_ACCESS_KEY": None}, "missing: AWS_SECRET_ACCESS_KEY"),
+        ({"AWS_DEFAULT_REGION": "no region"}, "no region"),
+    ],
+    ids=["a profile that is not there", "a broken file", "half of a key", "no region"],
+)
+def test_settings_of_the_aws_tools_that_are_wrong(changes, reason, servers, tmp_path) -> None:
+    (tmp_path / "broken").write_text("[[[\n")
+    changes = {k: str(tmp_path / v) if v == "broken" else v for k, v in changes.items()}
+    variables = {k: v for k, v in ({**servers["s3"], **changes}).items() if v is not None}
+    with entered(variables):
+        assert reason in refusal(lambda: list_remote_datasets("s3://bucket"), MinariPipeError)
+
+
+@pytest.mark.parametrize("content", ["no JSON", "{}", "[]", '{"type": "service_account"}'])
+def test_a_token_that_is_no_key_of_google(content: str, tmp_path) -> None:
+    (tmp_path / "key").write_text(content)
+    with entered({}):
+        text = refusal(lambda: open_remote("gs://bucket", str(tmp_path / "key")), ConfigError)
+    assert "no key of a service account" in text
+
+
+def test_a_login_page_is_not_taken_for_a_store_without_datasets(proxy, address) -> None:
+    proxy.inject(Answer(200, body=b"<html><body>Please log in</body></html>"))
+    assert address in refusal(lambda: list_remote_datasets(address))
+
+
+@pytest.mark.parametrize("status", [302, 307, 412])
+def test_answers_that_no_store_gives_to_readers_are_one_line(status, proxy, address) -> None:
+    proxy.inject(Answer(status))
+    text = refusal(lambda: list_remote_datasets(address))
+    assert address in text
+    assert "recursion" not in text
+
+
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_a_file_that_google_refuses_as_if_it_were_written(proxy, address) -> None:
+    proxy.inject(Answer(412))
+    remote = open_remote(address)
+    assert address in refusal(lambda: remote.retried(lambda: remote.read("steps-v0/a.json")))
+
+
+def test_what_a_server_says_is_one_short_line_without_control_characters(
+    proxy, scheme, address
+) -> None:
+    text = r"\u001b[31mred" if scheme == "gs" else "red\x7f"
+    page = {
+        "gs": f'{{"error": {{"code": 400, "message": "{text}\\n{"x" * 50_000}"}}}}',
+        "s3": f"<Error><Code>A</Code><Message>{text}\n{'x' * 50_000}</Message></Error>",
+    }
+    proxy.inject(Answer(400, body=page[scheme].encode()))
+    assert "red" in refusal(lambda: list_remote_datasets(address))
+
+
+@pytest.mark.parametrize("status", [404, 410])
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_an_unfinished_upload_that_the_server_has_dropped(status, proxy, address) -> None:
+    upload = an_upload(size=PART + 1)
+    proxy.inject(Answer(status), method="PUT", path="upload_id", min_size=1)
+    text = refusal(lambda: publish(open_remote(address), upload))
+    # Who knows it may write there.
+    assert "run it again" in text and "upload_id" not in text
+    proxy.clear()
+    publish(open_remote(address), upload)
+    assert open_remote(address).dataset_ids() == [upload.dataset_id]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [bytes(3_000_000), b"one\n--==0==\ntwo", b"ends with\r", b"\r\n", b"\n"],
+    ids=["megabytes", "a boundary", "CR", "CRLF", "LF"],
+)
+def test_small_files_of_any_bytes_arrive(content: bytes, proxy, address) -> None:
+    upload = an_upload()
+    files = {**upload.files, "data/main_data.bin": Source.of(content)}
+    publish(open_remote(address), base.Upload(upload.dataset_id, files, upload.metadata, {}))
+    found = open_remote(address).read(f"{upload.dataset_id}/data/main_data.bin")
+    assert found == content
+
+
+def test_a_store_that_sends_more_than_was_asked_for_is_not_listened_to(proxy, address) -> None:
+    proxy.inject(Answer(206, body=bytes(5000)))
+    remote = open_remote(address)
+    assert "more than 1000 bytes" in refusal(
+        lambda: remote.retried(lambda: remote.read("steps-v0/data/main_data.hdf5", 0, 1000))
+    )
+
+
+def test_a_file_of_unknown_length_ends(proxy, address, monkeypatch) -> None:
+    monkeypatch.setattr(base, "MOST_BYTES", 1000)
+    proxy.inject(Answer(200, body=bytes(5000)))
+    remote = open_remote(address)
+    assert "more than 1000 bytes" in refusal(
+        lambda: remote.retried(lambda: remote.read(f"steps-v0/{base.METADATA}"))
+    )
+
+
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_an_answer_of_google_that_was_packed_unasked_is_not_unpacked(proxy, address) -> None:
+    packed = gzip.compress(bytes(2**20), 9)
+    proxy.inject(Answer(200, body=packed, packed="gzip"))
+    assert open_remote(address).read(f"steps-v0/{base.METADATA}") == packed
+
+
+def test_a_long_answer_about_an_error_is_told_at_once(proxy, address) -> None:
+    """Addresses are searched for what nobody may see in the time that their length takes."""
+    proxy.inject(Answer(403, body=b"://" * 200_000))
+    start = time.process_time()
+    refusal(lambda: list_remote_datasets(address))
+    assert time.process_time() - start < 5
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers every question with the same thing, which no Hub does."""
+
+    headers_too: ClassVar[dict[str, str]] = {}
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        for name, value in {**self.headers_too, "Content-Length": str(len(self.body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
+    pytest.importorskip("huggingface_hub")
+    kind = type("Hub", (Hub,), {})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    yield kind
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_answer_of_the_hub_that_was_packed_unasked_is_not_unpacked(hub) -> None:
+    hub.headers_too, hub.body = {"Content-Encoding": "gzip"}, gzip.compress(bytes(2**28), 9)
+    assert "answers packed (gzip)" in refusal(lambda: list_remote_datasets("hf://org"))
+
+
+def test_an_answer_of_the_hub_ends(hub, monkeypatch) -> None:
+    monkeypatch.setattr(base, "MOST_BYTES", 1000)
+    hub.body = b"[" + b" " * 1000 + b"]"
+    assert "more than 1000 bytes" in refusal(lambda: list_remote_datasets("hf://org"))
+
+
+def test_a_list_of_the_hub_that_goes_on_elsewhere_is_not_followed(hub) -> None:
+    hub.headers_too = {"Link": '<http://127.0.0.1:9/api/datasets?page=2>; rel="next"'}
+    hub.body = b'[{"id": "org/x", "sha": "0"}]'
+    text = refusal(lambda: list_remote_datasets("hf://org"))
+    assert "goes on at another address" in text and "127.0.0.1:9" in text
+
+
+def test_a_list_of_the_hub_ends(hub, monkeypatch) -> None:
+    monkeypatch.setattr("minari_pipe.remotes.hub.client._MOST_PAGES", 5)
+    hub.headers_too = {"Link": f'<{os.environ["HF_ENDPOINT"]}/api/datasets?page=2>; rel="next"'}
+    hub.body = b'[{"id": "org/x", "sha": "0"}]'
+    assert "does not end; is it the Hub?" in refusal(lambda: list_remote_datasets("hf://org"))
+
+
+PAGES = {
+    "s3": b"<ListBucketResult xmlns='http://s3.amazonaws.com/doc/2006-03-01/'><Name>bucket</Name>"
+    b"<IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+    b"</ListBucketResult>",
+    "gs": b'{"kind": "storage#objects", "nextPageToken": "x"}',
+}
+
+
+def test_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -> None:
+    monkeypatch.setattr("minari_pipe.remotes.objects._MOST_PAGES", 5)
+    proxy.inject(Answer(200, body=PAGES[scheme]))
+    assert "the list of its files does not end" in refusal(lambda: list_remote_datasets(address))
+
+
+def test_a_page_of_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -> None:
+    monkeypatch.setattr(base, "MOST_BYTES", 1000)
+    proxy.inject(Answer(200, body=PAGES[scheme] + b" " * 1000))
+    assert "more than 1000 bytes" in refusal(lambda: list_remote_datasets(address))
+
+
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_a_status_that_is_no_number_is_one_line(proxy, address) -> None:
+    proxy.inject(Answer(403, body='{"error": {"code": "²"}}'.encode()))
+    assert address in refusal(lambda: list_remote_datasets(address))
+
+
+def test_a_home_of_nobody_is_one_line() -> None:
+    text = refusal(lambda: list_remote_datasets("~nobody-of-that-name/x"), ConfigError)
+    assert "no user of this machine has that name" in text
+
+
+@pytest.mark.parametrize("size", ["5", -5, 5.5, None, [1], True])
+def test_a_size_of_the_hub_that_is_none_is_one_line(size, hub) -> None:
+    hub.body = json.dumps([{"type": "file", "path": "a/x", "size": size, "oid": "0"}]).encode()
+    remote = open_remote("hf://org")
+    text = refusal(lambda: remote.retried(lambda: remote._client.tree("a", "0", "")))
+    assert f"the size of 'a/x' is {size!r}; is it the Hub?" in text

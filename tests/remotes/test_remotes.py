@@ -1,0 +1,91 @@
+"""The remotes keep their contract, each with a real server or file system.
+
+What a server does not enforce of the real service is said where it is started, in tests/servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minari_pipe import list_remote_datasets, publish_dataset
+from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.remotes.hosting import find_datasets, split_remote_path
+from minari_pipe.testing.remotes import RemoteContract
+from tests.support.servers.gcs import gcs_server
+from tests.support.servers.running import entered
+from tests.support.servers.s3 import moto_server, s3_server
+
+Variables = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Variables]:
+    with s3_server(tmp_path_factory.mktemp("s3"), "bucket") as variables:
+        yield variables
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Variables]:
+    with moto_server("bucket") as variables:
+        yield variables
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[Variables]:
+    with gcs_server("bucket") as variables:
+        yield variables
+
+
+class FolderContract(RemoteContract):
+    """Of a remote whose address may have folders."""
+
+    def test_a_folder_is_told_from_one_that_begins_like_it(self, address: str) -> None:
+        step_index_dataset("door/human-v1")
+        publish_dataset("door/human-v1", f"{address}/team-old")
+        assert split_remote_path(f"{address}/team") == (f"{address}/team", "")
+        assert split_remote_path(f"{address}/team-old/do") == (f"{address}/team-old", "do")
+        publish_dataset("door/human-v1", f"{address}/team")
+        assert split_remote_path(f"{address}/team") == (f"{address}/team", "")
+        assert split_remote_path(f"{address}/team/door/") == (f"{address}/team", "door/")
+        assert list(list_remote_datasets(f"{address}/team")) == ["door/human-v1"]
+
+    @pytest.mark.parametrize("folder", ["my folder/50%25", "date=2024+x", "of.team", "a/%20/b"])
+    def test_a_folder_may_have_a_name_that_no_namespace_has(
+        self, folder: str, address: str
+    ) -> None:
+        step_index_dataset("door/human-v1")
+        publish_dataset("door/human-v1", f"{address}/{folder}")
+        place = f"{address}/{folder}"
+        assert split_remote_path(f"{place}/door/") == (place, "door/")
+        assert list(find_datasets(f"{place}/door/human")[1]) == ["door/human-v1"]
+
+
+class TestDirectory(FolderContract):
+    @pytest.fixture
+    def address(self, tmp_path: Path) -> str:
+        (tmp_path / "remote").mkdir()
+        return f"file://{tmp_path}/remote"
+
+
+class TestS3(FolderContract):
+    @pytest.fixture
+    def address(self, s3: Variables, tmp_path: Path) -> Iterator[str]:
+        with entered(s3):
+            yield f"s3://bucket/{tmp_path.name}"
+
+
+class TestS3WithConditionalWrites(FolderContract):
+    @pytest.fixture
+    def address(self, moto: Variables, tmp_path: Path) -> Iterator[str]:
+        with entered(moto):
+            yield f"s3://bucket/{tmp_path.name}"
+
+
+class TestGCS(FolderContract):
+    @pytest.fixture
+    def address(self, gcs: Variables, tmp_path: Path) -> Iterator[str]:
+        with entered(gcs):
+            yield f"gs://bucket/{tmp_path.name}"

@@ -1,0 +1,1180 @@
+"""In a workspace of a stranger no code of the folder runs, and nothing outside it is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+import minari_pipe
+from minari_pipe.core.files import links
+from minari_pipe.errors import ConfigError, LinkError, TrustError
+from minari_pipe.pipeline.config.validate_config import check_files
+from minari_pipe.pipeline.releases.dvc_remote import push
+from minari_pipe.pipeline.repository import git, tracked_files, uncommitted
+from minari_pipe.pipeline.run import driver, sync
+from minari_pipe.pipeline.run.dvc_settings import check_dvc
+from minari_pipe.pipeline.workspace_links import check_links
+from tests.conftest import FULL
+from tests.support.repositories import Workspace, dvc_workspace, hashes
+from tests.support.servers.running import entered
+from tests.support.servers.s3 import moto_server
+from tests.support.workspaces import make_workspace, tiny
+
+MODULE = (sys.executable, "-m", "minari_pipe")
+SCRIPT = ("minari-pipe",)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Workspace:
+    workspace = dvc_workspace(tmp_path_factory.mktemp("made"), tiny=tiny("tests/tiny-v0"))
+    workspace.pipe("+dataset=tiny")
+    return workspace
+
+
+@pytest.fixture
+def workspace(made: Workspace, tmp_path: Path) -> Workspace:
+    return made.copy(tmp_path)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of the user's own, as the stages' scratch of pipeline `tiny` would lie in it."""
+    (tmp_path / "mine" / "tiny").mkdir(parents=True)
+    (tmp_path / "mine" / "tiny" / "thesis.txt").write_text("precious")
+    return tmp_path / "mine"
+
+
+def plant(workspace: Workspace) -> Path:
+    """Code in the places where Python, Hydra and importlib look; it leaves a file when it runs."""
+    told = workspace.home / "executed"
+    code = f"open({str(told)!r}, 'a').write(__name__)\n"
+    for file in ("yaml.py", "shimmy.py", "evil.py", "hydra_plugins/evil/__init__.py"):
+        (workspace.root / file).parent.mkdir(parents=True, exist_ok=True)
+        (workspace.root / file).write_text(code)
+    info = workspace.root / "evil-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    groups = ("minari_pipe.environments", "minari_pipe.policies", "minari_pipe.storages")
+    text = "".join(f"[{group}]\nx = evil\n" for group in groups)
+    (info / "entry_points.txt").write_text(text)
+    return told
+
+
+@pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["python -m", "minari-pipe"])
+def test_no_code_of_the_folder_runs(command, workspace):
+    told = plant(workspace)
+    workspace.run(*command, "+dataset=tiny", "--cfg", "job")
+    workspace.run(*command, "+dataset=tiny", "collect.seed=5")
+    assert workspace.call(*command, "+dataset=tiny", "env.id=Nope-v0").returncode == 1
+    assert not told.exists(), told.read_text()
+
+
+def test_trust_in_an_installed_module_opens_the_folder_to_nobody(workspace):
+    told = plant(workspace)
+    (workspace.root / "numpy").mkdir()
+    environment = {"MINARI_PIPE_TRUSTED_MODULES": "numpy"}
+    workspace.run(*SCRIPT, "+dataset=tiny", "collect.seed=5", **environment)
+    assert not told.exists(), told.read_text()
+
+
+def test_what_a_namesake_of_an_installed_module_imports_is_not_opened(workspace):
+    """The installed one runs, so what the file in the folder says to import is not asked for."""
+    told = plant(workspace)
+    (workspace.root / "mine.py").write_text("import numpy\n")
+    (workspace.root / "numpy.py").write_text("import hydra_plugins, shimmy\n")
+    workspace.run(*SCRIPT, "bump", "tiny", MINARI_PIPE_TRUSTED_MODULES="mine")
+    assert not told.exists(), told.read_text()
+
+
+INSTALLED = {
+    "a package": {"site/my_envs/__init__.py": "", "site/my_envs/a.py": ""},
+    "a part of a namespace": {"site/my_envs/a.py": ""},
+    "what an editable install finds": {
+        "site/sitecustomize.py": (
+            "import importlib.util, pathlib, sys\n"
+            "class Finder:\n"
+            "    @staticmethod\n"
+            "    def find_spec(name, path=None, target=None):\n"
+            "        file = pathlib.Path(__file__).parent.parent / 'source' / f'{name}.py'\n"
+            "        if name == 'my_envs':\n"
+            "            return importlib.util.spec_from_file_location(name, file)\n"
+            "sys.meta_path.append(Finder)\n"
+        ),
+        "source/my_envs.py": "",
+    },
+}
+
+
+@pytest.mark.parametrize("files", INSTALLED.values(), ids=INSTALLED)
+def test_what_is_installed_otherwise_has_no_namesake_opened(files, workspace, tmp_path):
+    """As above, where the trusted name is found by no file of its own on the import path."""
+    told = plant(workspace)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (workspace.root / "my_envs").mkdir()
+    for name in ("__init__", "a"):
+        (workspace.root / "my_envs" / f"{name}.py").write_text("import hydra_plugins, shimmy\n")
+    trust = {"MINARI_PIPE_TRUSTED_MODULES": "my_envs", "PYTHONPATH": str(tmp_path / "site")}
+    workspace.run(*SCRIPT, "bump", "tiny", **trust)
+    assert not told.exists(), told.read_text()
+
+
+def test_a_python_that_an_imported_package_starts_looks_for_nothing_in_the_folder(workspace):
+    """MuJoCo imports glfw, which tries in another process whether it can load its library."""
+    pytest.importorskip("mujoco")
+    told = plant(workspace)
+    (workspace.root / "ctypes.py").write_text((workspace.root / "evil.py").read_text())
+    choice = ("env.id=InvertedPendulum-v5", "collect.n_episodes=2", "ref_scores.n_episodes=2")
+    workspace.run(*MODULE, "+dataset=tiny", *choice)
+    assert not told.exists(), told.read_text()
+
+
+OWN = {
+    "my_policies.py": "import my_tools\ndef go(observation): return my_tools.action()\n",
+    "my_tools/__init__.py": "from .choice import action\n",
+    "my_tools/choice.py": "def action():\n    import my_action\n    return my_action.LEFT\n",
+    "my_action.py": "LEFT = 0\n",
+}
+"""Modules of the user's, of which one is named; it imports the others, also in a function."""
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"] if FULL else ["ray"])
+def test_only_the_trusted_modules_and_what_they_import_come_from_the_folder(engine, workspace):
+    told = plant(workspace)
+    hostile = (workspace.root / "evil.py").read_text()
+    for name in ("_winapi", "msvcrt", "envwrap", "cv2", "pygame", "numpy", "gymnasium"):
+        (workspace.root / f"{name}.py").write_text(hostile)
+    for file, text in OWN.items():
+        (workspace.root / file).parent.mkdir(exist_ok=True)
+        (workspace.root / file).write_text(text)
+    choice = ("policy=scripted", "+policy.controller._target_=my_policies.go", f"engine={engine}")
+    workspace.run(*SCRIPT, "+dataset=tiny", *choice, "--trust-module=my_policies")
+    assert not told.exists(), told.read_text()
+
+
+@pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["python -m", "minari-pipe"])
+def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, workspace):
+    told = plant(workspace)
+    (workspace.root / "numpy.py").write_text((workspace.root / "evil.py").read_text())
+    link = workspace.root / "minari_pipe"
+    link.symlink_to(Path(minari_pipe.__file__).parent)
+    done = workspace.call(*command, "+dataset=tiny", "collect.seed=5")
+    assert not told.exists(), told.read_text()
+    assert done.returncode == 1
+    assert f"{link} is a link to" in done.stdout
+
+
+def test_python_s_own_library_comes_from_python(workspace):
+    hostile = f"open({str(workspace.home / 'executed')!r}, 'a').write(__name__)\n"
+    for name in ("typing", "json", "hashlib", "platform", "dataclasses"):
+        (workspace.root / f"{name}.py").write_text(hostile)
+    workspace.run(*MODULE, "list")
+    assert not (workspace.home / "executed").exists()
+
+
+def compile_hostile(source: Path, told: Path) -> None:
+    """Bytecode beside a source, which Python runs without a look at that."""
+    code = source.with_name("hostile.txt")
+    code.write_text(f"open({str(told)!r}, 'a').write(__name__)\n{source.read_text()}")
+    py_compile.compile(
+        str(code),
+        cfile=importlib.util.cache_from_source(str(source)),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+
+
+def test_bytecode_of_the_folder_is_not_run_in_place_of_a_trusted_source(workspace):
+    told = workspace.home / "executed"
+    (workspace.root / "my_tools.py").write_text("LEFT = 0\n")
+    source = "import my_tools\ndef go(observation): return my_tools.LEFT\n"
+    (workspace.root / "my_policies.py").write_text(source)
+    for name in ("my_tools", "my_policies"):
+        compile_hostile(workspace.root / f"{name}.py", told)
+    choice = ("policy=scripted", "+policy.controller._target_=my_policies.go")
+    workspace.run(*SCRIPT, "+dataset=tiny", *choice, "--trust-module=my_policies")
+    assert not told.exists(), told.read_text()
+
+
+def test_of_a_trusted_package_its_sources_are_imported_and_nothing_else(workspace):
+    told = workspace.home / "executed"
+    package = workspace.root / "my_policies"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    optional = "try:\n    from my_policies import _fast\nexcept ImportError:\n    pass\n"
+    (package / "push.py").write_text(f"{optional}def go(observation): return 0\n")
+    suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+    (package / f"push{suffix}").write_bytes(b"of other code")  # Python takes it first
+    (workspace.root / "fast.py").write_text(f"open({str(told)!r}, 'w')")
+    py_compile.compile(str(workspace.root / "fast.py"), cfile=str(package / "_fast.pyc"))
+    choice = ("policy=scripted", "+policy.controller._target_=my_policies.push.go")
+    workspace.run(*SCRIPT, "+dataset=tiny", *choice, "--trust-module=my_policies")
+    assert not told.exists()
+
+
+def test_help_prints_no_file_that_a_link_leads_to(workspace, elsewhere):
+    policy = workspace.root / "conf" / "policy" / "mine.yaml"
+    policy.parent.mkdir(exist_ok=True)
+    policy.symlink_to(elsewhere / "tiny" / "thesis.txt")
+    done = workspace.call(*SCRIPT, "--help", "policy=mine")
+    assert done.returncode == 1
+    assert f"{policy} is a link to" in done.stdout
+    assert "precious" not in done.stdout
+
+
+def test_help_looks_into_no_folder_that_conf_is_a_link_to(workspace, elsewhere):
+    shutil.rmtree(workspace.root / "conf")
+    (elsewhere / "dataset").mkdir()
+    (elsewhere / "dataset" / "secretname.yaml").touch()
+    (workspace.root / "conf").symlink_to(elsewhere)
+    done = workspace.call(*SCRIPT, "--help")
+    assert (done.returncode, "secretname" in done.stdout) == (1, False)
+    assert f"{workspace.root / 'conf'} is a link to" in done.stdout
+
+
+def test_a_sweep_of_packaged_configs_writes_through_no_link(workspace, elsewhere):
+    before = hashes(elsewhere)
+    shutil.rmtree(workspace.root / "conf")
+    told = workspace.root / ".minari_pipe" / "hydra" / "multirun.yaml"
+    told.parent.mkdir(parents=True, exist_ok=True)
+    told.symlink_to(elsewhere / "tiny" / "thesis.txt")
+    done = workspace.call(*SCRIPT, "-m", "+dataset=cartpole_random,pendulum_random")
+    assert (done.returncode, hashes(elsewhere)) == (1, before), done.stdout
+    assert f"{told} is a link to" in done.stdout
+
+
+def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
+    told = workspace.home / "executed"
+    (workspace.root / "evil.py").write_text(f"open({str(told)!r}, 'w')\n")
+    handlers = "{h: {(): runpy.run_path, path_name: evil.py}}"
+    text = f"# @package _global_\nhydra: {{hydra_logging: {{version: 1, handlers: {handlers}}}}}\n"
+    (workspace.root / "conf" / "dataset" / "evil.yaml").write_text(text)
+    done = workspace.call(*SCRIPT, "+dataset=evil", "--hydra-help")
+    assert not told.exists()
+    assert "--multirun" in done.stdout
+
+
+def bare_repository(folder: Path, told: Path) -> None:
+    """Files that git takes for a repository, of which any clone can have a folder full."""
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags"):
+        (folder / name).mkdir(parents=True)
+    (folder / "HEAD").write_text("ref: refs/heads/main\n")
+    command = f"sh -c 'touch {told}; false'"
+    settings = f'\tbare = false\n\tworktree = .\n\tfsmonitor = "{command}"\n'
+    (folder / "config").write_text(f"[core]\n\trepositoryformatversion = 0\n{settings}")
+
+
+IN_REPOSITORY = {
+    "dry run": ("+dataset=tiny", "--dry-run"),
+    "release": ("release", "tests/tiny-v0", "--no-push"),
+    "init": ("init",),
+}
+
+
+@pytest.mark.parametrize("command", IN_REPOSITORY.values(), ids=IN_REPOSITORY)
+@pytest.mark.parametrize("above", [False, True], ids=["itself", "above"])
+def test_a_folder_that_git_takes_for_a_repository_runs_no_command(above, command, workspace):
+    told = workspace.home / "executed"
+    shutil.rmtree(workspace.root / ".git", ignore_errors=True)
+    if command == ("init",):
+        shutil.rmtree(workspace.root / ".dvc")
+    folder = workspace.root.parent if above else workspace.root
+    bare_repository(folder, told)
+    with (folder / "config").open("a") as file:
+        file.write(f'[filter "x"]\n\tclean = touch {told}\n')
+    (workspace.root / ".gitattributes").write_text("* filter=x\n")
+    done = workspace.call(*SCRIPT, *command)
+    assert not told.exists()
+    assert done.returncode == 1
+    assert f"{folder} has folders objects and refs, by which git takes it for" in done.stdout
+
+
+def test_settings_of_git_are_read_through_no_link(workspace, tmp_path):
+    (tmp_path / "key").write_text("secret\n")
+    (workspace.root / ".gitmodules").symlink_to(tmp_path / "key")
+    done = workspace.call(*SCRIPT, "+dataset=tiny", "--dry-run")
+    assert (done.returncode, "secret" in done.stdout) == (1, False)
+    assert ".gitmodules is a link" in done.stdout
+
+
+def test_settings_of_git_include_no_other_file(workspace, tmp_path):
+    (tmp_path / "key").write_text("secret\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=workspace.root, check=True)
+    (workspace.root / ".gitmodules").write_text(f"[Include]\n    path = {tmp_path / 'key'}\n")
+    done = workspace.call(*SCRIPT, "+dataset=tiny", "--dry-run")
+    assert (done.returncode, "secret" in done.stdout) == (1, False)
+    assert ".gitmodules includes another file" in done.stdout
+
+
+REMOTES = {
+    "another remote": "url = REMOTE://z\n['remote \"z\"']\n    url = s3://y\n    profile = x",
+    "command": "configpath = ../aws",
+    "credentials": "endpointurl = http://127.0.0.1:9",
+    "files": "keyfile = ../key",
+    "readers": "acl = public-read",
+    "files that are overwritten": "worktree = true",
+}
+
+
+@pytest.mark.parametrize("setting", REMOTES.values(), ids=REMOTES)
+def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace):
+    if "url" not in setting.partition(" ")[0][:4]:
+        setting = f"{setting}\n    url = {'ssh' if 'keyfile' in setting else 's3'}://x/y"
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(
+        f"[core]\n    remote = far\n    no_scm = true\n['remote \"far\"']\n    {setting}\n"
+    )
+    name, key = ("z", "profile") if "://z" in setting else ("far", setting.partition(" ")[0])
+    told = f"{settings}: the remote {name!r} sets {key}, by which a file could"
+    with pytest.raises(TrustError, match=re.escape(told)):
+        check_dvc(workspace.root)
+    if FULL or "configpath" in setting:
+        done = workspace.call(*SCRIPT, "+dataset=tiny", "--pull")
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"error: {told}")
+
+
+BESIDE = {
+    "the run cache": "store/runs",
+    "a run": "store/runs/ab/abcd/abcd",
+    "the objects": "store/files/md5",
+    "the objects of one beginning": "store/files/md5/ab",
+    "the objects of DVC 2": "store/ab",
+    "the remote": "store",
+    "a folder above it": "",
+}
+
+
+WAYS = {
+    "relative": "../../near/store",
+    "by the current folder": "/proc/self/cwd/../near/store",
+    "from the top": "{parent}/near/store",
+    "from the home": "~/{way}/near/store",
+    "in a folder of it": "remote://base/../near/store",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [(p, "relative") for p in BESIDE]
+    + [(p, w) for w in WAYS if w != "relative" for p in ("the objects", "the remote")],
+)
+def test_no_link_in_a_dvc_remote_beside_the_workspace_is_followed(place, way, workspace, tmp_path):
+    """A clone may hold both, and a run would read what it leads to, a release write there."""
+    place = BESIDE[place]
+    private = tmp_path / "private"
+    shutil.copytree(workspace.root / ".dvc", private / "store" / "runs")
+    link = workspace.root.parent / "near" / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(private)
+    settings = workspace.root / ".dvc" / "config"
+    parent = workspace.root.parent
+    url = WAYS[way].format(parent=parent, way=os.path.relpath(parent, workspace.home))
+    base = "['remote \"base\"']\n    url = ..\n"
+    settings.write_text(
+        f"[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = {url}\n{base}"
+    )
+    told = workspace.refused("+dataset=tiny", "--pull")
+    named = told.replace("/proc/self/cwd", str(workspace.root)).partition(" is a link to")[0]
+    named = Path(named.rpartition(" ")[2])
+    assert named.parent.resolve() / named.name == link
+    assert not (workspace.root / ".dvc" / "cache" / "runs" / "config").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["local:///store", "file:///store", "any:///store", "a_b://store", "git:///store"]
+)
+def test_a_dvc_remote_whose_address_dvc_takes_for_a_folder_is_refused(url, workspace):
+    """The name of the scheme would be a folder of the clone, ``any:``, with links in it."""
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(f"[core]\n    remote = s\n['remote \"s\"']\n    url = {url}\n")
+    with pytest.raises(TrustError, match=f"is at {url}, which DVC takes for a folder"):
+        check_dvc(workspace.root)
+
+
+CHAINS = {
+    "without an end": (
+        "['remote \"b\"']\n    url = remote://a/y\n",
+        "'a' is said to lie in itself",
+    ),
+    "to one of another file": (
+        "['remote \"b\"']\n    url = remote://c/y\n",
+        "your own settings say of 'c' elsewhere",
+    ),
+}
+
+
+@pytest.mark.parametrize(("others", "told"), CHAINS.values(), ids=CHAINS)
+def test_a_chain_of_dvc_remotes_that_leads_nowhere_is_refused_in_words(others, told, workspace):
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(f"['remote \"a\"']\n    url = remote://b/x\n{others}")
+    with pytest.raises((ConfigError, TrustError), match=told):
+        check_dvc(workspace.root)
+
+
+def depend_on_model(workspace: Workspace) -> Path:
+    """Have the pipeline depend on a file that DVC keeps; the path of what DVC says of it."""
+    file = workspace.root / "pipelines" / "tiny" / "dvc.yaml"
+    declared = yaml.safe_load(file.read_text())
+    declared["stages"]["collect"].setdefault("deps", []).append("model.xml")
+    file.write_text(yaml.safe_dump(declared))
+    (workspace.root / "model.xml").write_text("<mujoco/>")
+    return workspace.root / "model.xml.dvc"
+
+
+def track(workspace: Workspace, file: Path) -> None:
+    for words in (["init", "--quiet"], ["add", "--force", file.name]):
+        subprocess.run(["git", *words], cwd=workspace.root, check=True)
+
+
+def test_no_link_is_followed_to_what_dvc_says_of_a_dependency(workspace, tmp_path):
+    told = depend_on_model(workspace)
+    (tmp_path / "secrets.yaml").write_text("hunter2: 1\n")
+    told.symlink_to(tmp_path / "secrets.yaml")
+    track(workspace, told)
+    with pytest.raises(LinkError, match=r"model\.xml\.dvc is a link to"):
+        push("tiny", workspace.root)
+
+
+@pytest.mark.parametrize("path", ["model.xml", "{private}"])
+def test_a_dependency_is_pushed_only_if_it_is_what_dvc_keeps(path, workspace, tmp_path):
+    """DVC pushes what the cache has of a hash, and all workspaces of a user may share the cache."""
+    private = tmp_path / "private.csv"
+    private.write_text("hunter2")
+    md5 = hashlib.md5(b"hunter2").hexdigest()
+    cached = workspace.root / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(private, cached)
+    told = depend_on_model(workspace)
+    out = {"md5": md5, "size": 7, "hash": "md5", "path": path.format(private=private)}
+    told.write_text(yaml.safe_dump({"outs": [out]}))
+    track(workspace, told)
+    store = tmp_path / "store"
+    settings = workspace.root / ".dvc" / "config"
+    url = f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n"
+    settings.write_text(url)
+    with pytest.raises(ConfigError, match=r"model\.xml\.dvc"):
+        push("tiny", workspace.root)
+    assert not store.exists() or not any(p.is_file() for p in store.rglob("*"))
+
+
+@pytest.mark.parametrize("how", ["a file of the workspace", "trust", "the user's settings"])
+def test_of_a_shared_cache_nothing_is_pushed_where_a_stranger_says(
+    how, workspace, tmp_path, monkeypatch
+):
+    """Whoever knows the hash of a file in the cache could have it pushed as an output."""
+    store, shared = tmp_path / "store", tmp_path / "shared"
+    (workspace.root / ".dvc" / "cache").rename(shared)
+    track(workspace, workspace.root / "conf")
+    cache = f"[cache]\n    dir = {shared}\n"
+    remote = f"['remote \"far\"']\n    url = {store}\n"
+    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"]) / "config"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text(cache + (remote if how == "the user's settings" else ""))
+    (workspace.root / ".dvc" / "config").write_text(f"[core]\n    remote = far\n{remote}")
+    if how == "a file of the workspace":
+        with pytest.raises(TrustError, match=f"DVC's cache is {shared}/files/md5, which other"):
+            push("tiny", workspace.root)
+        assert not store.exists()
+        return
+    if how == "trust":
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(store))
+    assert push("tiny", workspace.root).n_files > 0
+
+
+def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(workspace):
+    settings = workspace.root / ".dvc" / "config"
+    own = "[core]\n    no_scm = true\n['remote \"near\"']\n    url = http://x/y\n"
+    settings.write_text(f"{own}['remote \"far\"']\n    url = remote://near/../z\n")
+    check_dvc(workspace.root)
+    settings.write_text(f"{own}['remote \"far\"']\n    url = REMOTE://Company/../z\n")
+    with pytest.raises(TrustError, match="would use what your own settings say of 'company'"):
+        check_dvc(workspace.root)
+
+
+def test_no_remote_of_the_workspace_begins_at_one_that_the_user_s_settings_know(workspace):
+    known = workspace.root.parent / "home" / "dvc-global" / "config"
+    known.parent.mkdir(exist_ok=True)
+    text = "['remote \"store\"']\n    url = http://x/y\n"
+    known.write_text(f"{text}    password = secret\n")
+    settings = workspace.root / ".dvc" / "config"
+    for store in (text, "['remote \"store\"']\n    jobs = 1\n", ""):
+        settings.write_text(f"{store}['remote \"far\"']\n    url = remote://Store/../z\n")
+        told = workspace.refused("+dataset=tiny", "--pull")
+        assert "use what your own settings say of 'store' elsewhere" in told
+
+
+def test_an_account_of_the_user_goes_to_no_address_of_the_workspace(workspace):
+    """DVC merges what the levels of its settings say of a remote of one name."""
+    for config, url in (
+        ("work/.dvc/config", "http://stranger"),
+        ("home/dvc-global/config", "s3://x"),
+    ):
+        file = workspace.root.parent / config
+        file.parent.mkdir(exist_ok=True)
+        user = "" if "work" in config else "    user = ada\n    password = secret\n"
+        file.write_text(f"['remote \"store\"']\n    url = {url}\n{user}")
+    told = workspace.refused("+dataset=tiny", "--pull")
+    assert "gives the remote 'store' the url http://stranger, which would get what" in told
+    assert "(password, url, user)" in told
+    assert "secret" not in told
+
+
+def test_a_dvc_remote_is_not_sent_the_password_for_any_machine(workspace, monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("default login ada password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text("[core]\n    no_scm = true\n['remote \"far\"']\n    url = http://x/y\n")
+    with pytest.raises(TrustError, match="'default' in your ~/.netrc to; name machines there, or"):
+        check_dvc(workspace.root)
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "http://x")
+    check_dvc(workspace.root)
+
+
+@pytest.mark.parametrize("how", [(), ("--dry-run",)])
+def test_a_hash_that_is_a_path_reads_and_removes_no_file(how, workspace, tmp_path):
+    """DVC joins it to the folder of its cache, and removes what does not have that hash."""
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("precious")
+    lock_file = workspace.root / "pipelines" / "tiny" / "dvc.lock"
+    lock = yaml.safe_load(lock_file.read_text())
+    cache = workspace.root / ".dvc" / "cache" / "files" / "md5"
+    for stage in lock["stages"].values():
+        for entry in (*stage.get("deps", ()), *stage.get("outs", ())):
+            if entry["path"].endswith("validation.json"):
+                entry["md5"] = f"../../{os.path.relpath(victim, cache)}"[3:]
+    lock_file.write_text(yaml.safe_dump(lock))
+    (workspace.root / "pipelines" / "tiny" / "validation.json").unlink()
+    told = workspace.call(*MODULE, "+dataset=tiny", *how).stdout
+    assert "a hash, in DVC's cache or remote or in dvc.lock, names '../" in told
+    assert victim.read_text() == "precious"
+
+
+def test_a_remote_that_lists_a_file_outside_of_its_folder_has_none_written(workspace, tmp_path):
+    boto3 = pytest.importorskip("boto3")
+    settings = workspace.root / ".dvc" / "config"
+    remote = "    remote = far\n['remote \"far\"']\n    url = s3://bucket/store\n"
+    settings.write_text(settings.read_text() + remote)
+    with moto_server("bucket") as account, entered(account):
+        key = "store/runs/../../../../planted"
+        boto3.client("s3").put_object(Bucket="bucket", Key=key, Body=b"")
+        told = workspace.refused("+dataset=tiny", "--pull", **account)
+    assert "the list of a remote, in DVC's cache or remote or in dvc.lock, names " in told
+    assert not list(tmp_path.rglob("planted"))
+
+
+def test_a_remote_whose_run_cache_holds_settings_of_git_has_none_written(workspace, tmp_path):
+    """Beside the index of a clone that names the folder as a repository, git would heed them."""
+    remote = tmp_path / "store"
+    run = f"ab/{64 * 'a'}/{64 * 'b'}"
+    for name in (".git/config", run):
+        (remote / "runs" / name).parent.mkdir(parents=True)
+        (remote / "runs" / name).write_text("")
+    settings = workspace.root / ".dvc" / "config"
+    url = f"    remote = far\n['remote \"far\"']\n    url = {remote}\n"
+    settings.write_text(settings.read_text() + url)
+    workspace.pipe("+dataset=tiny", "--pull")
+    runs = workspace.root / ".dvc" / "cache" / "runs"
+    assert (runs / run).is_file()
+    assert not (runs / ".git").exists()
+
+
+@pytest.mark.parametrize("named", ["../../../thesis.txt", ".git/config", "x/.GIT./config"])
+def test_a_list_of_files_names_nothing_but_files_of_its_folder(named, workspace, tmp_path):
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("precious")
+    lock_file = workspace.root / "pipelines" / "tiny" / "dvc.lock"
+    lock = yaml.safe_load(lock_file.read_text())
+    (out,) = lock["stages"]["collect"]["outs"]
+    cache = workspace.root / ".dvc" / "cache" / "files" / "md5"
+    entries = json.loads((cache / out["md5"][:2] / out["md5"][2:]).read_text())
+    relpath = os.path.relpath(victim, workspace.root / out["path"]) if ".." in named else named
+    raw = json.dumps([*entries, {"md5": entries[0]["md5"], "relpath": relpath}]).encode()
+    digest = hashlib.md5(raw).hexdigest() + ".dir"
+    (cache / digest[:2]).mkdir(exist_ok=True)
+    (cache / digest[:2] / digest[2:]).write_bytes(raw)
+    lock_file.write_text(lock_file.read_text().replace(out["md5"], digest))
+    for run in (workspace.root / ".dvc" / "cache" / "runs").glob("*/*/*"):
+        run.chmod(0o644)
+        run.write_text(run.read_text().replace(out["md5"], digest))
+    shutil.rmtree(workspace.root / out["path"])
+    shutil.rmtree(workspace.root / ".dvc" / "tmp")
+    done = workspace.call(*SCRIPT, "+dataset=tiny")
+    assert victim.read_text() == "precious"
+    assert done.returncode == 1
+    assert f"names {relpath!r}, which may lie outside" in done.stdout
+
+
+def test_a_name_that_holds_the_end_of_a_line_is_one_name(tmp_path):
+    names = {"x\u2028.dvc", "y\n.dvc", "z"}
+    for name in names:
+        (tmp_path / name).touch()
+    assert git(tmp_path, "init").returncode == git(tmp_path, "add", ".").returncode == 0
+    assert tracked_files(tmp_path) == names
+
+
+def test_what_is_uncommitted_is_asked_of_no_submodule(tmp_path):
+    inner, ran = tmp_path / "inner", tmp_path / "ran"
+    inner.mkdir()
+    (inner / ".gitattributes").write_text("* filter=evil")
+    (inner / "a.txt").touch()
+    for folder, names in ((inner, ["a.txt", ".gitattributes"]), (tmp_path, ["inner"])):
+        for words in (["init"], ["add", *names], ["commit", "-m", "x"]):
+            assert (
+                git(folder, "-c", "user.name=a", "-c", "user.email=a@b.c", *words).returncode == 0
+            )
+    with (inner / ".git" / "config").open("a") as file:
+        file.write(f'[filter "evil"]\n\tclean = "touch {ran}; cat"\n')
+    (inner / "a.txt").write_text("changed")
+    assert uncommitted(tmp_path) == []
+    assert not ran.exists()
+
+
+def test_the_run_cache_adds_no_output_to_a_stage(workspace, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (workspace.root / "lnk").symlink_to(tmp_path / "mine")
+    cache = workspace.root / ".dvc" / "cache"
+    text = b"evil\n"
+    digest = hashlib.md5(text).hexdigest()
+    (cache / "files" / "md5" / digest[:2]).mkdir(exist_ok=True)
+    (cache / "files" / "md5" / digest[:2] / digest[2:]).write_bytes(text)
+    for run in (cache / "runs").glob("*/*/*"):
+        entry = yaml.safe_load(run.read_text())
+        entry["outs"].append(
+            {"path": "lnk/trusted_modules", "hash": "md5", "md5": digest, "size": len(text)}
+        )
+        run.chmod(0o644)
+        run.write_text(yaml.safe_dump(entry))
+    shutil.rmtree(workspace.root / "pipelines")
+    workspace.run(*SCRIPT, "+dataset=tiny")
+    assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("key", ["/policy", "/family", "/../../mine/hosts@env.kwargs"])
+def test_no_config_is_read_from_outside_of_conf(key, workspace, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "hosts.yaml").write_text("token: open-sesame\n")
+    config = workspace.root / "conf" / "dataset" / "tiny.yaml"
+    entry = key if "@" in key else f"{key}: ../../../mine/hosts"
+    config.write_text(config.read_text().replace("_self_", f"{{{entry}}}, _self_", 1))
+    if "@" in key:
+        config.write_text(config.read_text().replace(f"{{{entry}}}", entry))
+    done = workspace.call(*SCRIPT, "+dataset=tiny")
+    assert done.returncode == 1
+    assert "open-sesame" not in done.stdout
+    assert "'../../../mine/hosts'" in done.stdout or "'..'" in done.stdout
+
+
+def test_init_runs_no_code_of_the_folder(workspace):
+    told = plant(workspace)
+    (workspace.root / "dvc.py").write_text((workspace.root / "evil.py").read_text())
+    workspace.run(*SCRIPT, "init")
+    assert not told.exists(), told.read_text()
+
+
+def test_every_command_imports_the_trusted_modules_of_the_workspace(workspace):
+    (workspace.root / "my_envs.py").write_text(
+        "from my_cart import Cart\n"
+        "import gymnasium as gym\n"
+        "gym.register('Cart-v0', entry_point='my_envs:Cart', max_episode_steps=20)\n"
+    )
+    (workspace.root / "my_cart.py").write_text(
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Cart(CartPoleEnv): __module__ = 'my_envs'\n"
+    )
+    workspace.pipe("+dataset=tiny", "env.id=my_envs:Cart-v0", "--trust-module=my_envs")
+    validate = (*SCRIPT, "validate", "tests/tiny-v0")
+    assert "ok, " in workspace.run(*validate, "--trust-module", "my_envs")
+    assert "ok, " in workspace.run(*validate, MINARI_PIPE_TRUSTED_MODULES="my_envs")
+    workspace.replace("pipelines/tiny/params.yaml", "seed: 0", "seed: 7")
+    told = workspace.call("dvc", "repro", "-f", "pipelines/tiny/dvc.yaml:collect").stdout
+    assert "set MINARI_PIPE_TRUSTED_MODULES=my_envs" in told
+
+
+def test_a_package_of_our_name_is_not_run_in_place_of_this_one(workspace):
+    (workspace.root / "minari_pipe").mkdir()
+    (workspace.root / "minari_pipe" / "__init__.py").write_text("")
+    done = workspace.call(*SCRIPT, "+dataset=tiny", "collect.seed=5")
+    assert done.returncode == 1
+    assert "is not the package that runs" in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+PLACES = (
+    *(".minari_pipe", ".minari_pipe/work", ".minari_pipe/work/tiny", ".minari_pipe/locks/tiny.ran"),
+    *(".dvc", ".dvc/config", ".dvc/config.local", ".dvc/tmp", ".dvc/tmp/lock", ".dvc/tmp/rwlock"),
+    *(".dvc/cache", ".dvc/cache/files", ".dvc/cache/files/md5/00", ".dvc/cache/runs"),
+    *("conf", "conf/dataset/more.yaml", "conf/hydra", "dvc.yaml", ".gitignore", ".dvcignore"),
+    *("pipelines", "pipelines/tiny", "pipelines/tiny/dvc.lock", "pipelines/tiny/.x.1.tmp"),
+    *("pipelines/tiny/episodes", "pipelines/tiny/dataset/data/main_data.hdf5", "catalog"),
+    *("catalog/tests/tiny-v0.json", "datasets/tests/tiny-v0/policies/policy.zip", "datasets"),
+    *("datasets/tests/tiny-v0", "datasets/tests/.tiny-v0.old", "releases/tests/tiny-v0.json"),
+    *("conf/a.new/tmp/x.yaml", "pipelines/.dvc/tmp/exps/x", ".minari_pipe/work/a/b/c.new/tmp/x"),
+    ".git",
+)
+"""Where this program, or DVC for it, reads, writes or removes."""
+
+
+def to_a_file(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere / "tiny" / "thesis.txt")
+
+
+def to_a_folder(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere)
+
+
+def to_nowhere(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(elsewhere / "new")
+
+
+def within(place: Path, elsewhere: Path) -> None:
+    place.symlink_to(".")
+
+
+def a_pipe(place: Path, elsewhere: Path) -> None:
+    os.mkfifo(place)
+
+
+@pytest.mark.parametrize("plant", [to_a_file, to_a_folder, to_nowhere, within, a_pipe])
+def test_no_link_and_no_pipe_of_a_workspace_is_used(plant, tmp_path, elsewhere):
+    for number, place in enumerate(PLACES):
+        root = make_workspace(tmp_path / str(number))
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            (root / place).rename(root / "aside")
+        plant(root / place, elsewhere)
+        with pytest.raises((LinkError, TrustError), match=f"{re.escape(place)} is .*remove"):
+            check_links(root)
+
+
+WRITTEN = (".dvc/tmp/lock", ".dvc/cache", "pipelines/tiny/params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [*((c, p) for c in ("a run", "init") for p in WRITTEN), ("dvc repro", "catalog")],
+)
+def test_a_link_out_of_the_workspace_is_not_written_through(command, place, workspace, elsewhere):
+    before = hashes(elsewhere)
+    link = workspace.root / place
+    if link.is_dir():
+        link.rename(workspace.root / "aside")
+    link.unlink(missing_ok=True)
+    is_folder = place in (".dvc/cache", "catalog")
+    link.symlink_to(elsewhere if is_folder else elsewhere / "tiny" / "thesis.txt")
+    commands = {
+        "a run": (*MODULE, "+dataset=tiny", "collect.seed=5"),
+        "init": (*SCRIPT, "init"),
+        "dvc repro": ("dvc", "repro", "--force", "pipelines/tiny/dvc.yaml:collect"),
+    }
+    done = workspace.call(*commands[command])
+    assert done.returncode != 0, done.stdout
+    assert "is a link to" in done.stdout
+    assert hashes(elsewhere) == before
+
+
+SETTINGS = {
+    "type = 'symlink'": "[cache]\n    type = 'symlink'\n",
+    "TYPE = hardlink": "[cache]\n    TYPE = reflink, hardlink\n",
+    "a list": "[cache]\ntype = reflink,symlink\n",
+    "in capitals": "[CACHE]\n type=symlink\n",
+    "a remote as cache": "[cache]\n local = evil\n['remote \"evil\"']\n url = {elsewhere}\n",
+    "core.site_cache_dir": "[core]\n    site_cache_dir = {elsewhere}\n",
+    "core.hardlink_lock": "[core]\n    hardlink_lock = true\n",
+    "core.autostage": "[core]\n    autostage = true\n",
+    "cache.dir": "[cache]\n    dir = {elsewhere}\n",
+    "cache.dir beside": "[cache]\n    dir = ../../mine\n",
+    "cache.dir by a link": "[cache]\n    dir = ../link/cache\n",
+}
+
+
+@pytest.mark.parametrize("file", ["config", "config.local"])
+@pytest.mark.parametrize("text", SETTINGS.values(), ids=SETTINGS)
+def test_settings_of_a_workspace_do_not_lead_dvc_out_of_it(text, file, tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    (root / "link").symlink_to(elsewhere)
+    (root / ".dvc" / file).write_text(text.format(elsewhere=elsewhere))
+    with pytest.raises((LinkError, TrustError, ConfigError)):
+        check_dvc(root)
+
+
+@pytest.fixture
+def own_cache(monkeypatch) -> Callable[[Path], None]:
+    """Has the user's own settings ask for links into a cache."""
+
+    def choose(folder: Path) -> None:
+        own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
+        own.mkdir()
+        (own / "config").write_text(f"[cache]\n    dir = {folder}\n    type = symlink\n")
+
+    monkeypatch.setattr(links, "_allowed", [])
+    return choose
+
+
+def test_a_cache_elsewhere_is_the_users_to_choose(tmp_path, elsewhere, own_cache):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    (root / "datasets" / "tests").mkdir(parents=True)
+    (root / "datasets" / "tests" / "data").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    check_dvc(root)
+    (root / "conf").symlink_to(tmp_path)
+    with pytest.raises(LinkError):
+        check_links(root)
+
+
+def test_links_that_dvc_is_going_to_make_are_read(tmp_path, elsewhere, own_cache):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    check_dvc(root)
+    (root / "link").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    assert links.read_below(root / "link", root) == b"precious"
+
+
+def test_the_stage_config_names_a_link_in_one_line(tmp_path, elsewhere, monkeypatch, capfd):
+    root = make_workspace(tmp_path / "work")
+    (root / "conf").symlink_to(elsewhere)
+    monkeypatch.chdir(root)
+    assert sync.main() == 1
+    assert capfd.readouterr().err.startswith(f"error: {root / 'conf'} is a link to")
+
+
+def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsewhere, monkeypatch):
+    monkeypatch.setattr(links, "_allowed", [])
+    root = make_workspace(tmp_path / "work")
+    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"])
+    own.mkdir()
+    (own / "config").write_text("[cache]\n    type = symlink\n")
+    (root / ".dvc" / "cache").symlink_to(elsewhere)
+    (root / "datasets").symlink_to(elsewhere / "tiny")
+    with pytest.raises(LinkError, match=r"cache is a link to .*dvc config --global cache\.dir"):
+        check_links(root)
+    assert links._allowed == []
+
+
+@pytest.mark.parametrize("place", ["conf", "pipelines/tiny", "datasets", ".dvc/tmp"])
+def test_no_folder_of_the_users_own_cache_stands_for_one_of_a_workspace(
+    place, tmp_path, elsewhere, own_cache
+):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    if (root / place).exists():
+        (root / place).rmdir()
+    (root / place).symlink_to(elsewhere / "tiny")
+    with pytest.raises(LinkError, match=f"{place} is a link to"):
+        check_dvc(root)
+
+
+@pytest.mark.parametrize(
+    "place", ["dvc.lock", "pipelines/tiny/dvc.lock", ".dvc/tmp/rwlock", "conf/dataset/x.yaml"]
+)
+def test_no_file_of_the_users_own_cache_stands_for_one_that_is_no_output(
+    place, tmp_path, elsewhere, own_cache
+):
+    root = make_workspace(tmp_path / "work")
+    own_cache(elsewhere)
+    (root / place).parent.mkdir(parents=True, exist_ok=True)
+    (root / place).symlink_to(elsewhere / "tiny" / "thesis.txt")
+    with pytest.raises(LinkError, match=f"{place} is a link to"):
+        check_dvc(root)
+
+
+def test_a_cache_in_a_workspace_may_be_named_by_the_users_link_to_it(tmp_path):
+    root = make_workspace(tmp_path / "work")
+    (tmp_path / "link").symlink_to(root)
+    (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {tmp_path}/link/cache\n")
+    check_dvc(root)
+    (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {root}/../mine\n")
+    with pytest.raises(TrustError, match="outside of the workspace"):
+        check_dvc(root)
+
+
+def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    (root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {elsewhere}\n")
+    for command in (("init", "--quiet"), ("add", ".dvc/config")):
+        subprocess.run(["git", *command], cwd=root, check=True)
+    check_dvc(root)
+    subprocess.run(["git", "add", "--force", ".dvc/config.local"], cwd=root, check=True)
+    with pytest.raises(TrustError, match=r"dvc config --global cache\.dir"):
+        check_dvc(root)
+
+
+def a_repository_of_its_own(root: Path) -> None:
+    """As a submodule is: the workspace's repository knows none of its files."""
+    own = root / ".dvc"
+    for command in (("init", "--quiet"), ("add", "--force", "config.local", "config")):
+        subprocess.run(["git", *command], cwd=own, check=True)
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", *who, "commit", "--quiet", "--message=x"], cwd=own, check=True)
+    subprocess.run(["git", "-c", "advice.addEmbeddedRepo=false", "add", "."], cwd=root, check=True)
+
+
+def an_archive(root: Path) -> None:
+    """Unpacked in a repository of the user's, which has none of its files yet."""
+
+
+@pytest.mark.parametrize("kind", [a_repository_of_its_own, an_archive])
+def test_settings_that_the_repository_of_the_workspace_does_not_know_are_a_strangers(
+    kind, tmp_path, elsewhere
+):
+    root = make_workspace(tmp_path / "work")
+    (root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {elsewhere}\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    kind(root)
+    with pytest.raises(TrustError, match=r"dvc config --global cache\.dir"):
+        check_dvc(root)
+
+
+IN_PLACE = (
+    *("dvc.lock", ".gitignore", "pipelines/tiny/dvc.lock", "pipelines/tiny/.gitignore"),
+    *(".dvc/config", ".dvc/config.local", ".dvc/.gitignore", ".dvc/tmp/rwlock", ".dvc/tmp/lock"),
+    *(".dvc/tmp/rwlock.lock", "datasets/.gitignore", "datasets/tests/.gitignore"),
+)
+"""What DVC writes without a new file."""
+
+
+def test_what_dvc_writes_in_place_has_no_other_name(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    texts = {}
+    (root / "datasets" / "data").mkdir(parents=True)  # as in a dataset
+    for place in IN_PLACE:
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts[place] = b"[core]\n" if "config" in place else place.encode()
+        other = elsewhere / place.replace("/", "-")
+        other.write_bytes(texts[place])
+        path.unlink(missing_ok=True)
+        path.hardlink_to(other)
+    claim = root / ".dvc" / "tmp" / "claim.lock"  # of another DVC, with core.hardlink_lock
+    claim.touch()
+    (root / ".dvc" / "tmp" / "held").hardlink_to(claim)
+    check_dvc(root)
+    assert claim.stat().st_nlink == 2
+    for place, text in texts.items():
+        assert ((root / place).stat().st_nlink, (root / place).read_bytes()) == (1, text), place
+
+
+def test_the_list_of_stages_that_ran_is_a_new_file(workspace, elsewhere):
+    before = hashes(elsewhere)
+    ran = workspace.root / ".minari_pipe" / "locks" / "tiny.ran"
+    ran.unlink()
+    ran.hardlink_to(elsewhere / "tiny" / "thesis.txt")
+    workspace.pipe("+dataset=tiny")
+    assert hashes(elsewhere) == before
+
+
+def test_init_writes_into_no_repository_that_a_link_leads_to(tmp_path, workspace):
+    mine, folder = tmp_path / "repository", workspace.root / "new"
+    folder.mkdir()
+    subprocess.run(["git", "init", "--quiet", str(mine)], check=True)
+    (folder / ".git").symlink_to(mine / ".git")
+    before = hashes(mine)
+    done = workspace.call(*SCRIPT, "init", folder="new")
+    assert (done.returncode, hashes(mine)) == (1, before), done.stdout
+    assert f"{folder / '.git'} is a link to" in done.stdout
+
+
+def test_a_link_below_the_scratch_of_a_pipeline_called_tmp_is_refused_as_well(workspace, elsewhere):
+    before = hashes(elsewhere)
+    scratch = workspace.root / ".minari_pipe" / "work" / "tmp" / "collect.blocks"
+    scratch.mkdir(parents=True)
+    (scratch / "blocks").symlink_to(elsewhere)
+    told = workspace.refused("+dataset=tiny", "pipeline=tmp", "dataset.id=tests/tmp-v0")
+    assert "remove the link" in told
+    assert hashes(elsewhere) == before
+
+
+def test_what_lies_where_workers_tell_how_far_they_are_is_not_written_through(workspace, elsewhere):
+    before = hashes(elsewhere)
+    temporary = workspace.root / ".minari_pipe" / "work" / "tiny" / "collect.new" / "tmp"
+    temporary.mkdir(parents=True)
+    for ticket in range(4):
+        (temporary / f"tally-{ticket}").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    workspace.pipe("+dataset=tiny", "collect.seed=5", "engine=processes", "engine.n_workers=2")
+    assert hashes(elsewhere) == before
+
+
+def test_where_a_stage_died_is_read_through_no_link(tmp_path, elsewhere):
+    """Of a stage that did not begin, they are still those that came with the workspace."""
+    temporary = tmp_path / ".minari_pipe" / "work" / "tiny" / "collect.new" / "tmp"
+    temporary.mkdir(parents=True)
+    (temporary / "tally-0").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    assert driver._in_block("collect", "tiny", tmp_path) == ""
+
+
+def test_a_workspace_that_came_with_the_name_of_another_does_not_pass_for_it(workspace):
+    state = workspace.root / ".minari_pipe" / "workspace_id"
+    for command in (("init", "--quiet"), ("add", "--force", str(state))):
+        subprocess.run(["git", *command], cwd=workspace.root, check=True)
+    told = workspace.refused("+dataset=tiny", "collect.seed=5")
+    assert f"{state} came with the clone" in told
+    subprocess.run(["git", "rm", "-rq", "--cached", ".minari_pipe"], cwd=workspace.root, check=True)
+    workspace.pipe("+dataset=tiny", "collect.seed=5")
+
+
+def test_what_names_the_workspace_cannot_lead_out_of_the_minari_root(workspace, elsewhere):
+    target = elsewhere / "deep.tiny.installing"
+    target.mkdir()
+    (target / "thesis.txt").write_text("precious")
+    way = os.path.relpath(elsewhere / "deep", workspace.minari_root)
+    (workspace.root / ".minari_pipe" / "workspace_id").write_text(f"/../{way}")
+    (workspace.minari_root / "tests" / "tiny-v0").rename(workspace.home / "aside")
+    workspace.pipe("+dataset=tiny")
+    assert (target / "thesis.txt").read_text() == "precious"
+
+
+def test_a_module_that_python_takes_from_elsewhere_is_refused(workspace):
+    (workspace.root / "yaml.py").write_text("")
+    (workspace.root / "mine.py").write_text("import yaml\ndef go(observation): return 0\n")
+    choice = ("policy=scripted", "+policy.controller._target_=mine.go", "--trust-module=mine")
+    told = workspace.refused("+dataset=tiny", *choice)
+    assert f"{workspace.root / 'yaml.py'} is hidden by " in told
+    (workspace.root / "yaml.py").rename(workspace.root / "helper.py")
+    (workspace.root / "mine.py").write_text("import helper\ndef go(observation): return 0\n")
+    assert "collect" in workspace.pipe("+dataset=tiny", *choice)
+
+
+def test_a_file_among_the_pipelines_own_outputs_is_refused_before_it_is_removed(workspace):
+    file = workspace.root / "pipelines" / "tiny" / "dataset" / "mine.zip"
+    file.write_bytes(b"precious")
+    choice = ("policy=sb3", "policy.algorithm=ppo")
+    path = file.relative_to(workspace.root)
+    told = workspace.refused("+dataset=tiny", *choice, f"policy.checkpoint.path={path}")
+    assert f"lies in {file.parent}, which this pipeline removes" in told
+    assert file.read_bytes() == b"precious"
+
+
+FILES_IN = {
+    "policy": {"checkpoint": {"path": "FILE"}},
+    "ref_scores": {"expert": {"normalize": {"path": "FILE"}}},
+    "env": {"id": "Ant-v5", "kwargs": {"xml_file": "FILE"}, "wrappers": [{"file": ["FILE"]}]},
+}
+
+
+PATHS_OUT = (
+    *("../mine/tiny/thesis.txt", "{elsewhere}/tiny/thesis.txt", "x://../../mine/tiny/thesis.txt"),
+    *("link/../tiny/thesis.txt", "/proc/self/cwd/link/../tiny/thesis.txt"),
+    "within/../../mine/tiny/thesis.txt",  # of which the link is left out where it is read
+)
+
+
+@pytest.mark.parametrize("path", PATHS_OUT)
+@pytest.mark.parametrize("section", FILES_IN)
+def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
+    section, path, tmp_path, elsewhere, monkeypatch
+):
+    root = make_workspace(tmp_path / "work")
+    monkeypatch.chdir(root)
+    (root / "x:").mkdir()
+    (elsewhere / "deep").mkdir()
+    (root / "link").symlink_to(elsewhere / "deep")
+    (root / "a" / "b" / "c" / "d").mkdir(parents=True)
+    (root / "within").symlink_to("a/b/c/d")
+    path = path.format(elsewhere=elsewhere)
+    text = json.dumps({key: {} for key in FILES_IN} | {section: FILES_IN[section]})
+    config = json.loads(text.replace("FILE", path))
+    with pytest.raises(TrustError, match=rf"^{section}\..* is '{path}', which is a file elsewhere"):
+        check_files(config, root, [])
+    assert check_files(config, root, [path])
+    if "link" not in path:
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
+        assert check_files(config, root, []) == []
+
+
+def test_a_file_of_the_workspace_is_read_and_a_link_to_one_elsewhere_is_not(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    (root / "model.xml").write_text("")
+    config = {"env": {"kwargs": {"xml_file": "model.xml", "render_mode": "human"}}}
+    config |= {"policy": {"checkpoint": {"path": str(root / "model.xml")}}, "ref_scores": {}}
+    assert check_files(config, root, []) == []
+    for name in ("model.xml", "model"):
+        (root / name).unlink(missing_ok=True)
+        (root / name).symlink_to(elsewhere / "tiny" / "thesis.txt")
+        config["env"]["kwargs"]["xml_file"] = name
+        with pytest.raises(LinkError, match=f"{name} is a link"):
+            check_files(config, root, [])
+
+
+def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_work(tmp_path):
+    root = make_workspace(tmp_path / "work")
+    (root / "model.xml").write_text("")
+    config = {"env": {"kwargs": {"xml_file": str(root / "model.xml")}}, "policy": {}}
+    with pytest.raises(ConfigError, match=r"env.kwargs.xml_file is .*, a path of .* \./model.xml"):
+        check_files({**config, "ref_scores": {}}, root, [])
+
+
+@pytest.mark.parametrize("value", ["!!binary aGVs", "!!python/object/apply:pathlib.PosixPath [x]"])
+def test_a_value_that_is_neither_number_nor_text_is_refused(value, workspace):
+    odd = f"id: A-v0, kwargs: {{xml_file: {value}}}"
+    text = tiny("tests/tiny-v0")
+    assert "id: CartPole-v1" in text
+    workspace.write_config("tiny", text.replace("id: CartPole-v1", odd))
+    assert "env.kwargs.xml_file is a" in workspace.refused("+dataset=tiny")
+
+
+MODEL = """\
+# @package _global_
+defaults: [{/policy: random}, _self_]
+dataset: {id: tests/model-v0, description: d}
+author: {name: Ada}
+env: {id: InvertedPendulum-v5, kwargs: {xml_file: ./model.xml}}
+collect: {n_episodes: 2, n_envs: 1}
+ref_scores: {ref_min_score: 0.0, ref_max_score: 1.0}
+"""
+
+
+def test_an_edit_of_a_model_that_the_environment_is_told_to_read_runs_its_stages_again(workspace):
+    import gymnasium.envs.mujoco
+
+    assets = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
+    model = workspace.root / "model.xml"
+    model.write_text((assets / "inverted_pendulum.xml").read_text())
+    workspace.write_config("model", MODEL)
+    assert "collect" in workspace.pipe("+dataset=model")
+    assert workspace.pipe("+dataset=model") == []
+    model.write_text(model.read_text().replace('gravity="0 0 -9.81"', 'gravity="0 0 -3"'))
+    assert workspace.pipe("+dataset=model")[:2] == ["collect", "create"]
+
+
+def test_the_name_of_a_family_is_checked_before_its_folder_is_looked_into(workspace, tmp_path):
+    for name in ("a", "b"):
+        config = tiny(f"tests/{name}-v0") + "family: {name: ../../../elsewhere}\n"
+        config = config.replace("[{/policy: random}", "[{/family: near}, {/policy: random}", 1)
+        workspace.write_config(name, config)
+    (workspace.root / "conf" / "family").mkdir()
+    (workspace.root / "conf" / "family" / "near.yaml").write_text("# @package _global_\n{}\n")
+    (workspace.home / "elsewhere").mkdir()
+    (workspace.home / "elsewhere" / "params.yaml").write_text(
+        "packages: {}\noverrides: [policy.secret=1]\n"
+    )
+    text = tiny("tests/mix-v0").replace("/policy: random", "/policy: mixture", 1)
+    workspace.write_config("mix", f"{text}policy: {{parents: {{a: 0.5, b: 0.5}}}}\n")
+    told = workspace.refused("+dataset=mix", "--dry-run")
+    assert "secret" not in told
+    assert "../../../elsewhere" in told
+
+
+def test_a_checkpoint_elsewhere_is_named_on_the_command_line(workspace):
+    (workspace.home / "mine.zip").write_bytes(b"precious")
+    text = tiny("tests/tiny-v0").replace("/policy: random", "/policy: sb3", 1)
+    checkpoint = f"policy: {{algorithm: ppo, checkpoint: {{path: {workspace.home}/mine.zip}}}}"
+    workspace.write_config("tiny", f"{text}{checkpoint}\n")
+    assert "mine.zip', which is a file elsewhere" in workspace.refused("+dataset=tiny")
+    told = workspace.refused("+dataset=tiny", "policy.checkpoint.path=~/mine.zip")
+    assert "elsewhere" not in told
+    assert "~/mine.zip" in told

@@ -1,0 +1,155 @@
+"""Places at servers for tests of what goes wrong there, and calls whose whole output is looked at.
+
+The clients run in the process of the tests, most of them through a proxy that fails on request.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import logging
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minari_pipe.core.datasets_root import ROOT_VARIABLE
+from minari_pipe.errors import MinariPipeError
+from minari_pipe.remotes.hosting import download_dataset, list_remote_datasets, publish_dataset
+from tests.support.servers.gcs import gcs_server
+from tests.support.servers.hub import WRITER, hub_server
+from tests.support.servers.proxy import Proxy, fault_proxy
+from tests.support.servers.s3 import SECRET, moto_server, s3_server
+
+ID = "example/steps-v0"
+OTHER = "example/steps-v1"
+SECRETS = [SECRET, WRITER, "WrongSecret", "upload_id=", "signature="]
+_NUMBERS = itertools.count()
+
+Servers = Mapping[str, Proxy]
+
+
+@dataclass
+class Place:
+    """An empty place at a server.
+
+    Attributes:
+        kind: of the remote.
+        address: of the place.
+        variables: by which a client finds the server, through the proxy.
+        proxy: before the server; None of a directory.
+    """
+
+    kind: str
+    address: str
+    variables: dict[str, str]
+    proxy: Any
+
+
+@dataclass
+class Told:
+    """What a call came to.
+
+    Attributes:
+        value: that it returned.
+        error: that it raised.
+        warned: the warnings.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    warned: list[str] = field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        """The error, which is of this package, and one line that a terminal shows as it is."""
+        assert self.error is not None, "nothing went wrong"
+        assert isinstance(self.error, MinariPipeError), repr(self.error)
+        line = str(self.error)
+        assert line.isprintable() and len(line) < 900, repr(line)
+        print(line)
+        return line
+
+
+def tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Told:
+    """Call, and look at everything that is shown, logs and tracebacks too: no secret is in it."""
+    told, output = Told(), io.StringIO()
+    handler = logging.StreamHandler(output)
+    # At this level the HTTP libraries say what they ask for; that is for who asks them to.
+    handler.setLevel(logging.WARNING)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        with warnings.catch_warnings(record=True) as caught, redirect_stdout(output):
+            warnings.simplefilter("always")
+            with redirect_stderr(output):
+                told.value = call(*args, **kwargs)
+    except Exception as error:
+        told.error = error
+        output.write("".join(traceback.format_exception(error)))
+    finally:
+        root.removeHandler(handler)
+    told.warned = [str(w.message) for w in caught if w.category is UserWarning]
+    shown = output.getvalue() + "\n".join(str(warning.message) for warning in caught)
+    for secret in SECRETS:
+        assert secret not in shown, shown
+    return told
+
+
+def upload(place: Place, dataset_id: str = ID) -> Told:
+    return tried(publish_dataset, dataset_id, place.address)
+
+
+def download(place: Place, dataset_id: str = ID) -> Told:
+    """Fetch from ``MINARI_REMOTE`` into the root ``fresh`` beside the one of the environment."""
+    fresh = Path(os.environ[ROOT_VARIABLE]).parent / "fresh"
+    fresh.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ROOT_VARIABLE, str(fresh))
+        return tried(download_dataset, dataset_id)
+
+
+def listed(place: Place) -> Told:
+    return tried(list_remote_datasets, place.address)
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Servers]:
+    """Run every server while the block runs; yields the proxies before them by kind of remote."""
+    with ExitStack() as stack:
+        hub = stack.enter_context(hub_server(folder / "hub", "--lfs-threshold=5000"))
+        found = {
+            "s3": stack.enter_context(s3_server(folder / "s3", "bucket")),
+            "moto": stack.enter_context(moto_server("bucket")),
+            "gcs": stack.enter_context(gcs_server("bucket")),
+            "hub": hub.variables(),
+        }
+        yield {
+            kind: stack.enter_context(fault_proxy(variables)) for kind, variables in found.items()
+        }
+
+
+def enter_hub(patch: pytest.MonkeyPatch) -> None:
+    """huggingface_hub reads its variables when it is imported."""
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
+    patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
+
+
+def new_place(servers: Servers, kind: str, folder: Path) -> Place:
+    """Return an empty place; a directory is made at ``folder``."""
+    name = f"place-{next(_NUMBERS)}"
+    proxy = servers.get(kind)
+    if proxy is None:
+        folder.mkdir()
+        return Place(kind, str(folder), {"MINARI_REMOTE": str(folder)}, None)
+    address = {"gcs": f"gs://bucket/{name}", "hub": f"hf://org-{name}"}
+    found = Place(kind, address.get(kind, f"s3://bucket/{name}"), dict(proxy.variables), proxy)
+    found.variables["MINARI_REMOTE"] = found.address
+    return found
