@@ -32,7 +32,7 @@ import platform
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -41,6 +41,7 @@ from packaging.utils import canonicalize_name
 
 from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, shown
+from minari_pipe.checks.coverage import Coverage
 from minari_pipe.checks.environment import recover, spec_fault
 from minari_pipe.checks.pictures import picture_difference
 from minari_pipe.checks.stepwise import (
@@ -69,37 +70,6 @@ NOT_VERIFIED = "not-verified"
 INEXACT_STEPS = "inexact-steps"
 NUMBERS = "biufc"
 """Kinds of dtype; a recorder widens from one to the next where a value needs it."""
-
-
-@dataclass
-class Coverage:
-    """What was replayed, and how strictly."""
-
-    applicable: bool = True
-    reason: str = ""
-    """Why the check is not applicable, or why values are not compared exactly."""
-    replayed: int = 0
-    """Episodes that were simulated again."""
-    not_replayable: int = 0
-    """Episodes without a seed and without a stored state."""
-    not_selected: int = 0
-    """Episodes left out because of ``options.replay_steps``."""
-    faulty: int = 0
-    """Episodes left out because another check found an error in them."""
-    stepwise: int = 0
-    """Episodes of which each step was simulated from where the recording stood."""
-    drifted: int = 0
-    """Episodes that left the recording, on other versions, and are not verified from there on."""
-    largest_difference: float = 0.0
-    """Absolute, of the steps at which episodes left the recording or the tolerance."""
-    exact: bool = True
-    tolerance: float = 0.0
-    steps: int = 0
-    """Recorded steps that were simulated again, each of them twice unless it diverged."""
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.core.environments import recover
 from minari_pipe.core.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.core.metadata import (
     MINARI_VERSION,
     is_supported_version,
-    metadata_faults,
     supported_dataset_versions,
 )
-from minari_pipe.core.requirements import warn_unless_met
 from minari_pipe.core.scores import get_normalized_score
 from minari_pipe.datasets import sampling
 from minari_pipe.datasets.bounds import Judge
 from minari_pipe.datasets.copying import copy_without
+from minari_pipe.datasets.description import DatasetDescription
 from minari_pipe.datasets.episodes_table import EpisodeTable, returns, select
+from minari_pipe.datasets.indices import check_count, checked_indices, steps_of, whole_index
 from minari_pipe.datasets.legacy_buffers import as_buffers
-from minari_pipe.datasets.spec import MinariDatasetSpec, parse_spec
+from minari_pipe.datasets.spec import MinariDatasetSpec
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
-    EnvironmentNotFoundError,
     UnsupportedVersionError,
 )
 from minari_pipe.storage.base import MinariStorage, PathLike, opened
 
-#: from this number on the size of the files is asked whether it can be true
-_MANY_EPISODES = 1_000_000
 
-
-class MinariDataset:
+class MinariDataset(DatasetDescription):
     """A dataset, or a view of some of its episodes.
 
     A view is a list of episode indices into the same storage; filtering, slicing and splitting
@@ -117,7 +108,7 @@ class MinariDataset:
         for key in ("total_episodes", "total_steps"):
             if key not in metadata:
                 raise CorruptDatasetError(f"{self._data.data_path}: its metadata.json has no {key}")
-        _check_count(metadata["total_episodes"], self._data)
+        check_count(metadata["total_episodes"], self._data)
         version = metadata.get("minari_version")
         if not is_supported_version(version):
             raise UnsupportedVersionError(
@@ -130,58 +121,10 @@ class MinariDataset:
         if episode_indices is None:
             episode_indices = np.arange(metadata["total_episodes"])
             self._total_steps = metadata["total_steps"]
-        self._episode_indices = _checked_indices(episode_indices, metadata["total_episodes"])
+        self._episode_indices = checked_indices(episode_indices, metadata["total_episodes"])
         #: made when it is first needed: to ask the system for a seed takes long beside opening
         self._generator: np.random.Generator | None = None
         self._copy = copy
-
-    def recover_environment(
-        self, eval_env: bool = False, *, trusted_modules: Collection[str] = (), **kwargs: Any
-    ) -> gym.Env:
-        """Make the environment that the data comes from.
-
-        Warns where an installed package is not what the dataset's ``requirements`` ask for.
-
-        Args:
-            eval_env: make the environment for evaluation instead, if the dataset names one.
-            trusted_modules: modules whose code the dataset's specs may name.
-            **kwargs: passed on to ``gymnasium.make``.
-
-        Raises:
-            EnvironmentNotFoundError: the dataset names none, or it is not registered.
-            TrustError: the spec names code that nobody has trusted.
-
-        Example:
-            >>> import gymnasium
-            >>> from minari_pipe.datasets.examples import step_index_dataset
-            >>> dataset = step_index_dataset()
-            >>> spec = gymnasium.spec("CartPole-v1").to_json()
-            >>> dataset.storage.update_metadata({"env_spec": spec})
-            >>> dataset.recover_environment().spec.id
-            'CartPole-v1'
-        """
-        metadata = self.storage.read_raw_metadata(self.storage.data_path)
-        requirements = metadata.get("requirements") or []
-        for key, what in metadata_faults({"requirements": requirements}):
-            raise CorruptDatasetError(f"{self.storage.data_path}: metadata {key!r} {what}")
-        for requirement in requirements:
-            warn_unless_met(requirement)
-        spec = metadata.get("env_spec")
-        if eval_env:
-            if metadata.get("eval_env_spec") is not None:
-                spec = metadata["eval_env_spec"]
-            else:
-                logging.getLogger(__name__).info(
-                    "`eval_env` has been set to True but the dataset %s doesn't provide an "
-                    "evaluation environment. The environment of the collection is returned.",
-                    self.id,
-                )
-        if spec is None:
-            raise EnvironmentNotFoundError(
-                f"Environment cannot be recovered when env_spec is None; {self.id} was created "
-                "without an environment"
-            )
-        return recover(spec, trusted_modules=trusted_modules, **kwargs)
 
     def set_seed(self, seed: int) -> None:
         """Seed the generator of :meth:`sample_episodes`.
@@ -309,7 +252,7 @@ class MinariDataset:
                 f"the episodes to delete are a list of ids or a view, got {episodes!r}; a single "
                 "one is dataset.delete_episodes([0], ...)"
             )
-        deleted = _checked_indices(list(episodes), None)
+        deleted = checked_indices(list(episodes), None)
         unknown = np.setdiff1d(deleted, self.episode_indices).tolist()
         if unknown:
             raise ConfigError(
@@ -493,7 +436,7 @@ class MinariDataset:
         if isinstance(episode_indices, np.ndarray) and episode_indices.dtype.kind in "iu":
             whole: Iterable[int] = episode_indices.tolist()
         else:
-            whole = map(_whole_index, episode_indices)
+            whole = map(whole_index, episode_indices)
         return self.storage.read_episodes(whole, copy=self._copy if copy is None else copy)
 
     def update_dataset_from_buffer(
@@ -634,43 +577,8 @@ class MinariDataset:
 
     @episode_indices.setter
     def episode_indices(self, new_value: npt.NDArray[np.int_]) -> None:
-        self._episode_indices = _checked_indices(new_value, self.storage.total_episodes)
+        self._episode_indices = checked_indices(new_value, self.storage.total_episodes)
         self._total_steps = None
-
-    @property
-    def observation_space(self) -> gym.Space:
-        """Space of one observation."""
-        return self.storage.observation_space
-
-    @property
-    def action_space(self) -> gym.Space:
-        """Space of one action."""
-        return self.storage.action_space
-
-    @property
-    def env_spec(self) -> EnvSpec | None:
-        """Spec of the environment that the data comes from; only its text is trusted so far."""
-        return parse_spec(self._metadata.get("env_spec"), self.id)
-
-    @property
-    def combined_datasets(self) -> list[str]:
-        """Ids of the datasets that this one was combined from, if it was."""
-        return self._metadata.get("combined_datasets") or []
-
-    @property
-    def id(self) -> str:
-        """Id of the dataset."""
-        return self._metadata["dataset_id"]
-
-    @property
-    def minari_version(self) -> str:
-        """Version of the standard that the dataset follows; empty if it does not say."""
-        return self._metadata.get("minari_version") or ""
-
-    @property
-    def storage(self) -> MinariStorage:
-        """The storage of the data."""
-        return self._data
 
     @property
     def spec(self) -> MinariDatasetSpec:
@@ -686,61 +594,3 @@ class MinariDataset:
             data_path=str(self.storage.data_path),
             minari_version=self.minari_version,
         )
-
-
-def _check_count(total_episodes: int, storage: MinariStorage) -> None:
-    """Check a number before memory is filled with the numbers below it."""
-    if total_episodes > _MANY_EPISODES and total_episodes > storage.get_size() * 1e6:
-        raise CorruptDatasetError(
-            f"{storage.data_path}: its metadata.json says {total_episodes} episodes, more than its "
-            f"{storage.get_size()} MB can hold"
-        )
-
-
-def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
-    """Return the number of steps that the attributes of an episode say.
-
-    Raises:
-        CorruptDatasetError: they say none.
-
-    Example:
-        >>> from minari_pipe.datasets.examples import step_index_dataset
-        >>> steps_of({"total_steps": 3}, step_index_dataset().storage)
-        3
-    """
-    try:
-        return int(attributes["total_steps"])
-    except (LookupError, TypeError, ValueError, OverflowError):
-        raise CorruptDatasetError(
-            f"{storage.data_path}: episode {attributes.get('id', '?')} must have total_steps, a "
-            f"whole number; it has {attributes.get('total_steps')!r}"
-        ) from None
-
-
-def _whole_index(index: Any) -> int:
-    if type(index) is int:
-        return index
-    if not isinstance(index, bool | np.bool_):
-        with suppress(TypeError):
-            return operator.index(index)
-    raise TypeError(
-        f"an episode index must be a whole number, got {index!r}; a mask or slice goes in "
-        "brackets: dataset[mask]"
-    )
-
-
-def _checked_indices(indices: npt.ArrayLike, total: int | None) -> npt.NDArray[np.int_]:
-    array = np.asarray(indices)
-    if not array.size and array.ndim == 1:
-        array = array.astype(np.int_)  # NumPy takes an empty list for floats
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ConfigError(
-            "episode indices must be whole numbers in one axis, got "
-            f"{array.dtype} of shape {array.shape}; a mask or slice goes in brackets: dataset[mask]"
-        )
-    if total is not None and array.size and not 0 <= array.min() <= array.max() < total:
-        raise ConfigError(
-            f"episode indices must be from 0 to {total - 1}, the storage has {total} episodes; got "
-            f"{array.min()} to {array.max()}"
-        )
-    return array.astype(np.int_)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
+from minari_pipe.pipeline.config import conf_files, dvc_yaml, hydra_compose
 from minari_pipe.pipeline.config.policy_refs import TRAINING_KEYS, as_measured, family_of
 from minari_pipe.pipeline.config.validate_config import filled
 
@@ -46,14 +46,14 @@ def check_family(name: str, params: dict[str, Any], shared: list[str], root: Pat
     """
     family = family_of(params)
     if family is None:
-        if is_family(name, root) or name in hydra_compose.families():
+        if is_family(name, root) or name in conf_files.families():
             raise ConfigError(
                 f"pipeline {name!r} has the name of the family {name!r}, whose folder is "
                 f"pipelines/{name}; give the dataset another name with pipeline=..."
             )
         return
     recorded = dvc_yaml.read_params(family, root)
-    if family == name or family in hydra_compose.datasets() or (recorded and "dataset" in recorded):
+    if family == name or family in conf_files.datasets() or (recorded and "dataset" in recorded):
         raise ConfigError(
             f"the family {family!r} has the name of a dataset's pipeline, and both would write "
             f"pipelines/{family}; rename conf/family/{family}.yaml or the dataset"

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import schema
-from minari_pipe.pipeline.config.hydra_compose import conf_dir, datasets, families, packaged_conf
+from minari_pipe.pipeline.config.conf_files import conf_dir, datasets, families, packaged_conf
 
 HELP = """\
 minari_pipe makes, checks, versions and publishes offline RL datasets.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
-import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -26,100 +23,36 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError, did_you_mean
 from minari_pipe.pipeline.config import oc_env, schema
+from minari_pipe.pipeline.config.conf_files import (
+    conf_dir,
+    datasets,
+    packaged_conf,
+)
+from minari_pipe.pipeline.config.hydra_errors import (
+    _one_line,
+    translated,
+)
+from minari_pipe.pipeline.config.hydra_guard import (
+    HYDRA_OVERRIDES,
+    OF_HYDRA,
+    FilesBelow,
+    checked_file,
+    checked_load,
+    checked_source,
+    refuse_hydra,
+)
 from minari_pipe.pipeline.config.policy_refs import MIXTURE
-from minari_pipe.pipeline.workspace import PACKAGE, STATE, find_root
-from minari_pipe.pipeline.workspace_links import check_folder, check_links
-
-
-def packaged_conf() -> Path:
-    """The configs that come with the package: inside it in a wheel, beside it in a checkout."""
-    inside = PACKAGE / "conf"
-    return inside if inside.is_dir() else PACKAGE.parent / "conf"
-
-
-def conf_dir() -> Path:
-    """``conf/`` of the workspace, or the packaged one where the workspace has none."""
-    try:
-        own = find_root() / "conf"
-    except ConfigError:  # --help works anywhere
-        return packaged_conf()
-    check_folder(own, own.parent)
-    return own if own.is_dir() else packaged_conf()
-
-
-GROUPS = ("dataset", "engine", "family", "policy")
-"""Folders of ``conf/`` from which a file is chosen."""
-
-_HYDRA = re.compile(r"[+~]*hydra\b")
+from minari_pipe.pipeline.workspace import STATE, find_root
+from minari_pipe.pipeline.workspace_links import check_links
 
 _OTHER_CONFIGS = ("config_dir", "config_path", "config_name", "experimental_rerun")
 """Flags of Hydra's that would read other files than the workspace's; the last one a pickle."""
-
-_STATE_DIR = "${minari_pipe.state:hydra}"
-_HYDRA_OVERRIDES = (
-    "hydra/job_logging=none",  # the stages speak for themselves
-    "hydra/hydra_logging=none",
-    "hydra.job.chdir=false",
-    "hydra.output_subdir=null",  # the composed config is kept as pipelines/NAME/params.yaml
-    f"hydra.run.dir={_STATE_DIR}",
-    f"hydra.sweep.dir={_STATE_DIR}",
-    "hydra.sweep.subdir=.",
-)
-"""How the program wants Hydra; a user's own override of the same key wins."""
-
-_PLUGINS = "hydra._internal.core_plugins."
-_NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
-_HYDRA_SETTINGS: dict[str, Any] = {
-    "callbacks": {},
-    "hydra_logging": _NO_LOGGING,
-    "job.chdir": False,
-    "job.env_copy": [],
-    "job.env_set": {},
-    "job_logging": _NO_LOGGING,
-    "launcher": {"_target_": f"{_PLUGINS}basic_launcher.BasicLauncher"},
-    "output_subdir": None,
-    "run": {"dir": _STATE_DIR},
-    "searchpath": [],
-    "sweep": {"dir": _STATE_DIR, "subdir": "."},
-    "sweeper": {
-        "_target_": f"{_PLUGINS}basic_sweeper.BasicSweeper",
-        "max_batch_size": None,
-        "params": None,
-    },
-}
-"""What of Hydra's own config is executed, imported, exported or written, and what it must be where
-the command line says nothing of it."""
-
-
-_MOST_VALUES = 100_000
-"""Of one file, aliases replaced: a few lines can stand for more than memory holds."""
-
-_FILE_SCHEME = f"{FileConfigSource.scheme()}://"
-
-
-class _FilesBelow(FileConfigSource):
-    """Finds configs in its own folder only, and none of Hydra's own groups.
-
-    A defaults list may say ``/../../home/secret``.
-    """
-
-    def is_config(self, config_path: str) -> bool:
-        return _lies_below(config_path) and super().is_config(config_path)
-
-    def is_group(self, config_path: str) -> bool:
-        return _lies_below(config_path) and super().is_group(config_path)
-
-
-def _lies_below(config_path: str) -> bool:
-    parts = config_path.split("/")
-    return not os.path.isabs(config_path) and os.pardir not in parts and parts[0] != "hydra"
 
 
 def _prepare() -> Path:
@@ -142,10 +75,10 @@ def _prepare() -> Path:
                 search_path.append("minari_pipe", packaged.as_uri())
 
     Plugins.instance().register(PackagedConfigs)
-    SourcesRegistry.instance().types["file"] = _FilesBelow
-    ConfigLoaderImpl.load_configuration = _checked_load  # type: ignore[method-assign]
-    ConfigLoaderImpl._load_single_config = _checked_file  # type: ignore[method-assign]
-    FileConfigSource.load_config = _checked_source  # type: ignore[method-assign]
+    SourcesRegistry.instance().types["file"] = FilesBelow
+    ConfigLoaderImpl.load_configuration = checked_load  # type: ignore[method-assign]
+    ConfigLoaderImpl._load_single_config = checked_file  # type: ignore[method-assign]
+    FileConfigSource.load_config = checked_source  # type: ignore[method-assign]
     _check_primary(primary)
     return primary
 
@@ -183,18 +116,18 @@ def run(
     if flags.hydra_help:
         # It needs no dataset, and Hydra sets up the logging that the files of one ask for.
         flags.overrides, flags.others = [], ["--hydra-help"]
-        with _translated():
+        with translated():
             _hydras([], primary)
     elif not flags.shell_completion:
         if not flags.cfg:
             find_root()  # there must be one before Hydra makes a folder
-        with _translated():
+        with translated():
             jobs = _jobs(flags.overrides, primary, sweeps=flags.multirun)
             if flags.cfg == "job" and not (flags.package or flags.multirun):
                 # As Hydra would, which would compose again: 0.1 s.
                 print(OmegaConf.to_yaml(jobs[0].body, resolve=flags.resolve), end="")
                 return
-        if not flags.others and not any(_HYDRA.match(word) for word in flags.overrides):
+        if not flags.others and not any(OF_HYDRA.match(word) for word in flags.overrides):
             # Nothing is said to Hydra's own runner, which would compose twice more: 0.2 s.
             launches = False
         if not (launches or flags.cfg):
@@ -203,14 +136,14 @@ def run(
             return
 
     def hydra_job(cfg: DictConfig) -> None:
-        with _translated():
+        with translated():
             composed = plain(cfg, HydraConfig.get())
         job(composed.name, composed.config, composed.overrides)
 
     ours = [] if flags.shell_completion else _ours(flags.overrides)
     # Hydra's parser takes overrides in one piece only: not before and after a flag.
     sys.argv[1:] = [*ours, *flags.overrides, *flags.others]
-    with _translated():
+    with translated():
         hydra.main(version_base="1.3", config_path=str(primary), config_name="config")(hydra_job)()
 
 
@@ -239,10 +172,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 def recompose(overrides: list[str]) -> Composed:
     """Compose as the command line ``+dataset=NAME *overrides`` would."""
     primary = _prepare()
-    settings = [o for o in overrides if _HYDRA.match(o)]
+    settings = [o for o in overrides if OF_HYDRA.match(o)]
     if settings:
         raise TrustError(f"recorded overrides set Hydra itself, which no file may: {settings[0]}")
-    with _translated():
+    with translated():
         return _composed(overrides, primary)
 
 
@@ -278,98 +211,6 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
     return cfg
 
 
-_load = ConfigLoaderImpl.load_configuration
-
-
-def _checked_load(
-    self: ConfigLoaderImpl, config_name: str | None, overrides: list[str], *how: Any, **more: Any
-) -> DictConfig:
-    """Compose, for whomever in Hydra asks, and refuse what a file says to Hydra itself.
-
-    Hydra composes once for a sweep and once for each of its jobs, each time with other choices.
-    """
-    cfg = _load(self, config_name, overrides, *how, **more)
-    if config_name is None:
-        return cfg
-    own = [word for word in overrides if _HYDRA.match(word)]
-    if own == list(_HYDRA_OVERRIDES):
-        allowed = _HYDRA_SETTINGS  # known, which saves a composition: 0.1 s
-    else:
-        allowed = _settings_of(_load(self, None, own, *how, **more))
-    for key, found in _settings_of(cfg).items():
-        if found != allowed[key]:
-            raise TrustError(
-                f"conf/ sets hydra.{key} to {found!r}, and Hydra runs, imports or writes what "
-                f"that says; only the command line may set it"
-            )
-    return cfg
-
-
-_load_file = ConfigLoaderImpl._load_single_config
-
-
-def _checked_file(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
-    """Load a file, and refuse one that says anything to Hydra.
-
-    Also what Hydra itself keeps there, such as the words of the command line, which are trusted.
-    """
-    found: Any = _load_file(self, default, repo)
-    if found.path.startswith(_FILE_SCHEME) and "hydra" in found.config:
-        folder = found.path.removeprefix(_FILE_SCHEME)
-        _refuse_hydra(Path(folder, f"{default.config_path}.yaml"), list(found.config.hydra))
-    return found
-
-
-_load_source = FileConfigSource.load_config
-
-
-def _checked_source(self: FileConfigSource, config_path: str) -> Any:
-    """Load a file, and refuse one that is far larger than it looks."""
-    file = Path(self.path, self._normalize_file_name(config_path))
-    with suppress(OSError, UnicodeError, yaml.YAMLError):  # which Hydra says, too
-        text = file.read_text(encoding="utf-8")
-        if "*" in text and _n_values(yaml.compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
-            raise ConfigError(
-                f"{file} has aliases (*name) that stand for more than {_MOST_VALUES} values, or "
-                f"for what they are in; write the values out"
-            )
-    return _load_source(self, config_path)
-
-
-def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
-    """How many values a part of a file stands for once its aliases are replaced."""
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if id(node) not in known:
-        known[id(node)] = math.inf  # of one that is in itself
-        parts = node.value
-        if isinstance(node, yaml.MappingNode):
-            parts = [part for pair in node.value for part in pair]
-        known[id(node)] = 1 + sum(_n_values(part, known) for part in parts)
-    return known[id(node)]
-
-
-def _refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
-    below = f".{keys[0]}" if keys else ""
-    raise TrustError(
-        f"{file} sets hydra{below}, and Hydra runs, imports or writes what that says; only the "
-        f"command line may set it"
-    )
-
-
-def _settings_of(cfg: DictConfig) -> dict[str, Any]:
-    """Hydra's settings as they are written: what is interpolated may change until it is used."""
-    written = OmegaConf.to_container(cfg, resolve=False)
-    assert isinstance(written, dict)
-    found = {}
-    for key in _HYDRA_SETTINGS:
-        value = written["hydra"]
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else value
-        found[key] = value
-    return found
-
-
 def _key(override: str) -> str:
     """``job.chdir`` of ``hydra.job.chdir=true``."""
     return re.sub(r"^[+~]*hydra[./]", "", override).partition("=")[0]
@@ -377,20 +218,8 @@ def _key(override: str) -> str:
 
 def _ours(overrides: list[str]) -> list[str]:
     """The program's own settings of Hydra that ``overrides`` leave alone."""
-    given = {_key(word) for word in overrides if _HYDRA.match(word)}
-    return [o for o in _HYDRA_OVERRIDES if _key(o) not in given]
-
-
-def datasets() -> list[str]:
-    """Names of the datasets that can be chosen."""
-    found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "dataset").glob("*.yaml")}
-    return sorted(found)
-
-
-def families() -> list[str]:
-    """Names of the families that a dataset can belong to."""
-    found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "family").glob("*.yaml")}
-    return sorted(found)
+    given = {_key(word) for word in overrides if OF_HYDRA.match(word)}
+    return [o for o in HYDRA_OVERRIDES if _key(o) not in given]
 
 
 class Composed(NamedTuple):
@@ -435,7 +264,7 @@ def family(name: str, overrides: list[str]) -> dict[str, Any]:
         ConfigError: as :func:`run`.
     """
     primary = _prepare()
-    with _translated():
+    with translated():
         cfg = _hydras([f"+family={name}", *overrides], primary)
         body = _body(
             _without_places(cfg, cfg.hydra), ["env", "family", "policy", "ref_scores"], cfg.hydra
@@ -629,100 +458,8 @@ def _check_primary(primary: Path) -> None:
     path = primary / "config.yaml"
     if not path.is_file():
         return
-    with _translated():
+    with translated():
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if isinstance(content, dict) and any(str(key).split(".")[0] == "hydra" for key in content):
         below = content.get("hydra")
-        _refuse_hydra(path, list(below) if isinstance(below, dict) else [])
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn what Hydra, OmegaConf and the YAML parser raise into one line."""
-    try:
-        yield
-    except MissingConfigException as exc:
-        raise ConfigError(_missing_choice(exc)) from exc
-    except OverrideParseException as exc:
-        raise ConfigError(_unreadable(exc)) from exc
-    except (HydraException, OmegaConfBaseException) as exc:
-        cause: BaseException | None = exc
-        while cause is not None:
-            if isinstance(cause, ConfigError):  # of a resolver of ours
-                raise ConfigError(str(cause)) from exc
-            cause = cause.__cause__ or cause.__context__
-        raise ConfigError(_one_line(exc)) from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"a file below {conf_dir()} is not UTF-8 text: {exc}") from exc
-    except AttributeError as exc:  # of OmegaConf's, where a section of null is given other keys
-        if "full_key: " not in str(exc):
-            raise
-        key = str(exc).split("full_key: ")[1].split()[0]
-        raise ConfigError(
-            f"the keys given for {key} are not those that it has; see --help"
-        ) from exc
-    except ValueError as exc:
-        if "Config group override" not in str(exc):
-            raise
-        raise ConfigError(f"{exc}; choose one by name, such as policy=random") from exc
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark
-        where = f"{mark.name}:{mark.line + 1}: " if mark else ""
-        raise ConfigError(f"{where}{exc.problem}") from exc
-    except yaml.YAMLError as exc:
-        raise ConfigError(" ".join(str(exc).split())) from exc
-
-
-def _missing_choice(exc: MissingConfigException) -> str:
-    group, _, name = (exc.missing_cfg_file or "").partition("/")
-    options = [option for option in exc.options or [] if not option.endswith("_schema")]
-    if not name:
-        return _one_line(exc)
-    if group not in GROUPS and not options:
-        hint = did_you_mean(group, GROUPS)
-        return f"no config group {group!r}.{hint} Known: {', '.join(GROUPS)}"
-    hint = did_you_mean(name, options, cutoff=0.4)
-    return f"no {group} {name!r}.{hint} Known: {', '.join(options)}"
-
-
-def _unreadable(exc: OverrideParseException) -> str:
-    """What to say of an override that is not of Hydra's grammar, such as ``author.name=Zoë``."""
-    key, equals, value = exc.override.partition("=")
-    lines = [line.strip() for line in str(exc).splitlines()]
-    told = [ln for ln in lines if not ln.startswith(("^", "See https", "LexerNoViable"))]
-    reason = f" ({' '.join(told)})" if told else ""
-    if not equals:
-        return f"{exc.override!r} cannot be read{reason}; expected KEY=VALUE"
-    quoted = value.replace("'", "\\'")
-    return (
-        f"{exc.override!r} cannot be read{reason}; a value with other signs than plain letters and "
-        f"digits is quoted twice: \"{key}='{quoted}'\""
-    )
-
-
-def _one_line(exc: Exception) -> str:
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
-    key = next((ln.split(":", 1)[1].strip() for ln in lines if ln.startswith("full_key:")), "")
-    cause = str(exc.__cause__ or "").strip().splitlines()[:1]
-    noise = ["full_key", "object_type", "reference_type", "provider=", "Config search path"]
-    if "not in struct" not in " ".join([*lines, *cause]):  # only free-form parts can be appended to
-        noise.append("To append")
-    kept = [ln for ln in lines + cause if not ln.startswith(tuple(noise))]
-    text = " ".join(dict.fromkeys(kept))
-    text = f"{key}: {text}" if key and key not in text else text
-    text = re.sub(
-        r" \S+ \(DictConfig\) does not support deletion", ": a key cannot be removed", text
-    )
-    return f"{text}{_known_keys(text)}"
-
-
-def _known_keys(text: str) -> str:
-    """What to add to OmegaConf's word of an unknown key."""
-    found = re.search(r"Key '([^']*)' not in '(\w+)'", text)
-    node = getattr(schema, found[2], None) if found else None
-    if found is None or node is None:
-        return ""
-    if node is schema.Dataset and found[1] in [f.name for f in fields(schema.Config)]:
-        return "; a file of conf/dataset/ begins with the line `# @package _global_`"
-    known = [f.name for f in fields(node) if not f.name.startswith("_")]
-    return f".{did_you_mean(found[1], known)} Known keys: {', '.join(known)}"
+        refuse_hydra(path, list(below) if isinstance(below, dict) else [])

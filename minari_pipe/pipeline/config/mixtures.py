@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minari_pipe.errors import ConfigError, did_you_mean
-from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
+from minari_pipe.pipeline.config import conf_files, dvc_yaml, hydra_compose
 from minari_pipe.pipeline.config.policy_refs import divided, family_of, is_mixture, scores_pipeline
 from minari_pipe.pipeline.config.shares import exact_shares
 from minari_pipe.pipeline.config.validate_config import filled
@@ -80,7 +80,7 @@ def parents(config: dict[str, Any], root: Path) -> list[hydra_compose.Composed]:
 
 
 def _parent(name: str, root: Path, seen: tuple[str, ...]) -> Parent:
-    known = hydra_compose.datasets()
+    known = conf_files.datasets()
     if name not in known:
         raise ConfigError(
             f"policy.parents: no dataset {name!r}.{did_you_mean(name, known)} Known: "

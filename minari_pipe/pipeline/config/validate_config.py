@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 from minari_pipe.core import trust
 from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.core.trust import check_target, split_target
-from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
+from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.oc_env import check_targets, resolved
+from minari_pipe.pipeline.config.packages import (
+    installed_packages,
+    is_masked,
+)
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
@@ -33,7 +37,6 @@ from minari_pipe.pipeline.config.policy_refs import (
     sources,
     stored_as,
     targets,
-    trains,
 )
 from minari_pipe.pipeline.workspace import PACKAGE, STATE, check_pipeline_name
 from minari_pipe.pipeline.workspace_links import inside
@@ -86,7 +89,7 @@ def prepare(
     import_graph.make_importable(root)
     if stored_as(params) != STORED_AS:
         _storage(params)
-    packages = _packages(params)
+    packages = installed_packages(params)
     _check_environments(params)
     for use in _policies(params):
         _check_sb3(use, params)
@@ -164,7 +167,7 @@ def _check_offers(params: dict[str, Any]) -> None:
         stages["ref_scores.eval_env"].append("checkpoint_scores")
     for where, env in _environments(params):
         uses = [use for stage in stages[where] for use in policies(params, stage)]
-        needs_masks = any(map(_is_masked, uses))
+        needs_masks = any(map(is_masked, uses))
         if not needs_masks and not (where == "env" and (needs_state or stores)):
             continue
         made = make_environment(env["id"], env["kwargs"], env["wrappers"])
@@ -201,87 +204,6 @@ def _storage(params: dict[str, Any]) -> type[MinariStorage]:
         except ConfigError as exc:
             raise ConfigError(f"dataset.compression: {exc}") from exc
     return storage
-
-
-def _is_masked(use: Use) -> bool:
-    from minari_pipe.policies.algorithms import find_algorithm
-
-    algorithm = use.config.get("algorithm")
-    return algorithm is not None and find_algorithm(algorithm).masked
-
-
-def _packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Versions of the packages that decide what each stage writes."""
-    from minari_pipe.core.environments import packages_of
-
-    env, eval_env = params["env"], params["ref_scores"]["eval_env"]
-    made = packages_of(env["id"])
-    numpy = {"numpy": importlib.metadata.version("numpy")}
-    files = {**numpy, "h5py": importlib.metadata.version("h5py")}
-    found = {
-        "collect": {**made, **files, **_policy_packages(params, "collect")},
-        "create": {**files, **_writer_packages(params)},
-        "ref_scores": {
-            **packages_of(eval_env["id"]),
-            **numpy,
-            **_policy_packages(params, "ref_scores"),
-        },
-    }
-    for stage in trains(params):
-        found[stage] = {**made, **numpy, **_policy_packages(params, stage)}
-    if family_of(params):
-        found["train"] = {**found["train"], **files}  # it records its episodes
-        found["checkpoint_scores"] = {
-            **packages_of(eval_env["id"]),
-            **numpy,
-            **_policy_packages(params, "checkpoint_scores"),
-        }
-    return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
-
-
-def _writer_packages(params: dict[str, Any]) -> dict[str, str]:
-    """Versions of the optional packages that write the dataset."""
-    stored = stored_as(params)
-    names = {"pyarrow": "arrow"} if stored["data_format"] in ("arrow", "parquet") else {}
-    names |= {"pillow": "jpeg"} if stored["jpeg_encoding"] else {}
-    found = {}
-    for name, extra in names.items():
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError as exc:
-            raise MissingDependencyError(
-                f"dataset is to be stored with {name}, which is not installed. Run: pip install "
-                f"'minari_pipe[{extra}]'"
-            ) from exc
-    return found
-
-
-def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
-    from minari_pipe.core.environments import distributions_of
-
-    names: list[str] = []
-    for use in policies(params, stage):
-        for target in targets(use):
-            module, _ = split_target(target)
-            if target.endswith(".SB3Policy"):
-                names += _sb3_packages(use)
-            elif module.split(".")[0] != PACKAGE.name:
-                top = module.split(".")[0]
-                names += distributions_of(top)
-    return {name: importlib.metadata.version(name) for name in names}
-
-
-def _sb3_packages(use: Use) -> tuple[str, ...]:
-    from minari_pipe.policies.algorithms import find_algorithm, missing_package
-
-    name = use.config["algorithm"]
-    found = find_algorithm(name).distributions
-    for distribution in found:
-        try:
-            importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError as exc:
-            raise missing_package(name, distribution) from exc
-    return found
 
 
 def check_source(where: str, source: dict[str, Any], root: Path) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.errors import ConfigError, MinariPipeError, did_you_mean
-from minari_pipe.pipeline.config import hydra_compose
+from minari_pipe.pipeline.config import conf_files, hydra_compose
 from minari_pipe.pipeline.published import next_version
 from minari_pipe.pipeline.workspace import PIPELINE_NAME, write_atomic
 from minari_pipe.pipeline.workspace_links import open_root
@@ -56,7 +56,7 @@ def bump(name: str) -> Bumped:
 
 def _no_file(name: str, root: Path) -> str:
     known = sorted(p.stem for p in (root / "conf" / "dataset").glob("*.yaml"))
-    if name in hydra_compose.datasets():
+    if name in conf_files.datasets():
         return (
             f"{name} comes with the package; to change it, copy its file into {root}/conf/dataset/"
         )

@@ -23,8 +23,8 @@ from minari_pipe.core.messages import one_line
 from minari_pipe.core.trust import ADDRESSES_VARIABLE
 from minari_pipe.errors import ConfigError, LinkError, MinariPipeError, ToldError
 from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.config.conf_files import datasets
 from minari_pipe.pipeline.config.families import check_family, family_files, is_synced, sync_family
-from minari_pipe.pipeline.config.hydra_compose import datasets
 from minari_pipe.pipeline.config.mixtures import completed, parents
 from minari_pipe.pipeline.config.oc_env import is_set, resolved, told_texts
 from minari_pipe.pipeline.config.policy_refs import divided, family_of

@@ -13,7 +13,7 @@ from typing import Any
 
 from minari_pipe.core.messages import one_line, tell
 from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
+from minari_pipe.pipeline.config import conf_files, dvc_yaml
 from minari_pipe.pipeline.config.families import check_family, sync_family
 from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.config.policy_refs import divided, family_of
@@ -114,7 +114,7 @@ def _orphaned(name: str, root: Path) -> str:
     """What to add to an error of a pipeline whose config was renamed or removed."""
     recorded = (dvc_yaml.read_params(name, root) or {}).get("overrides") or []
     chosen = chosen_dataset(recorded)
-    if chosen is None or chosen in hydra_compose.datasets():
+    if chosen is None or chosen in conf_files.datasets():
         return ""
     return f". If the dataset is not wanted any more, remove pipelines/{name}"
 

@@ -1,0 +1,78 @@
+"""Numbers of episodes and steps, as users give them and as files say them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+)
+from minari_pipe.storage.base import MinariStorage
+
+#: from this number on the size of the files is asked whether it can be true
+_MANY_EPISODES = 1_000_000
+
+
+def check_count(total_episodes: int, storage: MinariStorage) -> None:
+    """Check a number before memory is filled with the numbers below it."""
+    if total_episodes > _MANY_EPISODES and total_episodes > storage.get_size() * 1e6:
+        raise CorruptDatasetError(
+            f"{storage.data_path}: its metadata.json says {total_episodes} episodes, more than its "
+            f"{storage.get_size()} MB can hold"
+        )
+
+
+def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
+    """Return the number of steps that the attributes of an episode say.
+
+    Raises:
+        CorruptDatasetError: they say none.
+
+    Example:
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> steps_of({"total_steps": 3}, step_index_dataset().storage)
+        3
+    """
+    try:
+        return int(attributes["total_steps"])
+    except (LookupError, TypeError, ValueError, OverflowError):
+        raise CorruptDatasetError(
+            f"{storage.data_path}: episode {attributes.get('id', '?')} must have total_steps, a "
+            f"whole number; it has {attributes.get('total_steps')!r}"
+        ) from None
+
+
+def whole_index(index: Any) -> int:
+    if type(index) is int:
+        return index
+    if not isinstance(index, bool | np.bool_):
+        with suppress(TypeError):
+            return operator.index(index)
+    raise TypeError(
+        f"an episode index must be a whole number, got {index!r}; a mask or slice goes in "
+        "brackets: dataset[mask]"
+    )
+
+
+def checked_indices(indices: npt.ArrayLike, total: int | None) -> npt.NDArray[np.int_]:
+    array = np.asarray(indices)
+    if not array.size and array.ndim == 1:
+        array = array.astype(np.int_)  # NumPy takes an empty list for floats
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ConfigError(
+            "episode indices must be whole numbers in one axis, got "
+            f"{array.dtype} of shape {array.shape}; a mask or slice goes in brackets: dataset[mask]"
+        )
+    if total is not None and array.size and not 0 <= array.min() <= array.max() < total:
+        raise ConfigError(
+            f"episode indices must be from 0 to {total - 1}, the storage has {total} episodes; got "
+            f"{array.min()} to {array.max()}"
+        )
+    return array.astype(np.int_)

@@ -1,0 +1,41 @@
+"""The files of ``conf/``: where they lie, and which can be chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.workspace import PACKAGE, find_root
+from minari_pipe.pipeline.workspace_links import check_folder
+
+
+def packaged_conf() -> Path:
+    """The configs that come with the package: inside it in a wheel, beside it in a checkout."""
+    inside = PACKAGE / "conf"
+    return inside if inside.is_dir() else PACKAGE.parent / "conf"
+
+
+def conf_dir() -> Path:
+    """``conf/`` of the workspace, or the packaged one where the workspace has none."""
+    try:
+        own = find_root() / "conf"
+    except ConfigError:  # --help works anywhere
+        return packaged_conf()
+    check_folder(own, own.parent)
+    return own if own.is_dir() else packaged_conf()
+
+
+GROUPS = ("dataset", "engine", "family", "policy")
+"""Folders of ``conf/`` from which a file is chosen."""
+
+
+def datasets() -> list[str]:
+    """Names of the datasets that can be chosen."""
+    found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "dataset").glob("*.yaml")}
+    return sorted(found)
+
+
+def families() -> list[str]:
+    """Names of the families that a dataset can belong to."""
+    found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "family").glob("*.yaml")}
+    return sorted(found)

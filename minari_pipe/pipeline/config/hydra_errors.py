@@ -1,0 +1,111 @@
+"""The errors of Hydra and OmegaConf, each in one line that says what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+
+import yaml
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.pipeline.config import schema
+from minari_pipe.pipeline.config.conf_files import (
+    GROUPS,
+    conf_dir,
+)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what Hydra, OmegaConf and the YAML parser raise into one line."""
+    try:
+        yield
+    except MissingConfigException as exc:
+        raise ConfigError(_missing_choice(exc)) from exc
+    except OverrideParseException as exc:
+        raise ConfigError(_unreadable(exc)) from exc
+    except (HydraException, OmegaConfBaseException) as exc:
+        cause: BaseException | None = exc
+        while cause is not None:
+            if isinstance(cause, ConfigError):  # of a resolver of ours
+                raise ConfigError(str(cause)) from exc
+            cause = cause.__cause__ or cause.__context__
+        raise ConfigError(_one_line(exc)) from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"a file below {conf_dir()} is not UTF-8 text: {exc}") from exc
+    except AttributeError as exc:  # of OmegaConf's, where a section of null is given other keys
+        if "full_key: " not in str(exc):
+            raise
+        key = str(exc).split("full_key: ")[1].split()[0]
+        raise ConfigError(
+            f"the keys given for {key} are not those that it has; see --help"
+        ) from exc
+    except ValueError as exc:
+        if "Config group override" not in str(exc):
+            raise
+        raise ConfigError(f"{exc}; choose one by name, such as policy=random") from exc
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark
+        where = f"{mark.name}:{mark.line + 1}: " if mark else ""
+        raise ConfigError(f"{where}{exc.problem}") from exc
+    except yaml.YAMLError as exc:
+        raise ConfigError(" ".join(str(exc).split())) from exc
+
+
+def _missing_choice(exc: MissingConfigException) -> str:
+    group, _, name = (exc.missing_cfg_file or "").partition("/")
+    options = [option for option in exc.options or [] if not option.endswith("_schema")]
+    if not name:
+        return _one_line(exc)
+    if group not in GROUPS and not options:
+        hint = did_you_mean(group, GROUPS)
+        return f"no config group {group!r}.{hint} Known: {', '.join(GROUPS)}"
+    hint = did_you_mean(name, options, cutoff=0.4)
+    return f"no {group} {name!r}.{hint} Known: {', '.join(options)}"
+
+
+def _unreadable(exc: OverrideParseException) -> str:
+    """What to say of an override that is not of Hydra's grammar, such as ``author.name=Zoë``."""
+    key, equals, value = exc.override.partition("=")
+    lines = [line.strip() for line in str(exc).splitlines()]
+    told = [ln for ln in lines if not ln.startswith(("^", "See https", "LexerNoViable"))]
+    reason = f" ({' '.join(told)})" if told else ""
+    if not equals:
+        return f"{exc.override!r} cannot be read{reason}; expected KEY=VALUE"
+    quoted = value.replace("'", "\\'")
+    return (
+        f"{exc.override!r} cannot be read{reason}; a value with other signs than plain letters and "
+        f"digits is quoted twice: \"{key}='{quoted}'\""
+    )
+
+
+def _one_line(exc: Exception) -> str:
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
+    key = next((ln.split(":", 1)[1].strip() for ln in lines if ln.startswith("full_key:")), "")
+    cause = str(exc.__cause__ or "").strip().splitlines()[:1]
+    noise = ["full_key", "object_type", "reference_type", "provider=", "Config search path"]
+    if "not in struct" not in " ".join([*lines, *cause]):  # only free-form parts can be appended to
+        noise.append("To append")
+    kept = [ln for ln in lines + cause if not ln.startswith(tuple(noise))]
+    text = " ".join(dict.fromkeys(kept))
+    text = f"{key}: {text}" if key and key not in text else text
+    text = re.sub(
+        r" \S+ \(DictConfig\) does not support deletion", ": a key cannot be removed", text
+    )
+    return f"{text}{_known_keys(text)}"
+
+
+def _known_keys(text: str) -> str:
+    """What to add to OmegaConf's word of an unknown key."""
+    found = re.search(r"Key '([^']*)' not in '(\w+)'", text)
+    node = getattr(schema, found[2], None) if found else None
+    if found is None or node is None:
+        return ""
+    if node is schema.Dataset and found[1] in [f.name for f in fields(schema.Config)]:
+        return "; a file of conf/dataset/ begins with the line `# @package _global_`"
+    known = [f.name for f in fields(node) if not f.name.startswith("_")]
+    return f".{did_you_mean(found[1], known)} Known keys: {', '.join(known)}"

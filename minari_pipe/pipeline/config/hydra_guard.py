@@ -1,0 +1,179 @@
+"""What files of a workspace may say to Hydra: nothing that it runs, imports, reads or writes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from omegaconf import DictConfig, OmegaConf
+
+from minari_pipe.errors import ConfigError, TrustError
+
+OF_HYDRA = re.compile(r"[+~]*hydra\b")
+
+
+STATE_DIR = "${minari_pipe.state:hydra}"
+
+
+HYDRA_OVERRIDES = (
+    "hydra/job_logging=none",  # the stages speak for themselves
+    "hydra/hydra_logging=none",
+    "hydra.job.chdir=false",
+    "hydra.output_subdir=null",  # the composed config is kept as pipelines/NAME/params.yaml
+    f"hydra.run.dir={STATE_DIR}",
+    f"hydra.sweep.dir={STATE_DIR}",
+    "hydra.sweep.subdir=.",
+)
+"""How the program wants Hydra; a user's own override of the same key wins."""
+
+
+_PLUGINS = "hydra._internal.core_plugins."
+
+
+_NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
+
+
+_HYDRA_SETTINGS: dict[str, Any] = {
+    "callbacks": {},
+    "hydra_logging": _NO_LOGGING,
+    "job.chdir": False,
+    "job.env_copy": [],
+    "job.env_set": {},
+    "job_logging": _NO_LOGGING,
+    "launcher": {"_target_": f"{_PLUGINS}basic_launcher.BasicLauncher"},
+    "output_subdir": None,
+    "run": {"dir": STATE_DIR},
+    "searchpath": [],
+    "sweep": {"dir": STATE_DIR, "subdir": "."},
+    "sweeper": {
+        "_target_": f"{_PLUGINS}basic_sweeper.BasicSweeper",
+        "max_batch_size": None,
+        "params": None,
+    },
+}
+"""What of Hydra's own config is executed, imported, exported or written, and what it must be where
+the command line says nothing of it."""
+
+
+_MOST_VALUES = 100_000
+"""Of one file, aliases replaced: a few lines can stand for more than memory holds."""
+
+
+_FILE_SCHEME = f"{FileConfigSource.scheme()}://"
+
+
+class FilesBelow(FileConfigSource):
+    """Finds configs in its own folder only, and none of Hydra's own groups.
+
+    A defaults list may say ``/../../home/secret``.
+    """
+
+    def is_config(self, config_path: str) -> bool:
+        return _lies_below(config_path) and super().is_config(config_path)
+
+    def is_group(self, config_path: str) -> bool:
+        return _lies_below(config_path) and super().is_group(config_path)
+
+
+def _lies_below(config_path: str) -> bool:
+    parts = config_path.split("/")
+    return not os.path.isabs(config_path) and os.pardir not in parts and parts[0] != "hydra"
+
+
+_load = ConfigLoaderImpl.load_configuration
+
+
+def checked_load(
+    self: ConfigLoaderImpl, config_name: str | None, overrides: list[str], *how: Any, **more: Any
+) -> DictConfig:
+    """Compose, for whomever in Hydra asks, and refuse what a file says to Hydra itself.
+
+    Hydra composes once for a sweep and once for each of its jobs, each time with other choices.
+    """
+    cfg = _load(self, config_name, overrides, *how, **more)
+    if config_name is None:
+        return cfg
+    own = [word for word in overrides if OF_HYDRA.match(word)]
+    if own == list(HYDRA_OVERRIDES):
+        allowed = _HYDRA_SETTINGS  # known, which saves a composition: 0.1 s
+    else:
+        allowed = _settings_of(_load(self, None, own, *how, **more))
+    for key, found in _settings_of(cfg).items():
+        if found != allowed[key]:
+            raise TrustError(
+                f"conf/ sets hydra.{key} to {found!r}, and Hydra runs, imports or writes what "
+                f"that says; only the command line may set it"
+            )
+    return cfg
+
+
+_load_file = ConfigLoaderImpl._load_single_config
+
+
+def checked_file(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
+    """Load a file, and refuse one that says anything to Hydra.
+
+    Also what Hydra itself keeps there, such as the words of the command line, which are trusted.
+    """
+    found: Any = _load_file(self, default, repo)
+    if found.path.startswith(_FILE_SCHEME) and "hydra" in found.config:
+        folder = found.path.removeprefix(_FILE_SCHEME)
+        refuse_hydra(Path(folder, f"{default.config_path}.yaml"), list(found.config.hydra))
+    return found
+
+
+_load_source = FileConfigSource.load_config
+
+
+def checked_source(self: FileConfigSource, config_path: str) -> Any:
+    """Load a file, and refuse one that is far larger than it looks."""
+    file = Path(self.path, self._normalize_file_name(config_path))
+    with suppress(OSError, UnicodeError, yaml.YAMLError):  # which Hydra says, too
+        text = file.read_text(encoding="utf-8")
+        if "*" in text and _n_values(yaml.compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
+            raise ConfigError(
+                f"{file} has aliases (*name) that stand for more than {_MOST_VALUES} values, or "
+                f"for what they are in; write the values out"
+            )
+    return _load_source(self, config_path)
+
+
+def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
+    """How many values a part of a file stands for once its aliases are replaced."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = math.inf  # of one that is in itself
+        parts = node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_n_values(part, known) for part in parts)
+    return known[id(node)]
+
+
+def refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
+    below = f".{keys[0]}" if keys else ""
+    raise TrustError(
+        f"{file} sets hydra{below}, and Hydra runs, imports or writes what that says; only the "
+        f"command line may set it"
+    )
+
+
+def _settings_of(cfg: DictConfig) -> dict[str, Any]:
+    """Hydra's settings as they are written: what is interpolated may change until it is used."""
+    written = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(written, dict)
+    found = {}
+    for key in _HYDRA_SETTINGS:
+        value = written["hydra"]
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else value
+        found[key] = value
+    return found

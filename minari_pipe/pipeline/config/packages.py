@@ -1,0 +1,99 @@
+"""Which packages decide the bytes of each stage, with the versions that are installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+from minari_pipe.core.trust import split_target
+from minari_pipe.errors import MissingDependencyError
+from minari_pipe.pipeline.config.policy_refs import (
+    Use,
+    family_of,
+    policies,
+    stored_as,
+    targets,
+    trains,
+)
+from minari_pipe.pipeline.workspace import PACKAGE
+
+
+def is_masked(use: Use) -> bool:
+    from minari_pipe.policies.algorithms import find_algorithm
+
+    algorithm = use.config.get("algorithm")
+    return algorithm is not None and find_algorithm(algorithm).masked
+
+
+def installed_packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Versions of the packages that decide what each stage writes."""
+    from minari_pipe.core.environments import packages_of
+
+    env, eval_env = params["env"], params["ref_scores"]["eval_env"]
+    made = packages_of(env["id"])
+    numpy = {"numpy": importlib.metadata.version("numpy")}
+    files = {**numpy, "h5py": importlib.metadata.version("h5py")}
+    found = {
+        "collect": {**made, **files, **_policy_packages(params, "collect")},
+        "create": {**files, **_writer_packages(params)},
+        "ref_scores": {
+            **packages_of(eval_env["id"]),
+            **numpy,
+            **_policy_packages(params, "ref_scores"),
+        },
+    }
+    for stage in trains(params):
+        found[stage] = {**made, **numpy, **_policy_packages(params, stage)}
+    if family_of(params):
+        found["train"] = {**found["train"], **files}  # it records its episodes
+        found["checkpoint_scores"] = {
+            **packages_of(eval_env["id"]),
+            **numpy,
+            **_policy_packages(params, "checkpoint_scores"),
+        }
+    return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
+
+
+def _writer_packages(params: dict[str, Any]) -> dict[str, str]:
+    """Versions of the optional packages that write the dataset."""
+    stored = stored_as(params)
+    names = {"pyarrow": "arrow"} if stored["data_format"] in ("arrow", "parquet") else {}
+    names |= {"pillow": "jpeg"} if stored["jpeg_encoding"] else {}
+    found = {}
+    for name, extra in names.items():
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise MissingDependencyError(
+                f"dataset is to be stored with {name}, which is not installed. Run: pip install "
+                f"'minari_pipe[{extra}]'"
+            ) from exc
+    return found
+
+
+def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
+    from minari_pipe.core.environments import distributions_of
+
+    names: list[str] = []
+    for use in policies(params, stage):
+        for target in targets(use):
+            module, _ = split_target(target)
+            if target.endswith(".SB3Policy"):
+                names += _sb3_packages(use)
+            elif module.split(".")[0] != PACKAGE.name:
+                top = module.split(".")[0]
+                names += distributions_of(top)
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def _sb3_packages(use: Use) -> tuple[str, ...]:
+    from minari_pipe.policies.algorithms import find_algorithm, missing_package
+
+    name = use.config["algorithm"]
+    found = find_algorithm(name).distributions
+    for distribution in found:
+        try:
+            importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError as exc:
+            raise missing_package(name, distribution) from exc
+    return found
