@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the cases and do nothing")
     parser.add_argument(
-        "--table", action="store_true", help="measure nothing: update README.md by results.json"
+        "--table", action="store_true", help="measure nothing: update docs/speed.md by results.json"
     )
     given = parser.parse_args(arguments)
     chosen = [
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
         print("\n".join(case.title for case in chosen))
     elif given.table:
         results = json.loads(((out or HERE) / "results.json").read_text(encoding="utf-8"))
-        report.update_readme(HERE.parent / "README.md", results)
+        report.update_page(HERE.parent / "docs" / "speed.md", results)
     else:
         with workplace(given.work):
             for case in tiny_cases():  # the first of everything also imports, Minari jax

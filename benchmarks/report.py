@@ -1,4 +1,4 @@
-"""Results as a table, in the README and as files."""
+"""Results as a table, in ``docs/speed.md`` and as files."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def write(folder: Path, results: dict[str, Any]) -> None:
         print(f"{folder}: {name}" if reason is None else f"no {name}: {reason}")
 
 
-def update_readme(path: Path, results: dict[str, Any]) -> None:
-    """Put headline and table between the marks of the README.
+def update_page(path: Path, results: dict[str, Any]) -> None:
+    """Put headline and table between the marks of a page.
 
     Raises:
         ValueError: it has no marks.

@@ -70,24 +70,24 @@ def test_results_are_written_with_machine_commit_and_every_repeat(results, tmp_p
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_table_goes_between_the_marks_of_the_readme(results, tmp_path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text((CHECKOUT / "README.md").read_text())
+def test_the_table_goes_between_the_marks_of_the_page(results, tmp_path) -> None:
+    page = tmp_path / "speed.md"
+    page.write_text((CHECKOUT / "docs" / "speed.md").read_text())
     for _ in range(2):  # the second time it replaces the first
-        report.update_readme(readme, results)
-    text = readme.read_text()
+        report.update_page(page, results)
+    text = page.read_text()
     table = text.partition(report.BEGIN)[2].partition(report.END)[0]
     assert table.count("| create hdf5 ") == 1
     assert "commit" in table
-    outside = (CHECKOUT / "README.md").read_text()
+    outside = (CHECKOUT / "docs" / "speed.md").read_text()
     assert text.partition(report.BEGIN)[0] == outside.partition(report.BEGIN)[0]
     assert text.partition(report.END)[2] == outside.partition(report.END)[2]
 
 
-def test_a_readme_without_marks_is_named(results, tmp_path) -> None:
-    (tmp_path / "README.md").write_text("nothing")
+def test_a_page_without_marks_is_named(results, tmp_path) -> None:
+    (tmp_path / "speed.md").write_text("nothing")
     with pytest.raises(ValueError, match="has no <!-- bench:begin -->"):
-        report.update_readme(tmp_path / "README.md", results)
+        report.update_page(tmp_path / "speed.md", results)
 
 
 def test_the_run_of_a_side_that_fails_or_is_missing_is_told_in_the_table() -> None:

@@ -48,7 +48,8 @@ def exists(test: str) -> bool:
 
 
 def test_every_claim_is_made_to_users() -> None:
-    documents = [CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")]
+    documents = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md"]
+    documents += (CHECKOUT / "docs").rglob("*.md")
     text = "\n".join(collapsed(path.read_text(encoding="utf-8")) for path in documents)
     assert [entry["claim"] for entry in CLAIMS if collapsed(entry["claim"]) not in text] == []
     assert [entry["claim"] for entry in CLAIMS if not 20 <= len(entry["claim"]) <= 160] == []

@@ -1,4 +1,4 @@
-"""The README's dataset of one's own is made as it stands there, and its claims hold."""
+"""The blocks of the README and of ``docs/`` run as they stand there, and their claims hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ from tests.support.legacy_files import GOLDEN
 from tests.support.servers.s3 import moto_server
 from tests.support.workspaces import make_workspace, run_ok, stages_that_ran
 
-README = (CHECKOUT / "README.md").read_text()
+PAGES = {
+    page: page.read_text(encoding="utf-8")
+    for page in (
+        CHECKOUT / "README.md",
+        *sorted((CHECKOUT / "docs").rglob("*.md")),
+        CHECKOUT / "CONTRIBUTING.md",
+    )
+}
+README = "\n".join(PAGES.values())
 
 
 def block(language: str, start: str) -> str:
@@ -226,3 +234,42 @@ def test_the_family_of_the_readme_composes_with_its_datasets(tmp_path, monkeypat
         made[name] = [stage.name for stage in stages(name, params)]
     assert made["cartpole_medium"] == ["choose", "collect", "create", "validate", "publish"]
     assert made["cartpole_medium_expert"] == ["collect", "create", "validate", "publish"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_four_lines_of_the_readme_run(doors) -> None:
+    exec(block("python", "from minari_pipe import load_dataset"), names := {})
+    assert len(names["good"]) == 9
+    assert len(names["batch"].observations) == 9 * 200 % 256
+
+
+def test_the_readme_is_short() -> None:
+    assert len((CHECKOUT / "README.md").read_bytes()) <= 12_000
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(CHECKOUT).as_posix())
+def test_every_link_leads_to_a_file_and_a_heading(page) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", PAGES[page])
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_the_tree_of_the_architecture_is_that_of_the_package() -> None:
+    page = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"[├└]─ (\w+)/", page))
+    package = CHECKOUT / "minari_pipe"
+    for folder in (package, package / "pipeline"):
+        there = {path.parent.name for path in folder.glob("*/__init__.py")} - {"conf"}
+        assert there <= named, there - named
+    for path in re.findall(r"`([\w/]+\.py)`", page):
+        places = [*package.rglob(path), *(CHECKOUT / "tests").rglob(path), CHECKOUT / path]
+        assert any(place.is_file() for place in places), path

@@ -21,6 +21,7 @@ from minari_pipe.checks.base import (
     shown,
 )
 from minari_pipe.checks.columns import Columns
+from minari_pipe.checks.coverage import Coverage
 from minari_pipe.checks.demonstrations import WARNINGS as OF_DEMONSTRATIONS
 from minari_pipe.checks.duplicates import Duplicates
 from minari_pipe.checks.environment import Environment
@@ -29,7 +30,7 @@ from minari_pipe.checks.infos import InfoRows, Infos
 from minari_pipe.checks.layout import Layout
 from minari_pipe.checks.metadata import Metadata
 from minari_pipe.checks.reference import Reference
-from minari_pipe.checks.replay import Coverage, Replay
+from minari_pipe.checks.replay import Replay
 from minari_pipe.checks.rules import Rules
 from minari_pipe.checks.scores import Scores
 from minari_pipe.checks.shapes import Shapes

@@ -17,7 +17,8 @@ from minari_pipe.core.files.links import expand_user
 from minari_pipe.core.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.core.spaces import is_image_space, space_leaves
 from minari_pipe.datasets.copying import STORAGE_KEYS
-from minari_pipe.datasets.dataset import MinariDataset, steps_of
+from minari_pipe.datasets.dataset import MinariDataset
+from minari_pipe.datasets.indices import steps_of
 from minari_pipe.datasets.library import new_dataset, open_dataset
 from minari_pipe.datasets.spec import parse_spec
 from minari_pipe.errors import (
