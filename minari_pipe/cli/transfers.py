@@ -25,6 +25,7 @@ from minari_pipe.storage.base import MinariStorage
 
 #: files of a dataset that a dry run names, or groups of them
 _N_SHOWN = 20
+_LONGEST_TOKEN = 4096
 _WITHOUT_TOKENS = {
     "s3": "its credentials come from where the AWS tools take them",
     "file": "the file system knows who may write",
@@ -102,11 +103,12 @@ def _token(address: str, token_file: Path | None, key_path: str | None) -> str |
     if token_file is None or scheme in ("gs", "gcp"):
         return key_path or str(token_file)
     try:
-        token = token_file.read_text(encoding="utf-8").strip()
+        with token_file.open(encoding="utf-8") as file:  # which may be a device that never ends
+            token = file.read(_LONGEST_TOKEN + 1).strip()
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(f"the token file {token_file} cannot be read: {what}") from error
-    if len(token.split()) != 1:
+    if len(token.split()) != 1 or len(token) > _LONGEST_TOKEN:
         raise ConfigError(f"the token file {token_file} must hold one word, the token")
     return token
 

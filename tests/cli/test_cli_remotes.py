@@ -157,6 +157,8 @@ def test_a_token_is_taken_from_a_file_and_shown_nowhere(tmp_path) -> None:
     for content, words in {b"": "one word", b"a b": "one word", b"\xff": "is no text"}.items():
         secret.write_bytes(content)
         assert words in error("upload", ID, "--token-file", str(secret), "--to", "hf://org")
+    endless = ("--token-file", "/dev/zero")
+    assert "must hold one word, the token" in error("upload", ID, *endless, "--to", "hf://org")
     gone = ("--token-file", str(tmp_path / "gone"))
     assert "cannot be read: No such file" in error("upload", ID, *gone, "--to", "hf://org")
     told = error("upload", ID, "--key-path", "hf_secret", "--to", "gs://bucket")

@@ -80,6 +80,11 @@ ROWS = {
         [BASE, "policy=[1]"],
         "cannot be composed: argument of type 'int' is not iterable; a choice of conf/ takes a",
     ),
+    "a sweep over nothing": (
+        ["-m", BASE, "collect.seed=glob(*)"],
+        r"the sweep .* has no jobs: glob\(\) finds files of a folder of conf/; write values as KEY",
+    ),
+    "a completion for no shell": ([BASE, "--shell-completion"], "takes install=SHELL, uninstall="),
     "lists in place of a choice": (["+dataset=[[1]]"], "a choice of conf/ takes a name, such as"),
     "no dataset": ([], r"no dataset is chosen; add \+dataset=NAME.*tiny"),
     "unknown dataset": (["+dataset=tny"], "no dataset 'tny'. Did you mean 'tiny'"),

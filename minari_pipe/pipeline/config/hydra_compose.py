@@ -163,6 +163,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
                 f"--{name.replace('_', '-')} cannot be used here: configs are read from conf/ of "
                 f"the workspace and from the package"
             )
+    if flags.shell_completion and not re.search(r"\b(un)?install=|\bquery=", " ".join(argv)):
+        raise ConfigError(
+            "--shell-completion takes install=SHELL, uninstall=SHELL or query=SHELL; for the "
+            "commands of minari-pipe there is minari-pipe --install-completion"
+        )
     flags.others = list(argv)
     for word in flags.overrides:
         flags.others.remove(word)
@@ -447,7 +452,13 @@ def _sweep(overrides: list[str], primary: Path) -> list[list[str]]:
         for override in parsed:
             override.config_loader = loader
         batches = BasicSweeper.split_arguments(parsed, None)
-    return [job for batch in batches for job in batch]
+    jobs = [job for batch in batches for job in batch]
+    if not jobs:
+        raise ConfigError(
+            f"the sweep {' '.join(overrides)} has no jobs: glob() finds files of a folder of "
+            f"conf/; write values as KEY=1,2,3 or KEY='range(1,4)'"
+        )
+    return jobs
 
 
 def _check_primary(primary: Path) -> None:
