@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from benchmarks import work
 from benchmarks.measure import Side
-from minari_pipe.pipeline.execution.block_task import Place
+from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory
 from minari_pipe.pipeline.execution.collection import CollectBlock, Stop, Until
@@ -26,7 +26,7 @@ from minari_pipe.pipeline.execution.scheduler import Limits, Scheduler
 from minari_pipe.pipeline.stages.collect import SUFFIX, Collection, collect
 
 #: where the module of the slow environment is found, also in workers
-PLACE = Place(Path(__file__).parents[1])
+PLACE = BlockPlace(Path(__file__).parents[1])
 
 _kept: dict[tuple[str, int], Engine] = {}
 

@@ -29,7 +29,7 @@ from benchmarks.pipeline import (
     new_engine,
     scheduler,
 )
-from minari_pipe.pipeline.execution.block_task import Place, Tally, Work
+from minari_pipe.pipeline.execution.block_task import BlockPlace, Tally, Work
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.engines.base import Outcome
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
@@ -242,7 +242,7 @@ class _Bytes(Work):
     number: int
     size: int
 
-    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         path.write_bytes(np.random.default_rng(self.number).bytes(self.size))
         return {}
 

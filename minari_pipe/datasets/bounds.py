@@ -144,7 +144,7 @@ class Outside:
         )
 
 
-class Judge:
+class SpaceChecker:
     """Judges episodes on their way into a storage.
 
     Example:
@@ -153,7 +153,7 @@ class Judge:
         >>> buffer = EpisodeBuffer(observations=[0, 5], actions=[1], rewards=[np.nan],
         ...                        terminations=[False], truncations=[True])
         >>> space = spaces.Discrete(3)
-        >>> judge = Judge(space, space, strict=False)
+        >>> judge = SpaceChecker(space, space, strict=False)
         >>> judge.columns(0, episode_columns(buffer, space, space, episode=0))
         >>> [line for line in judge.told[0].splitlines() if line.endswith("space.")]
         ['Observation is not in observation space.', 'Reward is not in reward space.']

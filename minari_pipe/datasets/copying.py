@@ -19,7 +19,7 @@ from minari_pipe.datasets.installation import new_dataset
 from minari_pipe.storage.base import MinariStorage, file_format, is_file_format
 from minari_pipe.storage.jpeg import Frames
 from minari_pipe.storage.segment import Segment
-from minari_pipe.storage.writer import Lasting
+from minari_pipe.storage.writer import StableBuffers
 
 #: what a new storage finds out or is told by itself
 STORAGE_KEYS = frozenset(
@@ -72,7 +72,7 @@ def new_copy(
         told |= {"dataset_id": dataset_id, "minari_version": MINARI_VERSION}
         MinariStorage.create(
             data_path,
-            Lasting(episodes),
+            StableBuffers(episodes),
             metadata={key: value for key, value in told.items() if value is not None},
             observation_space=observation_space,
             action_space=action_space,

@@ -15,7 +15,7 @@ from minari_pipe.core.environments import spec_json
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.metadata import MINARI_VERSION, is_finite_number
 from minari_pipe.core.scores import RandomPolicy, get_average_reference_score
-from minari_pipe.datasets.bounds import Judge
+from minari_pipe.datasets.bounds import SpaceChecker
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.legacy_buffers import as_buffers
 from minari_pipe.datasets.library import new_dataset, open_dataset
@@ -281,7 +281,7 @@ def create_dataset_from_buffers(
     )
     with new_dataset(dataset_id) as data_path:
         metadata = told.metadata(dataset_id, env_spec)
-        judge = Judge(observation_space, action_space, strict=strict)
+        judge = SpaceChecker(observation_space, action_space, strict=strict)
         MinariStorage.create(
             data_path,
             as_buffers(buffer),

@@ -20,7 +20,7 @@ from minari_pipe.core.metadata import (
 )
 from minari_pipe.core.scores import get_normalized_score
 from minari_pipe.datasets import sampling
-from minari_pipe.datasets.bounds import Judge
+from minari_pipe.datasets.bounds import SpaceChecker
 from minari_pipe.datasets.copying import copy_without
 from minari_pipe.datasets.description import DatasetDescription
 from minari_pipe.datasets.episodes_table import EpisodeTable, returns, select
@@ -463,7 +463,7 @@ class MinariDataset(DatasetDescription):
             array([2, 3, 2])
         """
         first = self.storage.total_episodes
-        judge = Judge(self.observation_space, self.action_space, strict=strict)
+        judge = SpaceChecker(self.observation_space, self.action_space, strict=strict)
         self.storage.update_episodes(as_buffers(buffer), judge=judge)
         new = np.arange(first, self.storage.total_episodes)
         self.episode_indices = np.append(self.episode_indices, new)

@@ -33,7 +33,7 @@ from minari_pipe.storage.base import (
     has_metadata_file,
     other_format,
 )
-from minari_pipe.storage.writer import Lasting
+from minari_pipe.storage.writer import StableBuffers
 
 #: what only described the old layout, beside what the new storage finds out by itself
 _NOT_COPIED = STORAGE_KEYS | {"flatten_observation", "flatten_action"}
@@ -115,7 +115,7 @@ def migrate_dataset(
     with new_dataset(dataset_id) as new_path:
         MinariStorage.create(
             new_path,
-            Lasting(storage.get_buffers([i for i, count in enumerate(steps) if count])),
+            StableBuffers(storage.get_buffers([i for i, count in enumerate(steps) if count])),
             metadata={
                 **metadata,
                 "dataset_id": dataset_id,

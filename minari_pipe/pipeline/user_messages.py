@@ -7,7 +7,7 @@ import errno
 from minari_pipe.errors import MinariPipeError
 
 
-def told(exc: BaseException) -> str:
+def user_message(exc: BaseException) -> str:
     """What to tell the user of an exception that ends a block or a stage."""
     if isinstance(exc, MinariPipeError):
         return str(exc)

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.core.files.fetch import Source, locate
+from minari_pipe.core.files.fetch import FileSource, locate
 from minari_pipe.core.tree import leaves
 from minari_pipe.errors import ConfigError
 from minari_pipe.policies.base import Policy
@@ -45,7 +45,7 @@ class DemonstrationPolicy(Policy):
 
     def __init__(
         self,
-        source: Source | str | Path,
+        source: FileSource | str | Path,
         format: str | None = None,
         reset_option: str = "initial_state_dict",
         state_keys: Sequence[str] | None = None,
@@ -66,8 +66,8 @@ class DemonstrationPolicy(Policy):
             UnknownFormatError: the file is in no known format.
             InvalidEpisodeError: the file is damaged or hostile, or cannot be replayed.
         """
-        if not isinstance(source, Source):
-            source = Source(path=str(source))
+        if not isinstance(source, FileSource):
+            source = FileSource(path=str(source))
         path = locate(source, what=WHAT, override=OVERRIDE)
         self._demonstrations = read_demonstrations(path, format=format, state_keys=state_keys)
         self._label = f"demonstrations {str(path)!r}"

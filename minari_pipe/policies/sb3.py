@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from minari_pipe.core.files.atomic import sha256_file
-from minari_pipe.core.files.fetch import Source, locate
+from minari_pipe.core.files.fetch import FileSource, locate
 from minari_pipe.core.trust import is_trusted_sha256
 from minari_pipe.errors import ConfigError
 from minari_pipe.policies.acting_network import make_forward, make_head
@@ -54,10 +54,10 @@ class SB3Policy(Policy):
         self,
         *,
         algorithm: str,
-        checkpoint: Source | str | os.PathLike[str] | None = None,
+        checkpoint: FileSource | str | os.PathLike[str] | None = None,
         policy_class: str = "MlpPolicy",
         policy_kwargs: Mapping[str, Any] | None = None,
-        normalize: Source | str | os.PathLike[str] | None = None,
+        normalize: FileSource | str | os.PathLike[str] | None = None,
         deterministic: bool = True,
         exploration: float | None = None,
         action_noise: float | Sequence[float] | None = None,
@@ -224,9 +224,9 @@ class SB3Policy(Policy):
         return [self._seen(batch), *states]
 
 
-def _find(source: Source | str | os.PathLike[str], what: str, override: str) -> Path:
-    if not isinstance(source, Source):
-        source = Source(path=os.fspath(source))
+def _find(source: FileSource | str | os.PathLike[str], what: str, override: str) -> Path:
+    if not isinstance(source, FileSource):
+        source = FileSource(path=os.fspath(source))
     return locate(source, what=what, override=override)
 
 

@@ -19,7 +19,7 @@ from minari_pipe._version import __version__
 from minari_pipe.core.environments import spec_json
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.core.spaces import serialize_space
-from minari_pipe.datasets.bounds import Judge
+from minari_pipe.datasets.bounds import SpaceChecker
 from minari_pipe.datasets.create import Description, judge_version
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.library import get_dataset_path, new_dataset, open_dataset
@@ -27,7 +27,7 @@ from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.recording.session import Recording
 from minari_pipe.storage.base import MinariStorage, file_format, get_minari_storage
-from minari_pipe.storage.writer import Lasting
+from minari_pipe.storage.writer import StableBuffers
 
 #: HDF5 attributes hold integers of at most 64 bits
 AUTOSEED_BIT_SIZE = 64
@@ -176,7 +176,7 @@ class Collecting:
     def _store(self, data_path: Path, metadata: dict[str, Any]) -> None:
         MinariStorage.create(
             data_path,
-            Lasting(self._recorded.episodes(0)),
+            StableBuffers(self._recorded.episodes(0)),
             metadata=metadata,
             observation_space=self._recorded_observation_space,
             action_space=self._recorded_action_space,
@@ -210,9 +210,9 @@ class Collecting:
         theirs = dataset.observation_space, dataset.action_space
         judge = None
         if theirs != (self._recorded_observation_space, self._recorded_action_space):
-            judge = Judge(*theirs, strict=self._strict)
+            judge = SpaceChecker(*theirs, strict=self._strict)
         with self._taken(first):
-            episodes = Lasting(self._recorded.episodes(first))
+            episodes = StableBuffers(self._recorded.episodes(first))
             dataset.storage.update_episodes(episodes, judge=judge)
             new = np.arange(first, dataset.storage.total_episodes)
             dataset.episode_indices = np.append(dataset.episode_indices, new)

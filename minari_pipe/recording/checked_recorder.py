@@ -21,11 +21,11 @@ from minari_pipe.recording.recorder import EpisodeRecorder, to_float
 from minari_pipe.storage.row_columns import RowStore
 
 
-class JudgingRecorder(EpisodeRecorder):
+class CheckedRecorder(EpisodeRecorder):
     """Records what is outside of its space too, and counts it.
 
     Example:
-        >>> recorder = JudgingRecorder(gym.spaces.Discrete(2), gym.spaces.Discrete(2),
+        >>> recorder = CheckedRecorder(gym.spaces.Discrete(2), gym.spaces.Discrete(2),
         ...                            record_infos=False)
         >>> recorder.start(0, {})
         >>> recorder.step(1, 7, 0.5, False, True, {})

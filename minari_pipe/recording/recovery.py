@@ -42,7 +42,7 @@ from minari_pipe.storage.base import (
 )
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.storage.reading import file_sizes
-from minari_pipe.storage.writer import Lasting
+from minari_pipe.storage.writer import StableBuffers
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def recover(
             metadata = told.metadata(dataset_id, spec)
             storage = MinariStorage.create(
                 data_path,
-                Lasting(source.sound_episodes()),
+                StableBuffers(source.sound_episodes()),
                 metadata=metadata,
                 observation_space=source.observation_space,
                 action_space=source.action_space,

@@ -23,7 +23,7 @@ from minari_pipe.core.episode import (
     StepData,
 )
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
-from minari_pipe.recording.checked_recorder import JudgingRecorder, StrictRecorder
+from minari_pipe.recording.checked_recorder import CheckedRecorder, StrictRecorder
 from minari_pipe.recording.journal.format import is_word
 from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.storage.attributes import flatten_attributes
@@ -80,8 +80,8 @@ class Recording:
     ) -> None:
         self.journal = journal
         self.warnings: list[str] = []
-        recorder = StrictRecorder if strict else JudgingRecorder
-        self.recorders: list[JudgingRecorder | StrictRecorder] = [
+        recorder = StrictRecorder if strict else CheckedRecorder
+        self.recorders: list[CheckedRecorder | StrictRecorder] = [
             recorder(
                 observation_space,
                 action_space,
@@ -101,7 +101,7 @@ class Recording:
         # finished episodes that the journal has not taken: the disk is full, or Ctrl-C came
         self._unkept: list[EpisodeBuffer] = []
         # whose episode the journal is taking, and how many it had before
-        self._adding: tuple[JudgingRecorder | StrictRecorder, int] | None = None
+        self._adding: tuple[CheckedRecorder | StrictRecorder, int] | None = None
         # of the last regular episode without metadata
         self._form: list[Any] | None = None
         self._header = b""
@@ -225,7 +225,7 @@ class Recording:
         self._unkept.append(episode)
         self.keep()
 
-    def _add_regular(self, recorder: JudgingRecorder | StrictRecorder) -> bool:
+    def _add_regular(self, recorder: CheckedRecorder | StrictRecorder) -> bool:
         """Add the episode to the journal if it is made of the same as one before."""
         if self._unkept or not _is_regular(recorder) or recorder.form != self._form:
             return False
@@ -312,7 +312,7 @@ class Recording:
             )
 
 
-def _is_regular(recorder: JudgingRecorder | StrictRecorder) -> bool:
+def _is_regular(recorder: CheckedRecorder | StrictRecorder) -> bool:
     """Whether the episode's record has the header of all that are regular."""
     return recorder.is_regular and (recorder.seed is None or is_word(recorder.seed))
 

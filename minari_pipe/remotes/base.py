@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, TypeVar
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.links import opener
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
-from minari_pipe.remotes.thread_pool import N_THREADS, Crew, OverError, in_order
+from minari_pipe.remotes.thread_pool import N_THREADS, OverError, ThreadPool, in_order
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class Source:
+class UploadSource:
     """What a file of a remote is to be.
 
     Attributes:
@@ -93,11 +93,11 @@ class Source:
     below: Path | None = None
 
     @classmethod
-    def of(cls, content: Path | bytes, below: Path | None = None) -> Source:
+    def of(cls, content: Path | bytes, below: Path | None = None) -> UploadSource:
         """Look at a file, or at bytes.
 
         Example:
-            >>> Source.of(b"{}").size
+            >>> UploadSource.of(b"{}").size
             2
         """
         if isinstance(content, bytes):
@@ -130,7 +130,7 @@ class Upload:
     """
 
     dataset_id: str
-    files: Mapping[str, Source]
+    files: Mapping[str, UploadSource]
     metadata: bytes
     namespaces: Mapping[str, bytes]
 
@@ -263,7 +263,7 @@ class Remote(ABC):
             RemoteError: what the remote's library raised, in one line.
             FileNotFoundError, FileExistsError: from ``work``.
         """
-        crew = Crew.current()
+        crew = ThreadPool.current()
         for wait in (*_WAITS, None):
             if crew is not None and crew.is_over:
                 raise OverError("nobody waits for this any more")
@@ -400,7 +400,7 @@ def remote_sha256(remote: Remote, path: str, size: int) -> str:
     return digest.hexdigest()
 
 
-def check_arrived(remote: Remote, path: str, source: Source) -> None:
+def check_arrived(remote: Remote, path: str, source: UploadSource) -> None:
     """Compare a file that was sent with what it is to be, by reading it back.
 
     Raises:

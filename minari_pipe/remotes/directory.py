@@ -33,9 +33,9 @@ from minari_pipe.remotes.base import (
     Fault,
     Remote,
     RemoteFile,
-    Source,
     Told,
     Upload,
+    UploadSource,
     check_arrived,
     one_line,
     parts_of,
@@ -88,7 +88,7 @@ class DirectoryRemote(Remote):
         place = self._place(path)
         if not stat.S_ISREG(_status(place).st_mode):
             raise FileNotFoundError(errno.ENOENT, "is no file", str(place))
-        return Source(place, 0, "", self._root).read(start, end)
+        return UploadSource(place, 0, "", self._root).read(start, end)
 
     def send(self, upload: Upload, told: Told) -> None:
         with self.telling(OSError), self._stage(upload) as stage:
@@ -100,11 +100,11 @@ class DirectoryRemote(Remote):
     def reveal(self, upload: Upload) -> bool:
         with self.telling(OSError), self._stage(upload) as stage:
             target = self._own_place(upload.dataset_id)
-            _write(stage / METADATA, Source.of(upload.metadata))
+            _write(stage / METADATA, UploadSource.of(upload.metadata))
             for namespace, metadata in upload.namespaces.items():
                 with _made(self._root, namespace) as folder:
                     if not (folder / NAMESPACE_METADATA).exists():
-                        _write(folder / NAMESPACE_METADATA, Source.of(metadata))
+                        _write(folder / NAMESPACE_METADATA, UploadSource.of(metadata))
             try:
                 with (
                     held_folder(self._root / _UPLOADS, self._root) as uploads,
@@ -129,7 +129,7 @@ class DirectoryRemote(Remote):
         with self.telling(OSError):
             self._own_place(namespace)
             with _made(self._root, namespace) as folder:
-                _write(folder / NAMESPACE_METADATA, Source.of(metadata))
+                _write(folder / NAMESPACE_METADATA, UploadSource.of(metadata))
 
     def judge(self, error: Exception) -> Fault:
         if not isinstance(error, OSError):
@@ -226,7 +226,7 @@ def _made(top: Path, name: str) -> Iterator[Path]:
         yield folder
 
 
-def _write(place: Path, source: Source, told: Told = lambda size: None) -> None:
+def _write(place: Path, source: UploadSource, told: Told = lambda size: None) -> None:
     """Write a file whole or not at all, durably."""
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")

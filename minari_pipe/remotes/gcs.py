@@ -25,9 +25,9 @@ from minari_pipe.remotes.base import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     Fault,
-    Source,
     Told,
     Upload,
+    UploadSource,
     piece_of,
 )
 from minari_pipe.remotes.faults import judge, status_of
@@ -131,7 +131,7 @@ class GCSRemote(ObjectStore):
             hint = f"no credentials were found: {hint}"
         return judge(error, self.address, credentials=hint)
 
-    def _put_large(self, path: str, source: Source, told: Told) -> None:
+    def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
         """Write a file in a session that the server keeps for a week, also if this process dies.
 
         See https://cloud.google.com/storage/docs/resumable-uploads.
@@ -201,7 +201,7 @@ class GCSRemote(ObjectStore):
     def _forget_others(self, upload: Upload) -> None:
         """Sessions hold no room in the bucket, and end by themselves."""
 
-    def _put(self, path: str, source: Source, told: Told) -> None:
+    def _put(self, path: str, source: UploadSource, told: Told) -> None:
         self._post(path, source.read(0, source.size))
         told(source.size)
 

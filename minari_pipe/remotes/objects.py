@@ -20,9 +20,9 @@ from minari_pipe.remotes.base import (
     PART,
     Remote,
     RemoteFile,
-    Source,
     Told,
     Upload,
+    UploadSource,
     check_arrived,
     check_length,
     left_over,
@@ -126,7 +126,7 @@ class ObjectStore(Remote):
             for namespace, metadata in upload.namespaces.items():
                 path = f"{namespace}/{NAMESPACE_METADATA}"
                 if path not in self.retried(partial(self._keys, path)):
-                    self.retried(partial(self._put, path, Source.of(metadata), _nobody))
+                    self.retried(partial(self._put, path, UploadSource.of(metadata), _nobody))
             self._check_claim(upload)
             is_exclusive = self._create(f"{place}/{METADATA}", upload.metadata)
             self._check_claim(upload)
@@ -138,7 +138,7 @@ class ObjectStore(Remote):
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
         path = f"{namespace}/{NAMESPACE_METADATA}"
         with self.telling(FileNotFoundError):
-            self.retried(partial(self._put, path, Source.of(metadata), _nobody))
+            self.retried(partial(self._put, path, UploadSource.of(metadata), _nobody))
 
     @abstractmethod
     def _content(self, path: str, start: int, end: int | None) -> bytes:
@@ -149,7 +149,7 @@ class ObjectStore(Remote):
         """
 
     @abstractmethod
-    def _put_large(self, path: str, source: Source, told: Told) -> None:
+    def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
         """Write a file of more than ``PART`` bytes; goes on where an earlier call was cut off."""
 
     @abstractmethod
@@ -164,12 +164,12 @@ class ObjectStore(Remote):
     def _forget_others(self, upload: Upload) -> None:
         """Drop what interrupted uploads of this id left that no listing shows, if none goes on."""
 
-    def _put(self, path: str, source: Source, told: Told) -> None:
+    def _put(self, path: str, source: UploadSource, told: Told) -> None:
         self._files.pipe_file(self._path(path), source.read(0, source.size))
         told(source.size)
 
     def _put_verified(
-        self, path: str, source: Source, there: RemoteFile | None, told: Told
+        self, path: str, source: UploadSource, there: RemoteFile | None, told: Told
     ) -> None:
         is_candidate = there is not None and there.size == source.size
         if is_candidate and remote_sha256(self, path, source.size) == source.sha256:

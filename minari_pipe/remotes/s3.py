@@ -16,9 +16,9 @@ from minari_pipe.remotes.base import (
     PART,
     READ_TIMEOUT,
     Fault,
-    Source,
     Told,
     Upload,
+    UploadSource,
     check_length,
     one_line,
     parts_of,
@@ -126,7 +126,7 @@ class S3Remote(ObjectStore):
             )
         return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
 
-    def _put_large(self, path: str, source: Source, told: Told) -> None:
+    def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
         """Write a file in parts; those that an interrupted call had sent are kept by the server."""
         where = {"Bucket": self.bucket, "Key": self.folder + path}
         piece = max(piece_of(source.size), -(-source.size // _MAX_PARTS))

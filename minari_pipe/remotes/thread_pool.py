@@ -24,7 +24,7 @@ _here = threading.local()
 """Of each thread: the crew that it is of, as ``crew``."""
 
 
-class Crew:
+class ThreadPool:
     """A few threads that work for the block of a ``with``, and no longer than that.
 
     An error ends what has not begun, and waits for the rest. An interruption, such as Ctrl-C, does
@@ -46,7 +46,7 @@ class Crew:
             thread.start()
 
     @staticmethod
-    def current() -> Crew | None:
+    def current() -> ThreadPool | None:
         """Return the crew that this thread is of."""
         return getattr(_here, "crew", None)
 
@@ -65,7 +65,7 @@ class Crew:
         """Wait, or less if the work is over before."""
         self._ends.wait(seconds)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ThreadPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -104,7 +104,7 @@ def threads_for(sizes: Collection[int]) -> int:
 
 def at_once(works: Iterable[Callable[[], None]], n_threads: int = N_THREADS) -> None:
     """Do independent pieces of work in a few threads; the first error ends all of it."""
-    with Crew(n_threads) as crew:
+    with ThreadPool(n_threads) as crew:
         for done in as_completed([crew.submit(work) for work in works]):
             done.result()
 
@@ -120,7 +120,7 @@ def in_order(
         n_threads: how many.
     """
     waiting = iter(works)
-    with Crew(n_threads) as crew:
+    with ThreadPool(n_threads) as crew:
         begun = deque(map(crew.submit, islice(waiting, 2 * n_threads)))
         while begun:
             result = begun.popleft().result()

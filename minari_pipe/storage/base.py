@@ -36,7 +36,7 @@ from minari_pipe.storage.formats import (
 from minari_pipe.storage.jpeg import check_jpeg_spaces
 from minari_pipe.storage.reading import PathLike, StoredEpisodes, directory_size, opened
 from minari_pipe.storage.segment import Segment
-from minari_pipe.storage.writer import EpisodeWriter, Judge, Lasting
+from minari_pipe.storage.writer import BufferChecker, EpisodeWriter, StableBuffers
 
 __all__ = [
     "METADATA_FILE_NAME",
@@ -164,7 +164,7 @@ class MinariStorage(StoredEpisodes):
         env_spec: EnvSpec | None = None,
         data_format: str = "hdf5",
         jpeg_encoding: bool = False,
-        judge: Judge | None = None,
+        judge: BufferChecker | None = None,
     ) -> MinariStorage:
         """Write a whole storage at once, into a directory that nobody else looks into yet.
 
@@ -213,7 +213,7 @@ class MinariStorage(StoredEpisodes):
         jpeg_encoding: bool,
         metadata: dict[str, Any],
         episodes: Iterable[EpisodeBuffer | Segment],
-        judge: Judge | None,
+        judge: BufferChecker | None,
     ) -> MinariStorage:
         storage = cls._create(data_path, observation_space, action_space, jpeg_encoding, metadata)
         storage.update_episodes(episodes, judge=judge)
@@ -278,7 +278,7 @@ class MinariStorage(StoredEpisodes):
         """
 
     def update_episodes(
-        self, episodes: Iterable[EpisodeBuffer | Segment], *, judge: Judge | None = None
+        self, episodes: Iterable[EpisodeBuffer | Segment], *, judge: BufferChecker | None = None
     ) -> None:
         """Append episodes, all or none of them.
 
@@ -362,7 +362,7 @@ class MinariStorage(StoredEpisodes):
         theirs, ours = storage.metadata, self.metadata
         if episode_indices is None:
             episode_indices = range(storage.total_episodes)
-        self.update_episodes(Lasting(storage.get_segments(episode_indices)))
+        self.update_episodes(StableBuffers(storage.get_segments(episode_indices)))
         self.update_metadata(
             {
                 key: ours.get(key, set()) | theirs.get(key, set())

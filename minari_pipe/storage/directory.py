@@ -21,7 +21,7 @@ from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
 from minari_pipe.storage.reading import file_sizes, megabytes
 from minari_pipe.storage.segment import Segment
-from minari_pipe.storage.writer import EpisodeWriter, Judge
+from minari_pipe.storage.writer import BufferChecker, EpisodeWriter
 
 
 class DirectoryStorage(MinariStorage):
@@ -76,7 +76,7 @@ class DirectoryStorage(MinariStorage):
         jpeg_encoding: bool,
         metadata: dict[str, Any],
         episodes: Iterable[EpisodeBuffer | Segment],
-        judge: Judge | None,
+        judge: BufferChecker | None,
     ) -> DirectoryStorage:
         """Write all files in their places: nobody sees them before all of them are there."""
         data_path.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from minari_pipe.core.episode import EPISODE_COLUMNS, EpisodeBuffer, statistics_of_each
 from minari_pipe.core.tree import PADDED, leaves
 from minari_pipe.storage.columns import Columns
-from minari_pipe.storage.segment import Apart, AttributeTable, Ints, Leaf, Rows, Segment
+from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Rows, ScatteredRows, Segment
 
 #: episodes of a segment, however short they are
 MOST_EPISODES = 2**12
@@ -101,7 +101,7 @@ class Joiner:
         except (_OtherError, TypeError, ValueError, KeyError):
             return None
         rewards_of_all = found[self._rewards]
-        if isinstance(rewards_of_all, Apart):
+        if isinstance(rewards_of_all, ScatteredRows):
             rewards_of_all = np.concatenate(rewards_of_all.rows)
         attributes = _attributes(fields, first, steps, rewards_of_all)
         return Segment(first, steps, self.leaves, tuple(found), attributes)
@@ -135,7 +135,7 @@ class Joiner:
             part.dtype == leaf.dtype and part.shape[1:] == leaf.shape and part.flags.c_contiguous
             for part in rows
         ):
-            return Apart(rows)
+            return ScatteredRows(rows)
         total = int(steps.sum()) + leaf.more * len(steps)
         scratch = self._scratch.get(leaf)
         if scratch is None or len(scratch) < total:

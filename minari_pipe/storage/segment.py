@@ -76,13 +76,13 @@ class AttributeTable:
 
 
 @dataclass(frozen=True)
-class Apart:
+class ScatteredRows:
     """The rows of several episodes where they lie: to copy long ones takes as long as to write.
 
     Example:
         >>> leaf = Leaf(("rewards",), np.dtype(float), (), 0)
         >>> table = AttributeTable({"id": np.array([5, 6])})
-        >>> rows = Apart([np.array([0.5]), np.array([1.5, 2.5])])
+        >>> rows = ScatteredRows([np.array([0.5]), np.array([1.5, 2.5])])
         >>> segment = Segment(5, np.array([1, 2]), (leaf,), (rows,), table)
         >>> segment.parts("rewards")
         [array([0.5]), array([1.5, 2.5])]
@@ -96,7 +96,7 @@ class Apart:
     rows: Sequence[npt.NDArray[Any]]
 
 
-Rows = npt.NDArray[Any] | Apart
+Rows = npt.NDArray[Any] | ScatteredRows
 """The rows of all episodes of a segment."""
 
 
@@ -176,14 +176,14 @@ class Segment:
 
     def _rows(self, which: int, place: int) -> npt.NDArray[Any]:
         array = self.arrays[which]
-        if isinstance(array, Apart):
+        if isinstance(array, ScatteredRows):
             return array.rows[place]
         bounds = self.bounds(self.leaves[which].more)
         return array[bounds[place] : bounds[place + 1]]
 
     def each(self) -> Iterator[Segment]:
         """Yield segments of these episodes whose rows are not apart: itself if that is so here."""
-        if not any(isinstance(array, Apart) for array in self.arrays):
+        if not any(isinstance(array, ScatteredRows) for array in self.arrays):
             yield self
             return
         numbers, others = self.attributes.numbers, self.attributes.others

@@ -32,7 +32,7 @@ BUFFER_FIELDS = ("id", "total_steps", "seed", "options")
 _FIELDS = frozenset(BUFFER_FIELDS)
 
 
-class Judge(Protocol):
+class BufferChecker(Protocol):
     """Looks at the values of episodes before they are written; what it raises stops that."""
 
     def segment(self, segment: Segment) -> None:
@@ -42,14 +42,14 @@ class Judge(Protocol):
         """Look at one episode, or at what is appended to one."""
 
 
-class Lasting:
+class StableBuffers:
     """Episodes that are handed over one by one, and of which none is written over the last.
 
     Lists last as well. Of the episodes of any other iterable a writer takes copies, if it asks for
     the next one before it has written them.
 
     Example:
-        >>> [buffer.seed for buffer in Lasting(EpisodeBuffer(seed=seed) for seed in (1, 2))]
+        >>> [buffer.seed for buffer in StableBuffers(EpisodeBuffer(seed=seed) for seed in (1, 2))]
         [1, 2]
     """
 
@@ -138,7 +138,7 @@ class EpisodeWriter(ABC):
         action_space: gym.Space,
         *,
         jpeg_encoding: bool = False,
-        judge: Judge | None = None,
+        judge: BufferChecker | None = None,
     ) -> int:
         """Append episodes, and continue those whose ``id`` is that of a stored one.
 
@@ -157,7 +157,7 @@ class EpisodeWriter(ABC):
             InvalidEpisodeError: an id leaves a gap, or values do not fit together.
         """
         adding = _Adding(self, observation_space, action_space, jpeg_encoding, judge)
-        adding.are_lasting = isinstance(buffers, list | tuple | Lasting)
+        adding.are_lasting = isinstance(buffers, list | tuple | StableBuffers)
         remaining = iter(buffers)
         while adding.take(remaining):
             pass
@@ -362,7 +362,7 @@ class _Adding:
         observation_space: gym.Space,
         action_space: gym.Space,
         jpeg_encoding: bool,
-        judge: Judge | None,
+        judge: BufferChecker | None,
     ) -> None:
         self.steps = 0
         self._writer = writer

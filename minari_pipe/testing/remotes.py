@@ -31,7 +31,7 @@ from minari_pipe.datasets.library import delete_dataset, list_local_datasets
 from minari_pipe.datasets.namespaces import create_namespace, get_namespace_metadata
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes import Remote, open_remote
-from minari_pipe.remotes.base import METADATA, PART, RemoteFile, Source, Upload
+from minari_pipe.remotes.base import METADATA, PART, RemoteFile, Upload, UploadSource
 from minari_pipe.remotes.hosting import (
     download_dataset,
     list_remote_datasets,
@@ -63,9 +63,9 @@ def an_upload(dataset_id: str = ID, *, size: int = 10, seed: int = 0) -> Upload:
     """Return an upload of files that no format has, for tests of a remote's own methods."""
     data = hashlib.shake_256(str(seed).encode()).digest(size)
     files = {
-        "data/main_data.bin": Source.of(data),
-        "data/part/empty.bin": Source.of(b""),
-        "manifest.json": Source.of(json.dumps({"of": seed}).encode()),
+        "data/main_data.bin": UploadSource.of(data),
+        "data/part/empty.bin": UploadSource.of(b""),
+        "manifest.json": UploadSource.of(json.dumps({"of": seed}).encode()),
     }
     metadata = json.dumps({"dataset_id": dataset_id, "seed": seed}).encode()
     return Upload(dataset_id, files, metadata, {"example": b'{"a": 1}', "example/steps": b"{}"})
@@ -132,7 +132,7 @@ class RemoteContract:
         publish(remote, upload)
         again = open_remote(address)
         found = again.files(ID)
-        wanted = {**upload.files, METADATA: Source.of(upload.metadata)}
+        wanted = {**upload.files, METADATA: UploadSource.of(upload.metadata)}
         assert {name: file.size for name, file in found.items()} == {
             name: source.size for name, source in wanted.items()
         }

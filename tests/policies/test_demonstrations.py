@@ -13,7 +13,7 @@ import pytest
 
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import sha256_file
-from minari_pipe.core.files.fetch import Source
+from minari_pipe.core.files.fetch import FileSource
 from minari_pipe.errors import (
     ConfigError,
     MinariPipeError,
@@ -63,7 +63,7 @@ def replay(policy: DemonstrationPolicy, env: gym.Env, episode: int) -> EpisodeBu
     )
 
 
-def bound(path: Path | Source, env: gym.Env, **options: Any) -> DemonstrationPolicy:
+def bound(path: Path | FileSource, env: gym.Env, **options: Any) -> DemonstrationPolicy:
     policy = DemonstrationPolicy(path, **options)
     policy.bind([env])
     return policy
@@ -258,12 +258,12 @@ def test_the_source_may_be_an_address(
 ) -> None:
     monkeypatch.setenv("MINARI_PIPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("MINARI_PIPE_MIRROR", str(tmp_path))
-    source = Source(address="http://127.0.0.1:9/demos", sha256=sha256_file(file))
+    source = FileSource(address="http://127.0.0.1:9/demos", sha256=sha256_file(file))
     assert bound(source, CountingEnv()).n_episodes() == 3
     monkeypatch.setattr("minari_pipe.core.files.fetch._WAITS", ())
     monkeypatch.setenv("MINARI_PIPE_MIRROR", "")
     with pytest.raises(RemoteError, match=r"the demonstrations: .*policy\.source\.path=FILE"):
-        bound(Source(address="http://127.0.0.1:9/demos", sha256="0" * 64), CountingEnv())
+        bound(FileSource(address="http://127.0.0.1:9/demos", sha256="0" * 64), CountingEnv())
     with pytest.raises(MinariPipeError, match=r"policy\.source\.path=FILE"):
         bound(tmp_path / "absent", CountingEnv())
 

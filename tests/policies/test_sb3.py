@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from minari_pipe.core.files.atomic import sha256_file
-from minari_pipe.core.files.fetch import Source
+from minari_pipe.core.files.fetch import FileSource
 from minari_pipe.errors import ConfigError
 from minari_pipe.policies import batched_network
 from minari_pipe.policies.action_heads import ActionHead
@@ -297,7 +297,7 @@ def test_a_checkpoint_is_named_missing_or_wrong_before_any_episode(models, tmp_p
         SB3Policy(algorithm="ppo", checkpoint=tmp_path / "none.zip")
     _, path = models(CASES[0])
     with pytest.raises(ConfigError, match="sha256"):
-        SB3Policy(algorithm="ppo", checkpoint=Source(path=str(path), sha256="0" * 64))
+        SB3Policy(algorithm="ppo", checkpoint=FileSource(path=str(path), sha256="0" * 64))
     policy = SB3Policy(algorithm="ppo", checkpoint=path)
     with pytest.raises(ConfigError, match="made for other spaces"):
         policy.bind([Anything(spaces.Box(-1, 1, (4,)), ACTIONS["box"])])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minari_pipe.core.files.fetch import SHIPPED, Source
+from minari_pipe.core.files.fetch import SHIPPED, FileSource
 from minari_pipe.policies.checkpoint import load_weights
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.policies.shipped import distill_door_expert as script
@@ -32,7 +32,7 @@ def expert(**kwargs) -> SB3Policy:
         algorithm=RECORD["algorithm"],
         policy_class=RECORD["policy_class"],
         policy_kwargs=RECORD["policy_kwargs"],
-        checkpoint=Source(address="shipped:door_expert.zip", sha256=RECORD["sha256"]),
+        checkpoint=FileSource(address="shipped:door_expert.zip", sha256=RECORD["sha256"]),
         **kwargs,
     )
 

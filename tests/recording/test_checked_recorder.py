@@ -16,7 +16,7 @@ import minari_pipe.recording.recorder
 from minari_pipe.core.tree import map_leaves
 from minari_pipe.datasets.bounds import REWARD_SPACE, Outside
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.recording.checked_recorder import JudgingRecorder
+from minari_pipe.recording.checked_recorder import CheckedRecorder
 from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.recording.recorder import EpisodeRecorder, to_float
 from minari_pipe.testing import assert_same, column, examples
@@ -161,7 +161,7 @@ def test_any_episode_is_what_it_is_step_by_step(
     journal = Journal({})
     try:
         rng = np.random.default_rng(seed)
-        recorder = JudgingRecorder(
+        recorder = CheckedRecorder(
             observation_space,
             action_space,
             record_infos=True,
@@ -228,7 +228,7 @@ def same_outcome(one: Any, another: Any) -> bool:
 
 def test_a_refused_step_is_not_counted() -> None:
     space = spaces.Box(0, 1, (1,), np.float64)
-    recorder = JudgingRecorder(space, space, record_infos=False)
+    recorder = CheckedRecorder(space, space, record_infos=False)
     recorder.start(np.zeros(1), {})
     for _ in range(2):
         with pytest.raises(InvalidEpisodeError):
@@ -246,7 +246,7 @@ def test_a_refused_step_is_not_counted() -> None:
 def test_the_first_of_all_is_told_whether_it_was_plain_or_not() -> None:
     space = spaces.Box(0, 1, (), np.float64)
     for values, first in [((0.5, [], 7.0), 2), ((0.5, 7.0, np.float32(9)), 1)]:
-        recorder = JudgingRecorder(space, space, record_infos=False)
+        recorder = CheckedRecorder(space, space, record_infos=False)
         recorder.start(values[0], {})
         for value in values[1:]:
             try:
@@ -260,7 +260,7 @@ def test_the_first_of_all_is_told_whether_it_was_plain_or_not() -> None:
 
 def test_rewards_beyond_their_sum_are_inside() -> None:
     space = spaces.Discrete(2)
-    recorder = JudgingRecorder(space, space, record_infos=False)
+    recorder = CheckedRecorder(space, space, record_infos=False)
     recorder.start(0, {})
     for _ in range(3):
         recorder.step(0, 0, sys.float_info.max, False, False, {})

@@ -17,7 +17,7 @@ import pytest
 
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.remotes import base, open_remote
-from minari_pipe.remotes.base import PART, Source
+from minari_pipe.remotes.base import PART, UploadSource
 from minari_pipe.remotes.hosting import list_remote_datasets
 from minari_pipe.testing.remotes import an_upload, publish
 from tests.support.servers.gcs import gcs_server
@@ -143,7 +143,7 @@ def test_an_unfinished_upload_that_the_server_has_dropped(status, proxy, address
 )
 def test_small_files_of_any_bytes_arrive(content: bytes, proxy, address) -> None:
     upload = an_upload()
-    files = {**upload.files, "data/main_data.bin": Source.of(content)}
+    files = {**upload.files, "data/main_data.bin": UploadSource.of(content)}
     publish(open_remote(address), base.Upload(upload.dataset_id, files, upload.metadata, {}))
     found = open_remote(address).read(f"{upload.dataset_id}/data/main_data.bin")
     assert found == content

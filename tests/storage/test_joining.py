@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from minari_pipe import EpisodeBuffer
 from minari_pipe.core.episode import reward_statistics, statistics_of_each
-from minari_pipe.datasets.bounds import Judge
+from minari_pipe.datasets.bounds import SpaceChecker
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.joining import Joiner, structure
 from minari_pipe.storage.jpeg import Frames
 from minari_pipe.storage.memory import MemoryStorage, MemoryWriter
-from minari_pipe.storage.segment import Apart
+from minari_pipe.storage.segment import ScatteredRows
 from minari_pipe.testing import assert_same, datasets, examples
 from minari_pipe.testing.strategies import Dataset
 
@@ -42,7 +42,7 @@ def episode(steps: int, **changed: Any) -> EpisodeBuffer:
     return replace(plain, **changed)
 
 
-def added(buffers: Any, *, judge: Judge | None = None) -> MemoryWriter:
+def added(buffers: Any, *, judge: SpaceChecker | None = None) -> MemoryWriter:
     writer = MemoryWriter([])
     writer.add(buffers, BOX, TWO, judge=judge)
     return writer
@@ -166,9 +166,9 @@ def test_long_rows_of_several_episodes_stay_where_they_are() -> None:
     assert segment is not None
     *long, terminations, truncations = segment.arrays
     for rows, name in zip(long, ("observations", "actions", "rewards"), strict=True):
-        assert isinstance(rows, Apart)
+        assert isinstance(rows, ScatteredRows)
         assert all(own is getattr(one, name) for own, one in zip(rows.rows, buffers, strict=True))
-    assert not any(isinstance(rows, Apart) for rows in (terminations, truncations))
+    assert not any(isinstance(rows, ScatteredRows) for rows in (terminations, truncations))
     each = list(segment.each())
     assert [(one.first, *one.steps) for one in each] == [(3, 2**15), (4, 2**14)]
     for place, one in enumerate(each):
@@ -178,7 +178,7 @@ def test_long_rows_of_several_episodes_stay_where_they_are() -> None:
 
 def files_of(dataset: Dataset, apart_bytes: int, data_format: str) -> dict[str, Any]:
     """The files that are written if so many bytes are long rows, and what is told of them."""
-    judge = Judge(*dataset[:2], strict=False)
+    judge = SpaceChecker(*dataset[:2], strict=False)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("minari_pipe.storage.joining._APART_BYTES", apart_bytes)
         storage = MinariStorage.new(Path(folder, "data"), *dataset[:2], data_format=data_format)
@@ -260,13 +260,13 @@ def test_many_are_judged_as_each_alone(monkeypatch, apart_bytes: int) -> None:
         episode(3, terminations=np.zeros(3, bool)),
         episode(3, rewards=np.array([0, np.nan, 1])),
     ]
-    many, single = Judge(BOX, TWO, strict=False), Judge(BOX, TWO, strict=False)
+    many, single = SpaceChecker(BOX, TWO, strict=False), SpaceChecker(BOX, TWO, strict=False)
     for number, stored in enumerate(added(buffers, judge=many).episodes):
         single.columns(number, stored.columns)
     assert many.told == single.told
     assert [text.split("pisode ")[1][0] for text in many.told] == ["1", "3", "4", "5"]
     with pytest.raises(InvalidEpisodeError, match="episode 1: Observation is not in"):
-        added(buffers, judge=Judge(BOX, TWO, strict=True))
+        added(buffers, judge=SpaceChecker(BOX, TWO, strict=True))
 
 
 @examples(40)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
-from minari_pipe.pipeline.execution.block_task import Place, Tally, Work
+from minari_pipe.pipeline.execution.block_task import BlockPlace, Tally, Work
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.engines.base import Engine
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
@@ -30,7 +30,7 @@ class Text(Work):
     def name_of(self, n_finished: int) -> str:
         return f"episode {n_finished}"
 
-    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         root = place.root
         tally.step(3)
         tally.episode(1.0)
@@ -80,7 +80,7 @@ def scheduler(folder: Path, engine: Engine, suffix: str = ".npz", **changes: Any
         changes.pop("key", "key"),
         Limits(**limits),
         changes.pop("watcher", None) or Told(),
-        changes.pop("place", None) or Place(folder),
+        changes.pop("place", None) or BlockPlace(folder),
         folder / "temporary",
         **changes,
     )

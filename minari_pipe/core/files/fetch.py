@@ -51,7 +51,7 @@ _Stream = tuple[int | None, Iterator[bytes]]  # size in bytes if known, and the 
 
 
 @dataclass(frozen=True)
-class Source:
+class FileSource:
     """Where a file is: a path, or an address with its sha256; the path wins.
 
     Attributes:
@@ -73,7 +73,7 @@ class _DownloadError(Exception):
     """The file could not be downloaded; the text says why."""
 
 
-def locate(source: Source, *, what: str, override: str) -> Path:
+def locate(source: FileSource, *, what: str, override: str) -> Path:
     """Return a local file that holds what ``source`` names, downloading it if need be.
 
     The order is: the path; a file of the package; the cache; ``MINARI_PIPE_MIRROR``, a folder or an

@@ -8,7 +8,7 @@ from typing import Any
 from minari_pipe.core.trust import split_target
 from minari_pipe.errors import MissingDependencyError
 from minari_pipe.pipeline.config.policy_refs import (
-    Use,
+    PolicyRef,
     family_of,
     policies,
     stored_as,
@@ -18,7 +18,7 @@ from minari_pipe.pipeline.config.policy_refs import (
 from minari_pipe.pipeline.workspace import PACKAGE
 
 
-def is_masked(use: Use) -> bool:
+def is_masked(use: PolicyRef) -> bool:
     from minari_pipe.policies.algorithms import find_algorithm
 
     algorithm = use.config.get("algorithm")
@@ -86,7 +86,7 @@ def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in names}
 
 
-def _sb3_packages(use: Use) -> tuple[str, ...]:
+def _sb3_packages(use: PolicyRef) -> tuple[str, ...]:
     from minari_pipe.policies.algorithms import find_algorithm, missing_package
 
     name = use.config["algorithm"]

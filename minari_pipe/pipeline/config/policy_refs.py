@@ -104,24 +104,24 @@ def divided(overrides: list[str]) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class Use:
+class PolicyRef:
     """One policy that a stage runs, and where the config names it."""
 
     where: str
     config: dict[str, Any]
 
 
-def policies(params: dict[str, Any], stage: str) -> list[Use]:
+def policies(params: dict[str, Any], stage: str) -> list[PolicyRef]:
     """The policies that ``stage`` runs or trains."""
     expert = params["ref_scores"]["expert"]
     if stage == "collect":
         policy = collected(params)
-        return [Use("policy", policy)] if policy is not None else []
+        return [PolicyRef("policy", policy)] if policy is not None else []
     uses = {
-        "train": [Use("policy", params["policy"])],
-        "checkpoint_scores": [Use("policy", params["policy"])],
-        "train_expert": [Use("ref_scores.expert", expert)] if expert else [],
-        "ref_scores": [Use("ref_scores.expert", expert)] if measures_expert(params) else [],
+        "train": [PolicyRef("policy", params["policy"])],
+        "checkpoint_scores": [PolicyRef("policy", params["policy"])],
+        "train_expert": [PolicyRef("ref_scores.expert", expert)] if expert else [],
+        "ref_scores": [PolicyRef("ref_scores.expert", expert)] if measures_expert(params) else [],
     }
     return uses.get(stage, [])
 
@@ -131,7 +131,7 @@ def measures_expert(params: dict[str, Any]) -> bool:
     return params["ref_scores"]["ref_max_score"] is None
 
 
-def published(params: dict[str, Any]) -> dict[str, Use]:
+def published(params: dict[str, Any]) -> dict[str, PolicyRef]:
     """The policies whose checkpoints go out with a dataset, by the name of their files.
 
     They are the one that collected, and the expert where it is measured. A mixture has neither:
@@ -181,13 +181,13 @@ def expert_training(params: dict[str, Any]) -> list[str]:
     return ["train" if same_training(params["policy"], expert) else "train_expert"]
 
 
-def targets(use: Use) -> list[str]:
+def targets(use: PolicyRef) -> list[str]:
     """Every dotted name that a policy's config gives."""
     controller = use.config.get("controller") or {}
     return [str(c["_target_"]) for c in (use.config, controller) if "_target_" in c]
 
 
-def sources(use: Use) -> Iterator[tuple[str, dict[str, Any]]]:
+def sources(use: PolicyRef) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every file that a policy's config names, with where it names it."""
     for key in SOURCE_KEYS:
         source = use.config.get(key)

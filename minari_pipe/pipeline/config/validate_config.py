@@ -25,7 +25,7 @@ from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
     STORED_AS,
-    Use,
+    PolicyRef,
     as_measured,
     collected,
     family_of,
@@ -275,7 +275,7 @@ def _check_not_own(
             )
 
 
-def _check_sb3(use: Use, params: dict[str, Any]) -> None:
+def _check_sb3(use: PolicyRef, params: dict[str, Any]) -> None:
     if use.config.get("_target_") != "minari_pipe.policies.SB3Policy":
         return
     checkpoint = any((use.config.get("checkpoint") or {}).values())
@@ -351,10 +351,10 @@ def _environments(params: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [("env", params["env"]), ("ref_scores.eval_env", params["ref_scores"]["eval_env"])]
 
 
-def _policies(params: dict[str, Any]) -> list[Use]:
+def _policies(params: dict[str, Any]) -> list[PolicyRef]:
     if is_mixture(params):  # it runs what its parents made
         return []
-    own = Use("policy", params["policy"])  # a family trains it, whatever the dataset holds
+    own = PolicyRef("policy", params["policy"])  # a family trains it, whatever the dataset holds
     return [own, *policies(params, "ref_scores")]
 
 

@@ -31,7 +31,7 @@ from minari_pipe.pipeline.execution.engines.base import Outcome
 from minari_pipe.pipeline.execution.inputs import Expected
 from minari_pipe.pipeline.execution.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.execution.versions import other_version, processor
-from minari_pipe.pipeline.user_messages import told
+from minari_pipe.pipeline.user_messages import user_message
 
 if TYPE_CHECKING:
     from minari_pipe.pipeline.execution.build import PolicyConfig
@@ -108,7 +108,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Place:
+class BlockPlace:
     """Where a worker finds what the parameters of its work name."""
 
     root: Path
@@ -121,7 +121,7 @@ class Place:
     expected: Expected | None = None
     """What a worker must have imported and read."""
 
-    def with_files_in(self, folder: Path, shared: SharedBlocks) -> Place:
+    def with_files_in(self, folder: Path, shared: SharedBlocks) -> BlockPlace:
         """The same in a worker that fetches the files into ``folder``.
 
         Raises:
@@ -161,7 +161,7 @@ class Work(ABC):
     """
 
     @abstractmethod
-    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         """Write the block.
 
         Args:
@@ -223,7 +223,7 @@ class BlockCall:
     key: str
     work: Work
     attempt: str
-    place: Place
+    place: BlockPlace
     tally: Path | None = None
     """Where to say how far it is."""
     tell: Callable[[Tally], None] | None = None
@@ -256,7 +256,7 @@ class BlockCall:
         except BaseException as exc:  # what Rust raises is no Exception
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc(file=sys.stderr)
-            text = " ".join(told(exc).split())
+            text = " ".join(user_message(exc).split())
             if len(text) > _LONGEST_REASON:
                 text = f"{text[:_LONGEST_REASON]}..."
             raised = isinstance(exc, Exception) and not isinstance(exc, OSError | MemoryError)
@@ -267,7 +267,7 @@ class BlockCall:
     def _place_of(self, n_finished: int) -> str:
         return f"block {self.index}, {self.work.name_of(n_finished)}"
 
-    def _written(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+    def _written(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         kept = self.work.write(path, tally, place)
         place.check_used()
         return {**kept, "processor": processor()}

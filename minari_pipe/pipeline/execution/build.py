@@ -14,12 +14,12 @@ import gymnasium as gym
 
 from minari_pipe.core.environments import make_environment
 from minari_pipe.core.files.atomic import sha256_file
-from minari_pipe.core.files.fetch import Source, locate
+from minari_pipe.core.files.fetch import FileSource, locate
 from minari_pipe.core.trust import resolve
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.import_graph import make_importable
-from minari_pipe.pipeline.config.policy_refs import SOURCE_KEYS, Use, source_file, sources
-from minari_pipe.pipeline.execution.block_task import Place
+from minari_pipe.pipeline.config.policy_refs import SOURCE_KEYS, PolicyRef, source_file, sources
+from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.policies.algorithms import trained_policy_kwargs
 from minari_pipe.policies.base import Policy
@@ -57,7 +57,7 @@ def make_policy(
     target = str(arguments.pop("_target_"))
     found = resolve(target, registered_policies(), what=f"{where}._target_")
     train = arguments.pop("train", None)
-    given = [where.rpartition(".")[2] for where, _ in sources(Use("", config))]
+    given = [where.rpartition(".")[2] for where, _ in sources(PolicyRef("", config))]
     for key in SOURCE_KEYS:
         if key in given:
             arguments[key] = _source(arguments[key], root)
@@ -67,12 +67,12 @@ def make_policy(
         assert trained is not None
         made = {name: str(trained / name) for name in ("policy.zip", "normalize.npz")}
         made |= files
-        arguments["checkpoint"] = Source(path=made["policy.zip"])
+        arguments["checkpoint"] = FileSource(path=made["policy.zip"])
         arguments["policy_kwargs"] = trained_policy_kwargs(
             arguments["policy_kwargs"], train["hyperparameters"]
         )
         if train["normalize_observations"]:
-            arguments["normalize"] = Source(path=made["normalize.npz"])
+            arguments["normalize"] = FileSource(path=made["normalize.npz"])
     if isinstance(arguments.get("controller"), dict):
         rest = dict(arguments.pop("controller"))
         controller = resolve(
@@ -108,7 +108,7 @@ class PolicyConfig:
         """The same with the folder of the training below the workspace ``root``, if any."""
         return cls(config, where, None if trained is None else str(trained.relative_to(root)))
 
-    def make(self, place: Place) -> Policy:
+    def make(self, place: BlockPlace) -> Policy:
         """The policy; errors as :func:`make_policy`.
 
         A process keeps the last one that it made: a network need not be built for each block.
@@ -123,7 +123,7 @@ class PolicyConfig:
     def files(self, root: Path) -> dict[str, Path]:
         """The files that the policy is made from, by the key that names them."""
         found = {}
-        for where, values in sources(Use("", self.config)):
+        for where, values in sources(PolicyRef("", self.config)):
             key = where.rpartition(".")[2]
             found[key] = locate(
                 _source(values, root), what=f"the {key}", override=f"{self.where}.{key}.path=FILE"
@@ -147,11 +147,11 @@ def _made(text: str) -> Policy:
     return make_policy(config, where=where, root=Path(root), trained=folder, files=elsewhere)
 
 
-def _source(config: dict[str, Any], root: Path) -> Source:
+def _source(config: dict[str, Any], root: Path) -> FileSource:
     path = config.get("path")
     if path is not None:
         path = str(source_file(path, root))
-    return Source(path=path, address=config.get("address"), sha256=config.get("sha256"))
+    return FileSource(path=path, address=config.get("address"), sha256=config.get("sha256"))
 
 
 def source_hashes(
@@ -159,7 +159,7 @@ def source_hashes(
 ) -> dict[str, str]:
     """sha256 of every file a policy was made from, by the key that names it."""
     hashes = {}
-    for where, values in sources(Use("", config)):
+    for where, values in sources(PolicyRef("", config)):
         source = _source(values, root)
         hashes[where.rpartition(".")[2]] = (
             sha256_file(source.path) if source.path else str(source.sha256)

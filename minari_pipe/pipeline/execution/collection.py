@@ -15,12 +15,12 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.tree import leaves
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.pipeline.execution.block_file import BlockWriter
-from minari_pipe.pipeline.execution.block_task import EpisodesWork, Place, Tally
+from minari_pipe.pipeline.execution.block_task import BlockPlace, EpisodesWork, Tally
 from minari_pipe.pipeline.execution.build import environment_factory
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import succeeded
 from minari_pipe.policies.rollout import make_recorder, run_lockstep
-from minari_pipe.storage.writer import Lasting
+from minari_pipe.storage.writer import StableBuffers
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class CollectBlock(EpisodesWork):
     keeps_all: bool
     stop: Stop
 
-    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         """Write the block; the record says of every episode what came of it.
 
         Raises:
@@ -113,7 +113,7 @@ class CollectBlock(EpisodesWork):
         with BlockWriter.create(path) as block:
             first = next(collected, None)  # with it there is an environment, which has the spaces
             if first is not None:
-                block.add(Lasting(itertools.chain([first], collected)), *spaces[0])
+                block.add(StableBuffers(itertools.chain([first], collected)), *spaces[0])
         return {"episodes": episodes}
 
     def _collected(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.pipeline.execution.block_task import EpisodesWork, Place, Tally
+from minari_pipe.pipeline.execution.block_task import BlockPlace, EpisodesWork, Tally
 from minari_pipe.pipeline.execution.build import environment_factory
 from minari_pipe.pipeline.execution.progress import Progress
 from minari_pipe.pipeline.execution.scheduler import Scheduler, Skipped
@@ -16,7 +16,7 @@ from minari_pipe.policies.evaluation import EpisodeResult, evaluate
 class MeasureBlock(EpisodesWork):
     """Measures a block's episodes into a file of JSON."""
 
-    def write(self, path: Path, tally: Tally, place: Place) -> dict[str, Any]:
+    def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         """Write the results, as :meth:`evaluation.EpisodeResult.to_json` has them.
 
         Raises:

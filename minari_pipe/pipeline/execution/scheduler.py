@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from minari_pipe._version import __version__
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.pipeline.config.oc_env import resolved, without_values
-from minari_pipe.pipeline.execution.block_task import BlockCall, Place, Tally, Work
+from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace, Tally, Work
 from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.execution.engines.base import Engine, Outcome
 from minari_pipe.pipeline.execution.inputs import changed
@@ -94,7 +94,7 @@ class Scheduler:
     """Hash of everything that decides the blocks' bytes beside their own parameters."""
     limits: Limits
     watcher: Watcher
-    place: Place
+    place: BlockPlace
     """Where what the parameters name is found."""
     temporary: Path
     """Folder for files that are of no use later."""
@@ -382,7 +382,7 @@ def make_scheduler(
     packages = {**run.params["packages"].get(run.stage, {}), "minari_pipe": __version__}
     offered = {k: f for policy in policies for k, f in policy.files(run.root).items()}
     expected = run.inputs.expected
-    shared, place = None, Place(run.root, packages=tuple(sorted(packages.items())))
+    shared, place = None, BlockPlace(run.root, packages=tuple(sorted(packages.items())))
     if settings["storage"] is None:
         hashes = {str(file): run.inputs.sha256(file) for file in offered.values()}
         expected = replace(expected, files=hashes)

@@ -34,7 +34,7 @@ from minari_pipe.pipeline.processes import (
     stop_with_ancestors,
 )
 from minari_pipe.pipeline.signals import stop_on_signals
-from minari_pipe.pipeline.user_messages import told
+from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, dump_json, write_atomic
 from minari_pipe.pipeline.workspace_links import check_links, inside
 
@@ -216,7 +216,7 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         if debug:
             _note_ran(TOLD)
             raise
-        _tell_error(stage, told(exc))
+        _tell_error(stage, user_message(exc))
         return 1
 
 
@@ -274,9 +274,12 @@ def _check_versions(run: StageRun) -> None:
 
 
 def _tell_overrides(run: StageRun) -> None:
-    told = {DRIVER_VARIABLE, EXPERIMENT_VARIABLE}  # an experiment's own values may come after them
+    set_by_user = {
+        DRIVER_VARIABLE,
+        EXPERIMENT_VARIABLE,
+    }  # an experiment's own values may come after them
     overrides = told_overrides(run.params.get("overrides", []))
-    if overrides and not told & os.environ.keys():
+    if overrides and not set_by_user & os.environ.keys():
         run.say(f"re-applies the recorded overrides {' '.join(overrides)}")
 
 

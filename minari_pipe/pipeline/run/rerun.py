@@ -18,7 +18,7 @@ from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.processes import stop_with_ancestors
 from minari_pipe.pipeline.run.driver import run_pipeline
 from minari_pipe.pipeline.signals import stop_on_signals
-from minari_pipe.pipeline.user_messages import told
+from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import check_pipeline_name
 from minari_pipe.pipeline.workspace_links import open_root
 
@@ -32,7 +32,7 @@ def main() -> int:
     except Exception as exc:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        tell("error", told(exc))
+        tell("error", user_message(exc))
         return 1
     return 0
 

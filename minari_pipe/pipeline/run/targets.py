@@ -28,7 +28,7 @@ from minari_pipe.errors import ConfigError, CorruptDatasetError, ToldError, Trus
 from minari_pipe.pipeline.config.oc_env import holds_value, resolved, told_texts, without_values
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.signals import run_abandonable
-from minari_pipe.pipeline.user_messages import told
+from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 from minari_pipe.remotes import split_scheme
 
@@ -152,7 +152,7 @@ class _Uploads:
         except Exception as exc:  # the other targets have their turn
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc()
-            failure = without_values(" ".join(told(exc).split()))
+            failure = without_values(" ".join(user_message(exc).split()))
             self._keep(target, {"error": failure})
             return failure
         self._keep(target, {"outcome": done.outcome})

@@ -12,7 +12,7 @@ from minari_pipe.core.files.swap import copy_file
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.policy_refs import collected
-from minari_pipe.pipeline.execution.block_task import Place, block_ranges
+from minari_pipe.pipeline.execution.block_task import BlockPlace, block_ranges
 from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory, source_hashes
 from minari_pipe.pipeline.execution.collection import CollectBlock, Count, Stop, Until
 from minari_pipe.pipeline.execution.engines import crowded, make_engine
@@ -87,7 +87,7 @@ def collect(
         UnsupportedSpaceError: the environment has a space that the standard cannot store.
         MinariPipeError: a block failed for good; names the block, the episode and the step.
     """
-    made = policy.make(Place(scheduler.place.root))
+    made = policy.make(BlockPlace(scheduler.place.root))
     n_episodes = _n_episodes(made, collection)
     # First, so that what cannot be stored is not collected.
     described = _described(env, scheduler.place.root)

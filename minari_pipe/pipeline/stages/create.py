@@ -23,7 +23,7 @@ from minari_pipe.pipeline.execution.block_file import read_block
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, read_json
 from minari_pipe.storage.base import MinariStorage
-from minari_pipe.storage.writer import Lasting, buffer_of
+from minari_pipe.storage.writer import StableBuffers, buffer_of
 
 
 def create(
@@ -65,7 +65,7 @@ def create(
             bar.show(len(rows))
 
     with ProgressBar("create", index["total_episodes"], "episode") as bar:
-        storage.update_episodes(Lasting(counted(bar)))
+        storage.update_episodes(StableBuffers(counted(bar)))
     storage.update_metadata(_metadata(dataset, author))
     # Beside the data, so that validate and publish need not read the blocks again.
     provenance = {key: index[key] for key in ("files", "reports", "skipped", "n_collected")}

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.files.atomic import sha256_file
-from minari_pipe.core.files.fetch import Source, locate
+from minari_pipe.core.files.fetch import FileSource, locate
 from minari_pipe.core.files.manifest import POLICIES
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.pipeline.config.policy_refs import (
-    Use,
+    PolicyRef,
     expert_training,
     published,
     source_file,
@@ -72,7 +72,7 @@ def provenance(metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return {"policy": told["files"], "expert": expert[0]}
 
 
-def _files(run: StageRun, who: str, use: Use) -> dict[str, Path]:
+def _files(run: StageRun, who: str, use: PolicyRef) -> dict[str, Path]:
     """The files of one policy, by what its provenance calls them."""
     if use.config.get("train"):
         folder = _trained(run, who)
@@ -97,7 +97,7 @@ def _located(source: Mapping[str, Any], where: str, root: Path) -> Path:
     path = source.get("path")
     if path is not None:
         path = str(source_file(path, root))
-    found = Source(path=path, address=source.get("address"), sha256=source.get("sha256"))
+    found = FileSource(path=path, address=source.get("address"), sha256=source.get("sha256"))
     return locate(found, what=where, override=f"{where}.path=FILE")
 
 

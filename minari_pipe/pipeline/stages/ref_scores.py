@@ -14,7 +14,7 @@ import numpy as np
 from minari_pipe.core.environments import registered_horizon, spec_json
 from minari_pipe.core.scores import ReferenceScore
 from minari_pipe.pipeline.config.policy_refs import as_measured, expert_training
-from minari_pipe.pipeline.execution.block_task import Place, block_ranges
+from minari_pipe.pipeline.execution.block_task import BlockPlace, block_ranges
 from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory, source_hashes
 from minari_pipe.pipeline.execution.engines import make_engine
 from minari_pipe.pipeline.execution.engines.base import Engine
@@ -71,7 +71,9 @@ def measure(
     Raises:
         MinariPipeError: a block failed for good; names the block, the episode and the step.
     """
-    policy.make(Place(scheduler.place.root))  # first, so that what is wrong with it is told once
+    policy.make(
+        BlockPlace(scheduler.place.root)
+    )  # first, so that what is wrong with it is told once
     results: list[EpisodeResult] = []
     n = measurement.n_episodes
     ahead = n if measurement.max_stderr is None else None

@@ -27,7 +27,7 @@ from minari_pipe.pipeline.stages.chosen_checkpoint import chosen_step, family_fo
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.storage.hdf5.file import EpisodeFile
 from minari_pipe.storage.hdf5.storage import HDF5Storage
-from minari_pipe.storage.writer import Lasting
+from minari_pipe.storage.writer import StableBuffers
 
 DESCRIBED = ("env_spec", "observation_space", "action_space")
 """What ``episodes.json`` says of the environment, in the words of ``metadata.json``."""
@@ -258,7 +258,7 @@ def gather(run: StageRun, source: EpisodeSource) -> None:
         while not is_enough():
             name, before = f"block_{len(blocks):05d}.npz", count.n_kept
             with BlockWriter.create(out / name) as block:
-                block.add(Lasting(wanted(episodes)), *spaces)
+                block.add(StableBuffers(wanted(episodes)), *spaces)
             if count.n_kept == before:
                 (out / name).unlink()
                 break

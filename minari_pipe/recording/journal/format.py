@@ -56,7 +56,7 @@ _KINDS = "biufcU"
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordPlace:
     """Rows in a file of their own: its number, where they begin, their bytes and their checksum.
 
     Attributes:
@@ -77,7 +77,7 @@ class StoredRows(np.ndarray):
         place: where they are; None for what is made of them.
     """
 
-    place: Place | None = None
+    place: RecordPlace | None = None
 
 
 class _Encoder(json.JSONEncoder):
@@ -336,7 +336,7 @@ def read_prefix(read: Callable[[int], bytes]) -> Record | None:
     return Record(kind, header, body, header_sum, body_sum, steps, seed)
 
 
-OpenRows = Callable[[Place, np.dtype[Any], tuple[int, ...]], npt.NDArray[Any]]
+OpenRows = Callable[[RecordPlace, np.dtype[Any], tuple[int, ...]], npt.NDArray[Any]]
 
 
 class EpisodeDecoder:
@@ -439,7 +439,7 @@ class _Arrays:
 
     def _stored(self, name: str, shape: list[int], where: list[int]) -> npt.NDArray[Any]:
         file, offset, size, checksum = where
-        dtype, place = _dtype(name), Place(file, offset, size, checksum)
+        dtype, place = _dtype(name), RecordPlace(file, offset, size, checksum)
         whole = all(type(number) is int and number >= 0 for number in (*shape, *where))
         if not whole or math.prod(shape) * dtype.itemsize != place.size:
             raise ValueError(f"rows of shape {shape} in {place.size} bytes")

@@ -25,8 +25,8 @@ from minari_pipe.recording.journal.format import (
     HEAD,
     Body,
     EpisodeDecoder,
-    Place,
     Record,
+    RecordPlace,
     read_prefix,
 )
 
@@ -158,7 +158,7 @@ class JournalReader:
         return body
 
     def _open_rows(
-        self, place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]
+        self, place: RecordPlace, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> npt.NDArray[Any]:
         # opened for each place, which has many rows: there may be more files than can be open
         path = self.path.with_name(ROWS.format(place.file))
@@ -208,7 +208,7 @@ class JournalReader:
             yield record, header
 
 
-def _checksum_of(file: FileIO, place: Place) -> int:
+def _checksum_of(file: FileIO, place: RecordPlace) -> int:
     state = xxh3_64()
     file.seek(place.offset)
     for first in range(0, place.size, _PART):

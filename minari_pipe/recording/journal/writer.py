@@ -40,7 +40,7 @@ from minari_pipe.recording.journal.folders import (
 )
 from minari_pipe.recording.journal.format import (
     EpisodeEncoder,
-    Place,
+    RecordPlace,
     StoredRows,
     head_record,
     record_of,
@@ -172,7 +172,9 @@ class Journal:
                     self._rows_end[number] = 0
         self.release(episode)
 
-    def add_rows(self, place: Place | None, rows: npt.NDArray[Any], episode: int = 0) -> Place:
+    def add_rows(
+        self, place: RecordPlace | None, rows: npt.NDArray[Any], episode: int = 0
+    ) -> RecordPlace:
         """Write rows of an episode that is not finished yet.
 
         They are part of an episode if :meth:`append` gets what :meth:`rows` returns of them.
@@ -196,13 +198,13 @@ class Journal:
         _write(file, data.data)
         return self._grown(place, [data.data])
 
-    def add_zeros(self, place: Place | None, size: int, episode: int = 0) -> Place:
+    def add_zeros(self, place: RecordPlace | None, size: int, episode: int = 0) -> RecordPlace:
         """Make room for rows that are zero, likewise; a file that is not written there is zero."""
         place = self._begun(place, episode)
         zeros = memoryview(bytes(min(size, _PART)))
         return self._grown(place, (zeros[: size - at] for at in range(0, size, _PART)))
 
-    def _begun(self, place: Place | None, episode: int) -> Place:
+    def _begun(self, place: RecordPlace | None, episode: int) -> RecordPlace:
         self._own_file()
         if place is not None:
             return place
@@ -210,7 +212,7 @@ class Journal:
             self._add_file(0)
         number = self._growing.index(None)
         self._growing[number] = episode
-        return Place(number, self._rows_end[number], 0, 0, xxh3_64())
+        return RecordPlace(number, self._rows_end[number], 0, 0, xxh3_64())
 
     def _add_file(self, end: int) -> FileIO:
         file = self._rows_file(len(self._rows_end))
@@ -230,7 +232,7 @@ class Journal:
             self._rows.pop(next(iter(self._rows))).close()
         return file
 
-    def _grown(self, place: Place, parts: Iterable[memoryview]) -> Place:
+    def _grown(self, place: RecordPlace, parts: Iterable[memoryview]) -> RecordPlace:
         assert place.state is not None
         state, size = place.state.copy(), place.size
         for part in parts:
@@ -238,9 +240,9 @@ class Journal:
             size += len(part)
         end = place.offset + size
         self._rows_end[place.file] = max(self._rows_end[place.file], end + (-end & 7))
-        return Place(place.file, place.offset, size, state.intdigest(), state)
+        return RecordPlace(place.file, place.offset, size, state.intdigest(), state)
 
-    def rows(self, place: Place, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    def rows(self, place: RecordPlace, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return the rows of a place, of which only what is looked at is read.
 
         Args:
@@ -374,15 +376,15 @@ class RowsOf:
     def __init__(self, journal: Journal, episode: int) -> None:
         self._journal, self._episode = journal, episode
 
-    def add_rows(self, place: Place | None, rows: npt.NDArray[Any]) -> Place:
+    def add_rows(self, place: RecordPlace | None, rows: npt.NDArray[Any]) -> RecordPlace:
         """See :meth:`Journal.add_rows`."""
         return self._journal.add_rows(place, rows, self._episode)
 
-    def add_zeros(self, place: Place | None, size: int) -> Place:
+    def add_zeros(self, place: RecordPlace | None, size: int) -> RecordPlace:
         """See :meth:`Journal.add_zeros`."""
         return self._journal.add_zeros(place, size, self._episode)
 
-    def rows(self, place: Place, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    def rows(self, place: RecordPlace, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """See :meth:`Journal.rows`."""
         return self._journal.rows(place, dtype, shape)
 

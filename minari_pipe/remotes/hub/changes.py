@@ -15,14 +15,14 @@ from minari_pipe.remotes.base import (
     NAMESPACE_METADATA,
     OWN,
     Remote,
-    Source,
     Upload,
+    UploadSource,
     left_over,
 )
 from minari_pipe.remotes.hub import card as hub_card
 from minari_pipe.remotes.hub.client import HubClient
-from minari_pipe.remotes.hub.commits import CARD, Change, State, is_same
-from minari_pipe.remotes.hub.index import Index
+from minari_pipe.remotes.hub.commits import CARD, CommitChange, State, is_same
+from minari_pipe.remotes.hub.index import RepoIndex
 from minari_pipe.remotes.thread_pool import N_WAITING
 
 _METADATA = f"/{METADATA}"
@@ -47,7 +47,7 @@ class Publisher:
         of_datasets = (name for name in names if name.startswith(OWN) or name.endswith(_METADATA))
         return names if place else {name: names[name] for name in of_datasets}
 
-    def adding(self, upload: Upload, state: State) -> Change:
+    def adding(self, upload: Upload, state: State) -> CommitChange:
         """Say what lets a dataset appear, whole, with the namespaces it lies in.
 
         Raises:
@@ -55,7 +55,7 @@ class Publisher:
             RemoteError: the repository cannot be read.
         """
         repo, place = locate(upload.dataset_id)
-        wanted = {**upload.files, METADATA: Source.of(upload.metadata)}
+        wanted = {**upload.files, METADATA: UploadSource.of(upload.metadata)}
         there = self._ask(partial(self.files_at, upload.dataset_id, state.commit))
         is_there = METADATA in there and is_listed(upload.dataset_id, state.index)
         if is_there and not is_same(there[METADATA], wanted[METADATA]):
@@ -63,7 +63,7 @@ class Publisher:
         nested = {name: text for name, text in upload.namespaces.items() if name != repo}
         index = state.index
         if index is None:
-            index = Index(repo).describing(_object(upload.namespaces.get(repo, b"{}")))
+            index = RepoIndex(repo).describing(_object(upload.namespaces.get(repo, b"{}")))
         put = {
             f"{place}{name}": source
             for name, source in wanted.items()
@@ -78,27 +78,27 @@ class Publisher:
         put |= self._describing(repo, nested, state, replaced=False)
         put |= self._listing(state, index.adding([upload.dataset_id], nested), listing)
         removed = frozenset(f"{place}{name}" for name in left_over(there, upload))
-        return Change(put, removed)
+        return CommitChange(put, removed)
 
-    def describing(self, namespace: str, metadata: bytes, state: State) -> Change:
+    def describing(self, namespace: str, metadata: bytes, state: State) -> CommitChange:
         """Say what gives a namespace other metadata.
 
         Raises:
             RemoteError: the repository cannot be read.
         """
         repo, _ = locate(namespace)
-        index = state.index or Index(repo)
+        index = state.index or RepoIndex(repo)
         if namespace == repo:
-            return Change(self._listing(state, index.describing(_object(metadata)), {}))
+            return CommitChange(self._listing(state, index.describing(_object(metadata)), {}))
         put = self._describing(repo, {namespace: metadata}, state, replaced=True)
-        return Change(put | self._listing(state, index.adding(namespaces=[namespace]), {}))
+        return CommitChange(put | self._listing(state, index.adding(namespaces=[namespace]), {}))
 
     def _describing(
         self, repo: str, nested: Mapping[str, bytes], state: State, *, replaced: bool
-    ) -> dict[str, Source]:
+    ) -> dict[str, UploadSource]:
         """Say which files the metadata of namespaces inside of a repository needs."""
         wanted = {
-            f"{locate(name)[1]}{NAMESPACE_METADATA}": Source.of(text)
+            f"{locate(name)[1]}{NAMESPACE_METADATA}": UploadSource.of(text)
             for name, text in nested.items()
         }
         if not wanted:
@@ -111,12 +111,12 @@ class Publisher:
         }
 
     def _listing(
-        self, state: State, index: Index, described: hub_card.Listing
-    ) -> dict[str, Source]:
+        self, state: State, index: RepoIndex, described: hub_card.Listing
+    ) -> dict[str, UploadSource]:
         """Say what index and card are to be, where they are to be others than now."""
         put = {}
         if state.index is None or index.content != state.index.content:
-            put[NAMESPACE_METADATA] = Source.of(index.dump())
+            put[NAMESPACE_METADATA] = UploadSource.of(index.dump())
         try:
             before = None if state.card is None else state.card.decode()
         except UnicodeDecodeError:
@@ -133,7 +133,7 @@ class Publisher:
         card = hub_card.new_card(index.repo) if before is None else before
         card = hub_card.with_datasets(card, self._remote.address, datasets, index.description)
         if card != before:
-            put[CARD] = Source.of(card.encode())
+            put[CARD] = UploadSource.of(card.encode())
         return put
 
     def _describe(self, state: State, repo: str, ids: Iterable[str]) -> hub_card.Listing:
@@ -167,7 +167,7 @@ def locate(name: str) -> tuple[str, str]:
     return repo, f"{rest}/" if rest else ""
 
 
-def is_listed(dataset_id: str, index: Index | None) -> bool:
+def is_listed(dataset_id: str, index: RepoIndex | None) -> bool:
     """Whether a dataset whose files are there is one that is published.
 
     Minari commits files first and the index later. If it was ended between the two, nobody lists

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from minari_pipe._version import __version__
 from minari_pipe.errors import MissingDependencyError, RemoteError
 from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault, check_length, one_line
-from minari_pipe.remotes.hub.index import Index
+from minari_pipe.remotes.hub.index import RepoIndex
 
 try:
     from huggingface_hub import HfApi, constants, get_token
@@ -166,14 +166,14 @@ class HubClient:
             found.update({entry["path"]: entry for entry in entries})
         return found
 
-    def index(self, repo: str, commit: str) -> Index | None:
+    def index(self, repo: str, commit: str) -> RepoIndex | None:
         """Return what a repository says that it holds, None if it says nothing.
 
         Raises:
             BrokenIndexError: it cannot be read.
         """
         try:
-            return Index.parse(repo, self.read(repo, commit, NAMESPACE_METADATA))
+            return RepoIndex.parse(repo, self.read(repo, commit, NAMESPACE_METADATA))
         except FileNotFoundError:
             return None
         except ValueError as error:

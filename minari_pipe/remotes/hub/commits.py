@@ -25,10 +25,10 @@ from huggingface_hub.utils._runtime import is_xet_available
 
 from minari_pipe.core.files.links import opener
 from minari_pipe.errors import MinariPipeError, RemoteError
-from minari_pipe.remotes.base import PART, Remote, Source, Told, safe_cause
+from minari_pipe.remotes.base import PART, Remote, Told, UploadSource, safe_cause
 from minari_pipe.remotes.hub.client import STALE, HfHubHTTPError, HubClient
 from minari_pipe.remotes.hub.faults import without_secrets
-from minari_pipe.remotes.hub.index import Index
+from minari_pipe.remotes.hub.index import RepoIndex
 from minari_pipe.remotes.thread_pool import at_once
 
 CARD = "README.md"
@@ -50,12 +50,12 @@ class State:
     """
 
     commit: str
-    index: Index | None
+    index: RepoIndex | None
     card: bytes | None
 
 
 @dataclass(frozen=True)
-class Change:
+class CommitChange:
     """What a commit is to do.
 
     Attributes:
@@ -63,7 +63,7 @@ class Change:
         removed: paths of the files that are to go.
     """
 
-    put: Mapping[str, Source]
+    put: Mapping[str, UploadSource]
     removed: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
@@ -95,7 +95,7 @@ class Committer:
             with _well_behaved():
                 self._remote.retried(partial(make, self._client.repo_id(repo)))
 
-    def send_ahead(self, repo: str, files: Mapping[str, Source], told: Told) -> None:
+    def send_ahead(self, repo: str, files: Mapping[str, UploadSource], told: Told) -> None:
         """Send the large ones of these files, so that a commit needs only to name them.
 
         Raises:
@@ -116,7 +116,7 @@ class Committer:
             addition.check_sent()
             self._sent[addition.path_in_repo] = addition
 
-    def commit(self, repo: str, message: str, changing: Callable[[State], Change]) -> str:
+    def commit(self, repo: str, message: str, changing: Callable[[State], CommitChange]) -> str:
         """Change a repository until nothing is left to change.
 
         So the commit is verified by the hashes that the Hub knows, and one whose answer was lost
@@ -166,7 +166,7 @@ class Committer:
             card = None
         return State(commit, self._client.index(repo, commit), card)
 
-    def _commit(self, repo: str, message: str, state: State, change: Change) -> str:
+    def _commit(self, repo: str, message: str, state: State, change: CommitChange) -> str:
         operations: list[Any] = [CommitOperationDelete(path) for path in sorted(change.removed)]
         for path, source in change.put.items():
             sent = self._sent.get(path)
@@ -247,7 +247,7 @@ def _redact(record: logging.LogRecord) -> bool:
 class _Addition(CommitOperationAdd):
     """A file on its way that tells how far it is, where it goes as one body over HTTP."""
 
-    def __init__(self, path: str, source: Source, told: Told | None = None) -> None:
+    def __init__(self, path: str, source: UploadSource, told: Told | None = None) -> None:
         if isinstance(source.content, bytes):
             super().__init__(path, source.content)
         else:
@@ -275,7 +275,7 @@ class _Addition(CommitOperationAdd):
             yield file
 
     @staticmethod
-    def _opened(path: Path, source: Source) -> BinaryIO:
+    def _opened(path: Path, source: UploadSource) -> BinaryIO:
         """Open the file where no link leads to it, which huggingface_hub would follow."""
         return open(path, "rb", opener=opener(source.below or path.parent))
 
@@ -295,7 +295,7 @@ class _Addition(CommitOperationAdd):
             self._n_told = position
 
 
-def is_same(entry: Mapping[str, Any] | None, source: Source) -> bool:
+def is_same(entry: Mapping[str, Any] | None, source: UploadSource) -> bool:
     """Whether a file is what it is to be, by the hash that the Hub knows of it.
 
     Args:

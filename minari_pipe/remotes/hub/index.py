@@ -21,7 +21,7 @@ DATASETS, NAMESPACES = "datasets", "namespaces"
 
 
 @dataclass(frozen=True)
-class Index:
+class RepoIndex:
     """What a repository says that it holds.
 
     Attributes:
@@ -33,7 +33,7 @@ class Index:
     content: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, repo: str, text: bytes) -> Index:
+    def parse(cls, repo: str, text: bytes) -> RepoIndex:
         """Read an index.
 
         Raises:
@@ -73,20 +73,20 @@ class Index:
         names = [*self._all(DATASETS), *self._all(NAMESPACES)]
         return [name for name in names if not _is_in(self.repo, name)]
 
-    def adding(self, datasets: Iterable[str] = (), namespaces: Iterable[str] = ()) -> Index:
+    def adding(self, datasets: Iterable[str] = (), namespaces: Iterable[str] = ()) -> RepoIndex:
         """Return an index that names these besides."""
         added = {DATASETS: set(datasets), NAMESPACES: set(namespaces) - {self.repo}}
         lists = {key: sorted({*self._all(key), *names}) for key, names in added.items() if names}
-        return Index(self.repo, {**self.content, **lists})
+        return RepoIndex(self.repo, {**self.content, **lists})
 
-    def describing(self, metadata: Mapping[str, Any]) -> Index:
+    def describing(self, metadata: Mapping[str, Any]) -> RepoIndex:
         """Return an index with this metadata of the namespace in the place of what it had.
 
         Lists of datasets and namespaces in it were read from some index and say nothing here.
         """
         lists = {key: value for key, value in self.content.items() if key in (DATASETS, NAMESPACES)}
         own = {k: v for k, v in metadata.items() if k not in (DATASETS, NAMESPACES)}
-        return Index(self.repo, own | lists)
+        return RepoIndex(self.repo, own | lists)
 
     def dump(self) -> bytes:
         """Return the bytes of the file."""

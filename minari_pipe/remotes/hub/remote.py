@@ -34,8 +34,8 @@ from minari_pipe.remotes.base import (
 )
 from minari_pipe.remotes.hub.changes import Publisher, exists, is_listed, locate
 from minari_pipe.remotes.hub.client import BrokenIndexError, HiddenError, HubClient
-from minari_pipe.remotes.hub.commits import Change, Committer, State
-from minari_pipe.remotes.hub.index import Index
+from minari_pipe.remotes.hub.commits import CommitChange, Committer, State
+from minari_pipe.remotes.hub.index import RepoIndex
 from minari_pipe.remotes.thread_pool import N_WAITING
 
 
@@ -95,7 +95,7 @@ class HubRemote(Remote):
         if index is None or not index.namespaces:
             raise FileNotFoundError(f"{self.address} has no namespace {repo!r}")
         # who asks for the metadata of a namespace does not mean the lists that it has here
-        return Index(repo).describing(index.content).dump()[start:end]
+        return RepoIndex(repo).describing(index.content).dump()[start:end]
 
     def send(self, upload: Upload, told: Told) -> None:
         repo, place = locate(upload.dataset_id)
@@ -127,7 +127,7 @@ class HubRemote(Remote):
     def judge(self, error: Exception) -> Fault:
         return self._client.judge(error)
 
-    def _change(self, name: str, message: str, changing: Callable[[State], Change]) -> None:
+    def _change(self, name: str, message: str, changing: Callable[[State], CommitChange]) -> None:
         repo, _ = locate(name)
         commit = self._committer.commit(repo, message, changing)
         with self._lock:
@@ -144,7 +144,7 @@ class HubRemote(Remote):
                 self._commits[repo] = self._client.head(repo)
             return self._commits[repo]
 
-    def _indexes(self, prefix: str = "") -> list[Index]:
+    def _indexes(self, prefix: str = "") -> list[RepoIndex]:
         """Return what the repositories hold whose ids may begin with this text."""
         repo, slash, _ = prefix.partition("/")
         if slash:
@@ -171,9 +171,9 @@ class HubRemote(Remote):
                     f"{names[:5]!r:.300}, which cannot be in it",
                     stacklevel=2,
                 )
-        return [index for index in found if isinstance(index, Index)]
+        return [index for index in found if isinstance(index, RepoIndex)]
 
-    def _look_into(self, repo: str) -> Index | RemoteError | None:
+    def _look_into(self, repo: str) -> RepoIndex | RemoteError | None:
         """Return what a repository holds; None if that is nothing of Minari's."""
         commit = self._commit_of(repo)
         try:
@@ -183,4 +183,4 @@ class HubRemote(Remote):
         if index is not None:
             return index
         there = self.retried(partial(self._client.paths, repo, commit, [METADATA]))
-        return Index(repo).adding([repo]) if there else None
+        return RepoIndex(repo).adding([repo]) if there else None

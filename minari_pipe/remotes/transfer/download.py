@@ -46,12 +46,12 @@ from minari_pipe.remotes.base import (
     NAMESPACE_METADATA,
     Remote,
     RemoteFile,
-    Source,
     Told,
+    UploadSource,
     one_line,
     pieces_of,
 )
-from minari_pipe.remotes.thread_pool import Crew, in_order, threads_for
+from minari_pipe.remotes.thread_pool import ThreadPool, in_order, threads_for
 from minari_pipe.remotes.transfer.listing import published_metadata, read_small
 from minari_pipe.remotes.transfer.progress import progress
 from minari_pipe.remotes.transfer.published import (
@@ -284,14 +284,14 @@ def _receive_files(
         threads_for([end - start for _, start, end in parts]),
     )
     damaged = {}
-    with closing(pieces), Crew(n_threads=1) as disk:  # which writes while others still arrive
+    with closing(pieces), ThreadPool(n_threads=1) as disk:  # which writes while others still arrive
         synced = []
         for name, file in files.items():
             path = place / name
             digest = hashlib.sha256()
             with open(path, "ab", opener=opener(place)) as out:
                 for piece in pieces_of(there[name]):
-                    digest.update(Source(path, 0, "", place).read(*piece))
+                    digest.update(UploadSource(path, 0, "", place).read(*piece))
                 told(there[name])
                 while out.tell() < file.size:
                     data = next(pieces)

@@ -13,7 +13,7 @@ from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.datasets.listing import check_summary
 from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError, RemoteError
 from minari_pipe.remotes.base import METADATA, Remote
-from minari_pipe.remotes.thread_pool import N_WAITING, Crew
+from minari_pipe.remotes.thread_pool import N_WAITING, ThreadPool
 from minari_pipe.remotes.transfer.published import unnamed
 
 #: bytes of a file that is read whole
@@ -136,7 +136,7 @@ def _metadata(remote: Remote, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
 
     ids = list(ids)
     found = {}
-    with Crew(N_WAITING) as crew:
+    with ThreadPool(N_WAITING) as crew:
         coming = [crew.submit(partial(look, dataset_id)) for dataset_id in ids]
         for dataset_id, metadata in zip(ids, (one.result() for one in coming), strict=True):
             if isinstance(metadata, dict):

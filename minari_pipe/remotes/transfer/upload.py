@@ -42,8 +42,8 @@ from minari_pipe.remotes.base import (
     NAMESPACE_METADATA,
     Remote,
     RemoteFile,
-    Source,
     Upload,
+    UploadSource,
     other_content,
     remote_sha256,
 )
@@ -108,16 +108,16 @@ def upload(
     }
     metadata_there = read_below(place / METADATA, place / "data")
     entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
-    if entries[METADATA]["sha256"] != Source.of(metadata_bytes).sha256:
+    if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:
         raise _changing(place / METADATA)
     manifest = _manifest(place, metadata, entries, own)
     content: str = json.loads(manifest)["content_sha256"]
     files = {
-        name: Source(place / name, entry["size"], entry["sha256"], _below(place, name))
+        name: UploadSource(place / name, entry["size"], entry["sha256"], _below(place, name))
         for name, entry in sorted(entries.items())
         if name != METADATA
     }
-    files[MANIFEST] = Source.of(manifest)
+    files[MANIFEST] = UploadSource.of(manifest)
     upload = Upload(
         dataset_id, files, naming(metadata_bytes, manifest), _namespaces(dataset_id, place)
     )
@@ -236,7 +236,7 @@ def _are_named(entries: Mapping[str, dict[str, Any]], own: Mapping[str, Any]) ->
     )
 
 
-def _has_size(path: Path, source: Source) -> bool:
+def _has_size(path: Path, source: UploadSource) -> bool:
     try:
         return status_below(path, source.below or path.parent).st_size == source.size
     except OSError:
@@ -311,7 +311,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
 def _check_whole(
     remote: Remote,
     place: str,
-    files: Mapping[str, Source] | Mapping[str, RemoteFile],
+    files: Mapping[str, UploadSource] | Mapping[str, RemoteFile],
     there: Mapping[str, RemoteFile],
 ) -> None:
     """Refuse to call published what a remote has lost a file of, as far as a listing tells."""

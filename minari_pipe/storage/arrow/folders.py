@@ -17,7 +17,7 @@ from minari_pipe.core.files.links import read_below
 from minari_pipe.core.files.mapped import in_pieces
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.arrow.disk import Chunks, read_attributes, translated, write_file
-from minari_pipe.storage.arrow.layout import Layout
+from minari_pipe.storage.arrow.layout import FileLayout
 from minari_pipe.storage.arrow.segments import episode_files, shortest_episode
 from minari_pipe.storage.arrow.values import pa, without_empty_dicts, write_column
 from minari_pipe.storage.base import METADATA_FILE_NAME
@@ -50,7 +50,7 @@ class EpisodeFolders(EpisodeWriter):
         self._count = total_episodes
         self._entries: dict[str, dict[str, Any]] = {}
         #: of the files of the segments that were written, by their leaves
-        self._layouts: dict[tuple[Leaf, ...], Layout | None] = {}
+        self._layouts: dict[tuple[Leaf, ...], FileLayout | None] = {}
 
     def __len__(self) -> int:
         """Number of episodes."""
@@ -84,14 +84,14 @@ class EpisodeFolders(EpisodeWriter):
         else:
             self._write_folders(episode_files(segment, layout), dump_table(segment.attributes))
 
-    def _layout(self, segment: Segment) -> Layout | None:
+    def _layout(self, segment: Segment) -> FileLayout | None:
         """Return the layout of the episodes' files, None if pyarrow has to write each of them."""
         if segment.leaves not in self._layouts:
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             columns = {"infos": {}, **shortest_episode(segment).columns(0)}
             data = self._serialized(columns)
-            self._layouts[segment.leaves] = Layout.of(data, self._storage._read(data).schema)
+            self._layouts[segment.leaves] = FileLayout.of(data, self._storage._read(data).schema)
         return self._layouts[segment.leaves]
 
     def _write_folders(self, files: Iterable[Chunks], texts: Iterable[str]) -> None:

@@ -12,8 +12,8 @@
     ARROW1
 
 So pyarrow needs to write or to read one file of a structure. The others have the bytes of
-:meth:`Layout.frame` around their body: a writer puts values between them, and a reader that finds
-exactly these bytes knows where the values are, and that pyarrow would accept the file.
+:meth:`FileLayout.frame` around their body: a writer puts values between them, and a reader that
+finds exactly these bytes knows where the values are, and that pyarrow would accept the file.
 """
 
 from __future__ import annotations
@@ -155,13 +155,13 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """The structure of files: one batch of columns of fixed width, no value of which is missing.
 
     Example:
         >>> from minari_pipe.storage.arrow.files import read_ipc, write_ipc
         >>> data = write_ipc(pa.record_batch({"x": [1, 2]}))
-        >>> layout = Layout.of(data, read_ipc(data).schema)
+        >>> layout = FileLayout.of(data, read_ipc(data).schema)
         >>> layout.buffers, layout.rows(data)
         ((Buffer(path=('x',), dtype=dtype('int64'), size=1),), 2)
         >>> frame = layout.frame(3)
@@ -189,7 +189,7 @@ class Layout:
     _frames: dict[int, Frame] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, data: bytes | bytearray, schema: Any) -> Layout | None:
+    def of(cls, data: bytes | bytearray, schema: Any) -> FileLayout | None:
         """Learn the layout of a file, None if it is not of this kind.
 
         Args:

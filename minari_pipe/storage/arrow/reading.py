@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.core.tree import Path
-from minari_pipe.storage.arrow.layout import Frame, Layout, schema_message
+from minari_pipe.storage.arrow.layout import FileLayout, Frame, schema_message
 from minari_pipe.storage.columns import Columns
 
 #: structures whose layouts are kept, and the lengths of episodes of each
@@ -71,7 +71,7 @@ class _Recipe:
 class _Plan:
     """How the columns of an episode are made of a file; the leaves of its tree are numbers."""
 
-    layout: Layout
+    layout: FileLayout
     leaves: tuple[_Leaf, ...]
     tree: Columns
     _recipes: dict[int, _Recipe] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class KnownFiles:
             columns: what was made of it.
         """
         key = schema_message(data)
-        layout = Layout.of(data, schema)
+        layout = FileLayout.of(data, schema)
         rows = None if layout is None else layout.rows(data)
         if key is None or layout is None or rows is None:
             return
@@ -173,7 +173,7 @@ class KnownFiles:
         return columns
 
 
-def _leaf(layout: Layout, number: int | None, array: Any, rows: int) -> _Leaf | None:
+def _leaf(layout: FileLayout, number: int | None, array: Any, rows: int) -> _Leaf | None:
     """Return how an array follows from a buffer, None if that depends on its values."""
     if number is None or not isinstance(array, np.ndarray):
         return None

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from minari_pipe.core.tree import Path
 from minari_pipe.storage.arrow.disk import FEW_BYTES, Chunks
-from minari_pipe.storage.arrow.layout import Frame, Layout
+from minari_pipe.storage.arrow.layout import FileLayout, Frame
 from minari_pipe.storage.arrow.values import as_stored
 from minari_pipe.storage.segment import AttributeTable, Segment
 
@@ -36,7 +36,7 @@ def shortest_episode(segment: Segment) -> Segment:
     return Segment(0, np.array([1]), segment.leaves, arrays, AttributeTable({}))
 
 
-def episode_files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
+def episode_files(segment: Segment, layout: FileLayout) -> Iterator[Chunks]:
     """Yield the file of each episode of a segment.
 
     Args:
@@ -50,7 +50,7 @@ def episode_files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
         >>> segment = Segment(5, np.array([2, 1]), (leaf,), (np.array([7.0, 8.0, 9.0]),),
         ...                   AttributeTable({"id": np.array([5, 6])}))
         >>> data = write_ipc(pa.record_batch({"rewards": [0.0, 0.0]}))
-        >>> layout = Layout.of(data, read_ipc(data).schema)
+        >>> layout = FileLayout.of(data, read_ipc(data).schema)
         >>> [read_ipc(b"".join(file)).to_pydict() for file in episode_files(segment, layout)]
         [{'rewards': [7.0, 8.0, 0.0]}, {'rewards': [9.0, 0.0]}]
     """
@@ -58,7 +58,7 @@ def episode_files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
         yield from _files(part, layout)
 
 
-def _files(segment: Segment, layout: Layout) -> Iterator[Chunks]:
+def _files(segment: Segment, layout: FileLayout) -> Iterator[Chunks]:
     leaves = {_field_path(leaf.path): (leaf, array) for leaf, array in segment.pairs()}
     sources: list[_Source] = []
     for buffer in layout.buffers:

@@ -34,7 +34,7 @@ from minari_pipe.storage.agreement import check_agreement
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
-from minari_pipe.storage.hdf5.index.index import Index
+from minari_pipe.storage.hdf5.index.index import FileIndex
 from minari_pipe.storage.hdf5.index.mapped import MappedFile
 from minari_pipe.storage.hdf5.parser import nodes
 from minari_pipe.storage.hdf5.parser.checked import (
@@ -185,7 +185,7 @@ class EpisodeFile(EpisodeWriter):
         source: Path,
         path: Path,
         name: Path | None = None,
-        before: Index | None = None,
+        before: FileIndex | None = None,
         pieces: Sequence[str] | None = None,
     ) -> Iterator[EpisodeFile]:
         """Append to a copy of a file, which is made at ``path``; messages call it ``name``.
@@ -253,7 +253,7 @@ class EpisodeFile(EpisodeWriter):
             return {}
         return {MAIN_FILE_NAME: entry_of(self._direct.path, self._direct.pieces)}
 
-    def index(self) -> Index | None:
+    def index(self) -> FileIndex | None:
         """Return where all values are that were written; None if h5py wrote some of them."""
         return self._direct.index() if self._direct is not None else None
 

@@ -55,7 +55,7 @@ from minari_pipe.storage.columns import check_space_names
 from minari_pipe.storage.directory import DirectoryStorage
 from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME, EpisodeFile
 from minari_pipe.storage.hdf5.index.cache import remember
-from minari_pipe.storage.hdf5.index.index import Index
+from minari_pipe.storage.hdf5.index.index import FileIndex
 from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex, open_mapped
 from minari_pipe.storage.hdf5.index.views import Reader
 from minari_pipe.storage.segment import AttributeTable, Segment
@@ -78,7 +78,7 @@ class HDF5Storage(DirectoryStorage):
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         self._file_path = self.data_path / MAIN_FILE_NAME
         #: index of the file that was just written, and what the system said of it
-        self._left: tuple[Index, os.stat_result] | None = None
+        self._left: tuple[FileIndex, os.stat_result] | None = None
         try:
             mode = current(self._file_path, _status).st_mode
         except LinkError:

@@ -21,7 +21,7 @@ import pytest
 
 from minari_pipe.core.files import fetch
 from minari_pipe.core.files.atomic import sha256_file
-from minari_pipe.core.files.fetch import Source, locate
+from minari_pipe.core.files.fetch import FileSource, locate
 from minari_pipe.errors import ConfigError, RemoteError
 
 CONTENT = bytes(range(256)) * 5000
@@ -102,7 +102,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def get(address: str, sha256: str | None = SHA256, path: str | None = None) -> Path:
-    return locate(Source(path, address, sha256), what=WHAT, override=OVERRIDE)
+    return locate(FileSource(path, address, sha256), what=WHAT, override=OVERRIDE)
 
 
 def files(folder: Path) -> list[str]:
@@ -428,14 +428,14 @@ def test_a_path_wins_over_an_address(tmp_path: Path) -> None:
     own.write_bytes(OTHER)
     # The sha256 belongs to the address: whoever names a file of their own means that file.
     assert get("http://127.0.0.1:9/demos.pickle", SHA256, str(own)) == own
-    assert locate(Source(path=str(own)), what=WHAT, override=OVERRIDE) == own
-    assert locate(Source(str(own), sha256=OTHER_SHA256), what=WHAT, override=OVERRIDE) == own
+    assert locate(FileSource(path=str(own)), what=WHAT, override=OVERRIDE) == own
+    assert locate(FileSource(str(own), sha256=OTHER_SHA256), what=WHAT, override=OVERRIDE) == own
     with pytest.raises(ConfigError, match=f"{OTHER_SHA256}, but {SHA256} is expected.*{OVERRIDE}"):
-        locate(Source(str(own), sha256=SHA256), what=WHAT, override=OVERRIDE)
+        locate(FileSource(str(own), sha256=SHA256), what=WHAT, override=OVERRIDE)
     with pytest.raises(ConfigError, match=r"no\.pickle' does not exist"):
-        locate(Source(str(tmp_path / "no.pickle")), what=WHAT, override=OVERRIDE)
+        locate(FileSource(str(tmp_path / "no.pickle")), what=WHAT, override=OVERRIDE)
     with pytest.raises(ConfigError, match="is a folder, not a file"):
-        locate(Source(str(tmp_path)), what=WHAT, override=OVERRIDE)
+        locate(FileSource(str(tmp_path)), what=WHAT, override=OVERRIDE)
 
 
 def test_shipped_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,27 +452,30 @@ def test_shipped_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Source(), "neither a path nor an address is given"),
-        (Source(address="http://h/demos.pickle"), "without the sha256"),
-        (Source(address="http://h/demos.pickle", sha256="abc"), "'abc' is not a sha256"),
-        (Source(address="ftp://h/demos.pickle", sha256=SHA256), "only http://… and https://…"),
-        (Source(address="file:///etc/passwd", sha256=SHA256), "only http://… and https://…"),
-        (Source(address="/etc/passwd", sha256=SHA256), "only http://… and https://…"),
-        (Source(address="http://[::1/x", sha256=SHA256), "only http://… and https://…"),
-        (Source(address="http:///demos.pickle", sha256=SHA256), "only http://… and https://…"),
-        (Source(address="http://me:secret@h/x", sha256=SHA256), "carries a user name or password"),
-        (Source(address="http://h/", sha256=SHA256), "no plain file name"),
-        (Source(address="http://h/..", sha256=SHA256), "no plain file name"),
-        (Source(address="http://h/a/%2e%2e", sha256=SHA256), "no plain file name"),
-        (Source(address="http://h/a%2Fb", sha256=SHA256), "no plain file name"),
-        (Source(address="http://h/" + "x" * 300, sha256=SHA256), "no plain file name"),
-        (Source(address="shipped:../../secret"), "shipped:NAME with a plain file name"),
-        (Source(address="shipped:/etc/passwd"), "shipped:NAME with a plain file name"),
-        (Source(address="shipped:"), "shipped:NAME with a plain file name"),
+        (FileSource(), "neither a path nor an address is given"),
+        (FileSource(address="http://h/demos.pickle"), "without the sha256"),
+        (FileSource(address="http://h/demos.pickle", sha256="abc"), "'abc' is not a sha256"),
+        (FileSource(address="ftp://h/demos.pickle", sha256=SHA256), "only http://… and https://…"),
+        (FileSource(address="file:///etc/passwd", sha256=SHA256), "only http://… and https://…"),
+        (FileSource(address="/etc/passwd", sha256=SHA256), "only http://… and https://…"),
+        (FileSource(address="http://[::1/x", sha256=SHA256), "only http://… and https://…"),
+        (FileSource(address="http:///demos.pickle", sha256=SHA256), "only http://… and https://…"),
+        (
+            FileSource(address="http://me:secret@h/x", sha256=SHA256),
+            "carries a user name or password",
+        ),
+        (FileSource(address="http://h/", sha256=SHA256), "no plain file name"),
+        (FileSource(address="http://h/..", sha256=SHA256), "no plain file name"),
+        (FileSource(address="http://h/a/%2e%2e", sha256=SHA256), "no plain file name"),
+        (FileSource(address="http://h/a%2Fb", sha256=SHA256), "no plain file name"),
+        (FileSource(address="http://h/" + "x" * 300, sha256=SHA256), "no plain file name"),
+        (FileSource(address="shipped:../../secret"), "shipped:NAME with a plain file name"),
+        (FileSource(address="shipped:/etc/passwd"), "shipped:NAME with a plain file name"),
+        (FileSource(address="shipped:"), "shipped:NAME with a plain file name"),
     ],
     ids=lambda value: re.sub(r"\W+", "-", value)[:40] if isinstance(value, str) else "",
 )
-def test_what_cannot_be_meant_is_refused(source: Source, message: str) -> None:
+def test_what_cannot_be_meant_is_refused(source: FileSource, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         locate(source, what=WHAT, override=OVERRIDE)
     assert "secret@" not in str(caught.value)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.pipeline.execution.block_task import Place
+from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.collection import Until
@@ -269,7 +269,7 @@ def test_a_success_that_no_environment_tells_of_is_refused(tmp_path):
             "key",
             Limits(max_retries=3, max_failures=9, block_timeout_s=None),
             told,
-            Place(tmp_path),
+            BlockPlace(tmp_path),
             tmp_path / "temporary",
         )
         with pytest.raises(MinariPipeError, match="until.success needs an environment whose info"):

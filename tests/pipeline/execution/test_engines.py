@@ -26,7 +26,7 @@ import pytest
 
 from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.pipeline.config.engine_names import ENGINES
-from minari_pipe.pipeline.execution.block_task import BlockCall, Place
+from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.engines import crowded, make_engine
@@ -78,7 +78,7 @@ def outcomes(engine: Engine, n: int, seconds: float = 60.0) -> dict[int, Any]:
 
 
 def call(folder: Path, work: Text, index: int = 0) -> BlockCall:
-    return BlockCall(BlockStore(folder, ".txt"), index, "key", work, "0", Place(folder))
+    return BlockCall(BlockStore(folder, ".txt"), index, "key", work, "0", BlockPlace(folder))
 
 
 def test_calls_end_with_what_they_made_or_with_one_line(engine, tmp_path):
@@ -112,7 +112,7 @@ def test_a_block_of_another_file_or_module_than_the_stage_has_is_not_made(engine
         (3, Expected("collect", {}, {str(tmp_path / "missing"): same}), str(tmp_path / "missing")),
     ):
         made = call(tmp_path, Text(f"a{ticket}"), ticket)
-        engine.submit(ticket, replace(made, place=Place(tmp_path, expected=expected)))
+        engine.submit(ticket, replace(made, place=BlockPlace(tmp_path, expected=expected)))
         outcome = outcomes(engine, 1)[ticket]
         told = what and f"{what} changed while collect ran; run again"
         assert (outcome.error, outcome.final) == (told, what is not None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.pipeline.execution.block_task import Place
+from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
 from minari_pipe.pipeline.execution.engines.processes import ProcessesEngine
 from minari_pipe.pipeline.execution.scheduler import POLL_SECONDS, Skipped
@@ -111,7 +111,7 @@ def test_what_another_attempt_cannot_mend_ends_the_run_at_once(trouble, message,
 
 def test_a_worker_with_other_packages_makes_no_block(tmp_path):
     records = scheduler(tmp_path, LocalEngine({}))
-    records.place = Place(tmp_path, packages=(("numpy", "0.1"),))
+    records.place = BlockPlace(tmp_path, packages=(("numpy", "0.1"),))
     with pytest.raises(MinariPipeError, match="numpy is .* where blocks are made, the stage has 0"):
         list(records.records([Text("a")]))
     assert not (tmp_path / "blocks" / "block_00000.txt").exists()

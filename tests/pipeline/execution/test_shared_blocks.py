@@ -15,7 +15,7 @@ import pytest
 
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import MinariPipeError, RemoteError
-from minari_pipe.pipeline.execution.block_task import BlockCall, Place
+from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.collection import CollectBlock, Stop, Until
@@ -143,7 +143,7 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
             "deterministic": False,
         }
         files = (("checkpoint", shared.offer(checkpoint)),) if shared else ()
-        place = Place(folder if shared is None else Path("/nowhere"), files)
+        place = BlockPlace(folder if shared is None else Path("/nowhere"), files)
         made = scheduler(folder, engine, place=place, shared=shared)
         works = [
             CollectBlock(
@@ -178,8 +178,8 @@ def test_a_worker_without_a_common_disk_that_has_other_code_makes_no_block(ray, 
     code = {"tests.support.engine_works": ("engine_works.py", "0" * 64)}
     for node, told in (("", "engine_works.py is another one on "), (platform.node(), "changed")):
         expected = Expected("collect", code, node=node or "elsewhere")
-        made = scheduler(tmp_path, ray, ".txt", shared=shared, place=Place(tmp_path))
-        made.place = Place(Path("/nowhere"), expected=expected)
+        made = scheduler(tmp_path, ray, ".txt", shared=shared, place=BlockPlace(tmp_path))
+        made.place = BlockPlace(Path("/nowhere"), expected=expected)
         with pytest.raises(MinariPipeError, match=told):
             list(made.records([Text("other")]))
     assert shared.fetch(0, "key", made.store) is None
@@ -209,7 +209,7 @@ def test_a_worker_takes_no_files_from_a_folder_of_somebody_else(plant, tmp_path,
         os.chown(folder, 12345, -1)
     else:
         pytest.skip("only root makes folders of others")
-    outcome = BlockCall(shared, 0, "key", Text("a"), "0", Place(tmp_path, files))()
+    outcome = BlockCall(shared, 0, "key", Text("a"), "0", BlockPlace(tmp_path, files))()
     assert outcome.final
     assert "is not a folder of this user; remove it" in str(outcome.error)
     assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -21,7 +21,7 @@ from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.remotes import open_remote
-from minari_pipe.remotes.base import METADATA, Source, Upload
+from minari_pipe.remotes.base import METADATA, Upload, UploadSource
 from minari_pipe.remotes.hosting import download_dataset, load_dataset, publish_dataset
 from minari_pipe.remotes.hub.commits import Committer
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
@@ -229,7 +229,7 @@ def test_a_file_that_changes_while_it_is_sent_is_noticed(address, tmp_path) -> N
     path = tmp_path / "main_data.hdf5"
     path.write_bytes(bytes(9000))
     upload = an_upload()
-    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": Source.of(path)})
+    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": UploadSource.of(path)})
     path.write_bytes(bytes(8999) + b"1")
     with pytest.raises(RemoteError, match="main_data.hdf5 changed while it was sent"):
         publish(open_remote(address), upload)
@@ -239,7 +239,7 @@ def test_large_files_are_sent_once_and_told_of_byte_by_byte(hub, address, tmp_pa
     path = tmp_path / "main_data.hdf5"
     path.write_bytes(bytes(250_000))
     upload = an_upload()
-    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": Source.of(path)})
+    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": UploadSource.of(path)})
     size = sum(source.size for source in upload.files.values())
     n_before = len([line for line in hub.requests() if line.startswith("PUT /storage")])
     for _ in range(2):
@@ -497,7 +497,7 @@ def test_a_storage_that_fails_is_told_of_without_its_signed_addresses(
     path = tmp_path / "main_data.hdf5"
     path.write_bytes(f"{status}".encode() * 9000)
     upload = an_upload()
-    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": Source.of(path)})
+    upload = replace(upload, files={**upload.files, "data/main_data.hdf5": UploadSource.of(path)})
     hub.answer("PUT /storage/", status, times=4)
     message = refused(lambda: publish(open_remote(address), upload))
     hub.forget_answers()

@@ -19,7 +19,7 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.arrow.files import read_ipc, write_ipc
-from minari_pipe.storage.arrow.layout import Layout
+from minari_pipe.storage.arrow.layout import FileLayout
 from minari_pipe.storage.arrow.parquet_pages import column_chunks
 from minari_pipe.testing import episode
 from minari_pipe.testing.strategies import TEXT
@@ -595,8 +595,8 @@ def test_a_file_of_a_machine_with_other_byte_order_has_the_same_values():
     assert pa.ipc.open_file(data).read_all().to_pydict() == batch.to_pydict()
     assert read_ipc(data).to_pydict() == batch.to_pydict()
     # Nor by the layout of an earlier file, in which values are found without pyarrow.
-    assert Layout.of(data, batch.schema) is None
-    assert Layout.of(write_ipc(batch), batch.schema) is not None
+    assert FileLayout.of(data, batch.schema) is None
+    assert FileLayout.of(write_ipc(batch), batch.schema) is not None
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])

@@ -23,7 +23,7 @@ from minari_pipe.core.tree import leaves
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.arrow.files import read_ipc, write_ipc
-from minari_pipe.storage.arrow.layout import Layout
+from minari_pipe.storage.arrow.layout import FileLayout
 from minari_pipe.storage.arrow.reading import KnownFiles
 from minari_pipe.storage.arrow.storage import ArrowStorage, EpisodeFolders
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
@@ -256,7 +256,7 @@ def test_the_frame_of_any_number_of_rows_is_pyarrow_s(learned: int, rows: int) -
         return write_ipc(pa.record_batch(columns, names=["a", "b", "c"]))
 
     data = written(learned)
-    layout = Layout.of(data, read_ipc(data).schema)
+    layout = FileLayout.of(data, read_ipc(data).schema)
     assert layout is not None
     assert layout.frame(rows).encloses(written(rows))
 
@@ -276,7 +276,7 @@ UNSUITABLE = {
 def test_what_has_no_fixed_places_has_no_layout(kind: str) -> None:
     batch = pa.record_batch({"y": pa.array([1, 2]), "x": UNSUITABLE[kind]})
     data = write_ipc(batch)
-    assert Layout.of(data, batch.schema) is None
+    assert FileLayout.of(data, batch.schema) is None
 
 
 def test_packed_files_and_those_of_several_batches_have_no_layout() -> None:
@@ -287,7 +287,7 @@ def test_packed_files_and_those_of_several_batches_have_no_layout() -> None:
         with pa.ipc.new_file(sink, batch.schema, options=options) as file:
             for one in batches:
                 file.write_batch(one)
-        assert Layout.of(sink.getvalue().to_pybytes(), batch.schema) is None
+        assert FileLayout.of(sink.getvalue().to_pybytes(), batch.schema) is None
 
 
 @examples(300)

@@ -38,7 +38,7 @@ from minari_pipe.storage.hdf5 import storage as hdf5
 from minari_pipe.storage.hdf5.index import cache as hdf5_index_cache
 from minari_pipe.storage.hdf5.index import mapped as hdf5_mapped
 from minari_pipe.storage.hdf5.index.cache import Stamp, StoredIndex, load, remember, sample, save
-from minari_pipe.storage.hdf5.index.index import Attributes, Index, Part, Runs
+from minari_pipe.storage.hdf5.index.index import Attributes, FileIndex, Part, Runs
 from minari_pipe.storage.hdf5.storage import HDF5Storage
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
 from minari_pipe.testing import Dataset, assert_same, datasets, examples
@@ -461,7 +461,7 @@ def test_the_index_of_a_young_file_is_settled_when_it_is_read_later(tmp_path: Pa
 def test_a_file_that_is_not_the_one_that_was_written_gets_no_index(tmp_path: Path) -> None:
     storage = written(tmp_path / "data")
     path = tmp_path / "data" / FILE
-    index = Index(np.zeros(0, np.int64), (), AttributeTable({}))
+    index = FileIndex(np.zeros(0, np.int64), (), AttributeTable({}))
     before = path.stat()
     expected = by_structure(storage)
     shutil.copy(path, tmp_path / "copy")

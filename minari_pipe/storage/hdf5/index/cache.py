@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minari_pipe.core.files.fetch import cache_folder
-from minari_pipe.storage.hdf5.index.index import Attributes, Index, Runs, merged
+from minari_pipe.storage.hdf5.index.index import Attributes, FileIndex, Runs, merged
 from minari_pipe.storage.segment import Leaf
 
 #: changes with the format and with what an index has to have been checked for
@@ -91,7 +91,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """An :class:`Index` as it is kept.
+    """An :class:`FileIndex` as it is kept.
 
     Attributes:
         episodes: number of episodes in the file.
@@ -106,12 +106,12 @@ class StoredIndex:
     spaces: str = ""
 
     @classmethod
-    def of(cls, index: Index) -> StoredIndex:
+    def of(cls, index: FileIndex) -> StoredIndex:
         """Keep an index."""
         runs = tuple(Runs.of(part, index.steps) for part in merged(index.parts))
         return cls(len(index), runs, Attributes.of(index.attributes))
 
-    def index(self) -> Index | None:
+    def index(self) -> FileIndex | None:
         """Return the index; None if the attributes of an episode cannot be read."""
         attributes = self.attributes.whole_table()
         if attributes is None:
@@ -119,14 +119,14 @@ class StoredIndex:
         steps = np.full(self.episodes, -1, np.int64)
         for runs in self.runs:
             steps[runs.episodes] = runs.steps
-        return Index(steps, tuple(runs.part() for runs in self.runs), attributes)
+        return FileIndex(steps, tuple(runs.part() for runs in self.runs), attributes)
 
 
 _held: OrderedDict[str, bytes] = OrderedDict()
 _writes = 0
 
 
-def remember(path: str | Path, index: Index, written: os.stat_result) -> None:
+def remember(path: str | Path, index: FileIndex, written: os.stat_result) -> None:
     """Keep the index of a file that was just written and has its name now.
 
     Args:

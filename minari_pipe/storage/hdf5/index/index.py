@@ -32,7 +32,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Index:
+class FileIndex:
     """What is known of all ``N`` episodes of a file.
 
     Attributes:

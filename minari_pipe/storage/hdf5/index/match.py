@@ -24,7 +24,7 @@ from minari_pipe.storage.hdf5.index.cache import StoredIndex
 from minari_pipe.storage.hdf5.index.index import Attributes, Part, Runs, merged
 from minari_pipe.storage.hdf5.parser.messages import REFERENCE
 from minari_pipe.storage.hdf5.parser.reader import Group
-from minari_pipe.storage.hdf5.parser.source import DAMAGE, NotUnderstoodError, Source
+from minari_pipe.storage.hdf5.parser.source import DAMAGE, FileBytes, NotUnderstoodError
 from minari_pipe.storage.hdf5.parser.trees import GlobalHeap
 from minari_pipe.storage.hdf5.writer.direct import read_back
 from minari_pipe.storage.hdf5.writer.layout import Attribute, Found, Template, template_of
@@ -68,7 +68,7 @@ def match_all(
         root = find_root(cast(BinaryIO, _AsFile(mapped)))
         if root is None or not len(root.headers):
             return None
-        source = Source.whole(mapped)
+        source = FileBytes.whole(mapped)
         builder = Builder(len(root.headers), observation_space, action_space)
         kinds: list[_Kind] = []
         left = np.arange(len(root.headers))
@@ -86,7 +86,7 @@ def match_all(
 
 
 def _kind(
-    source: Source, headers: Ints, end: int, left: Ints, look: Look, builder: Builder
+    source: FileBytes, headers: Ints, end: int, left: Ints, look: Look, builder: Builder
 ) -> _Kind | None:
     """Return the episodes that are like the first of those that are left."""
     first = int(left[0])
@@ -149,7 +149,7 @@ def _blocks(data: Any, starts: Ints, size: int) -> Iterator[tuple[int, npt.NDArr
 
 
 def _table(
-    source: Source, template: Template, found: list[Found], whole: npt.NDArray[np.bool_]
+    source: FileBytes, template: Template, found: list[Found], whole: npt.NDArray[np.bool_]
 ) -> AttributeTable:
     """Return the attributes of the blocks that match."""
     numbers: dict[str, npt.NDArray[Any]] = {}

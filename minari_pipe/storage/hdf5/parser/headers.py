@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError, Source, check_sum
+from minari_pipe.storage.hdf5.parser.source import FileBytes, NotUnderstoodError, check_sum
 
 _HEADER = struct.Struct("<BxHII4x")
 _MESSAGE = struct.Struct("<HHB3x")
@@ -21,7 +21,7 @@ _ONCE = frozenset({SPACE, TYPE, LAYOUT, FILTERS, SYMBOLS, LINK_INFO, ATTRIBUTE_I
 Messages = dict[int, list[bytes]]
 
 
-def read_header(source: Source, address: int) -> Messages:
+def read_header(source: FileBytes, address: int) -> Messages:
     """Read an object header of version 1 or 2."""
     start = source.take(address, 16, "object header")
     if start[:4] == b"OHDR":
@@ -71,7 +71,7 @@ def read_header(source: Source, address: int) -> Messages:
     return messages
 
 
-def _blocks2(source: Source, address: int, start: bytes) -> list[bytes]:
+def _blocks2(source: FileBytes, address: int, start: bytes) -> list[bytes]:
     version, flags = start[4:6]
     if version != 2:
         raise CorruptDatasetError(f"an object header of version {version}")
@@ -84,7 +84,7 @@ def _blocks2(source: Source, address: int, start: bytes) -> list[bytes]:
     return [block[at:-4]]
 
 
-def _continued2(source: Source, place: int, size: int) -> bytes:
+def _continued2(source: FileBytes, place: int, size: int) -> bytes:
     block = source.take(place, size, "object header")
     check_sum(block, "an object header")
     if block[:4] != b"OCHK":

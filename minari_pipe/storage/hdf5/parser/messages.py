@@ -56,7 +56,7 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Layout:
+class DataLayout:
     """Where the values of a dataset are.
 
     Attributes:
@@ -200,7 +200,7 @@ def parse_space(message: bytes) -> Space:
     return Space(shape, maxshape, count)
 
 
-def parse_layout(message: bytes) -> Layout:
+def parse_layout(message: bytes) -> DataLayout:
     """Read a layout message."""
     version, kind = message[:2]
     if version in (1, 2):
@@ -209,12 +209,12 @@ def parse_layout(message: bytes) -> Layout:
         raise CorruptDatasetError(f"a layout of version {version}, class {kind}")
     if kind == 0:
         (size,) = struct.unpack_from("<H", message, 2)
-        return Layout("compact", data=message[4 : 4 + size], size=size)
+        return DataLayout("compact", data=message[4 : 4 + size], size=size)
     if kind == 1:
         address, size = struct.unpack_from("<QQ", message, 2)
-        return Layout("contiguous", address, size=size)
+        return DataLayout("contiguous", address, size=size)
     if kind == 3:
-        return Layout("virtual")
+        return DataLayout("virtual")
     if version > 3:
         raise NotUnderstoodError(f"chunks in a layout of version {version}")
     rank = message[2]
@@ -222,7 +222,7 @@ def parse_layout(message: bytes) -> Layout:
     chunk = struct.unpack_from(f"<{rank}I", message, 11)
     if not 2 <= rank <= _MAX_RANK + 1 or 0 in chunk:
         raise CorruptDatasetError(f"chunks of the shape {chunk}")
-    return Layout("chunked", address, chunk=chunk)
+    return DataLayout("chunked", address, chunk=chunk)
 
 
 def parse_fill(message: bytes, *, old: bool) -> bytes:

@@ -64,8 +64,8 @@ from minari_pipe.storage.hdf5.parser.messages import (
 from minari_pipe.storage.hdf5.parser.source import (
     DAMAGE,
     UNDEFINED,
+    FileBytes,
     NotUnderstoodError,
-    Source,
 )
 from minari_pipe.storage.hdf5.parser.trees import (
     FractalHeap,
@@ -380,7 +380,7 @@ class File(Group, nodes.File):
             fallback: returns the node of this name, for those that are not understood here.
             mapped: the file in memory, if it is open already.
         """
-        self.source = Source(path, mapped)
+        self.source = FileBytes(path, mapped)
         self._heap = GlobalHeap(self.source)
         self._fallback = fallback
         try:

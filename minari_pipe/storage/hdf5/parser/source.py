@@ -34,7 +34,7 @@ class NotUnderstoodError(Exception):
     """A part of the format that is not implemented here; the file may be perfectly fine."""
 
 
-class Source:
+class FileBytes:
     """A file in memory, addressed from the start of its HDF5 part.
 
     Attributes:
@@ -67,7 +67,7 @@ class Source:
             self.root = self._superblock()
 
     @classmethod
-    def whole(cls, mapped: mmap.mmap) -> Source:
+    def whole(cls, mapped: mmap.mmap) -> FileBytes:
         """Take the bytes of a file in memory, with nothing before its HDF5 part."""
         return cls(Path(), mapped)
 

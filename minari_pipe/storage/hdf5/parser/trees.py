@@ -21,8 +21,8 @@ from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser.messages import as_name
 from minari_pipe.storage.hdf5.parser.source import (
     UNDEFINED,
+    FileBytes,
     NotUnderstoodError,
-    Source,
     check_sum,
 )
 
@@ -41,7 +41,7 @@ _MAX_DEPTH = 24
 Links = dict[str, tuple[str, int]]
 
 
-def symbol_table(source: Source, tree: int, heap: int) -> Links:
+def symbol_table(source: FileBytes, tree: int, heap: int) -> Links:
     """Read the members of a group of version 1."""
     names = _local_heap(source, heap)
     found: list[tuple[bytes, str, int]] = []
@@ -65,7 +65,7 @@ def symbol_table(source: Source, tree: int, heap: int) -> Links:
     return {as_name(name): (kind, header) for name, kind, header in found}
 
 
-def _local_heap(source: Source, address: int) -> bytes:
+def _local_heap(source: FileBytes, address: int) -> bytes:
     signature, version, size, free, data = _HEAP.unpack(source.take(address, 32, "heap"))
     if signature != b"HEAP" or version:
         raise CorruptDatasetError(f"no heap at address {address}")
@@ -80,13 +80,13 @@ def _local_heap(source: Source, address: int) -> bytes:
     return names
 
 
-def _leaves(source: Source, root: int, kind: int) -> Iterator[int]:
+def _leaves(source: FileBytes, root: int, kind: int) -> Iterator[int]:
     """Yield what the leaves of a group's tree of version 1 point to, in order."""
     for _, child in _entries(source, root, kind, 8):
         yield child
 
 
-def _entries(source: Source, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
+def _entries(source: FileBytes, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
     """Yield key and address of every entry of a tree of version 1, in order."""
     step = key_size + 8
     for block, count in _leaf_nodes(source, root, kind, key_size):
@@ -95,7 +95,9 @@ def _entries(source: Source, root: int, kind: int, key_size: int) -> Iterator[tu
             yield block[at:key_end], int.from_bytes(block[key_end : at + step], "little")
 
 
-def _leaf_nodes(source: Source, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
+def _leaf_nodes(
+    source: FileBytes, root: int, kind: int, key_size: int
+) -> Iterator[tuple[bytes, int]]:
     """Yield the leaf nodes of a tree of version 1, in order: their entries, and how many."""
     budget = source.size // 8
     visited = set()
@@ -129,7 +131,7 @@ _MANY_CHUNKS = 8
 
 
 def chunks(
-    source: Source, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
+    source: FileBytes, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], int, int, int]]:
     """Read where the chunks of a dataset are.
 
@@ -182,7 +184,7 @@ def chunks(
 
 
 def whole_grid(
-    source: Source, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
+    source: FileBytes, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
 ) -> npt.NDArray[np.uint64] | None:
     """Return the addresses of the chunks of a dataset, if each is there once and in order.
 
@@ -227,7 +229,7 @@ _MOST_READ = 16
 class GlobalHeap:
     """The values of variable length of a file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FileBytes) -> None:
         self._source = source
         self._collections: dict[int, dict[int, tuple[int, int]]] = {}
         self._room = source.size
@@ -287,7 +289,7 @@ class GlobalHeap:
 class FractalHeap:
     """A heap of version 2, which holds links or attributes."""
 
-    def __init__(self, source: Source, address: int) -> None:
+    def __init__(self, source: FileBytes, address: int) -> None:
         self._source = source
         self._address = address
         length = _FRACTAL.size
@@ -403,7 +405,7 @@ class FractalHeap:
             place += extent
 
 
-def tree_records(source: Source, address: int, kind: int) -> list[bytes]:
+def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
     """Read all records of a tree of version 2, in order."""
     head = source.take(address, _TREE2.size, "tree")
     signature, version, found, node_size, record, depth, _, _, root, count, total, _ = (

@@ -37,13 +37,13 @@ from minari_pipe.core.tree import leaves
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
 from minari_pipe.storage.columns import Columns
-from minari_pipe.storage.hdf5.index.index import Index, Part
+from minari_pipe.storage.hdf5.index.index import FileIndex, Part
 from minari_pipe.storage.hdf5.writer.layout import Attribute, Bytes, Template, template_of
 from minari_pipe.storage.hdf5.writer.layout_root import FIRST_ADDRESS, Root, ends_of, find_root
 from minari_pipe.storage.hdf5.writer.layout_text import text_heaps
 from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
 from minari_pipe.storage.joining import structure
-from minari_pipe.storage.segment import Apart, AttributeTable, Ints, Segment
+from minari_pipe.storage.segment import AttributeTable, Ints, ScatteredRows, Segment
 
 #: a dataset is one chunk here; larger ones are left to h5py, which takes several
 CHUNK_BYTES = 2**30
@@ -115,7 +115,7 @@ class DirectFile:
         self,
         path: Path,
         root: Root | None = None,
-        before: Index | None = None,
+        before: FileIndex | None = None,
         *,
         replaces: bool = False,
         pieces: Sequence[str] | None = None,
@@ -188,7 +188,7 @@ class DirectFile:
             if size:
                 begins = before + leaf.more * np.arange(len(segment)) if leaf.more else before
                 addresses[which] = end + begins * leaf.row_bytes
-                for rows in array.rows if isinstance(array, Apart) else (array,):
+                for rows in array.rows if isinstance(array, ScatteredRows) else (array,):
                     parts.append(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
                 end += _pad(parts, size)
         heaps, texts = text_heaps([text.encode() for kind in kinds for text in kind.texts()], end)
@@ -241,7 +241,7 @@ class DirectFile:
         """Let go of the file, finished or not."""
         self._file.close()
 
-    def index(self) -> Index | None:
+    def index(self) -> FileIndex | None:
         """Return the index of all episodes; None if that of the first ones was not given."""
         if not self._indexed:
             return None
@@ -250,7 +250,7 @@ class DirectFile:
             found if isinstance(found, AttributeTable) else found.table()
             for found in self._attributes
         ]
-        return Index(steps, tuple(self._parts), _joined(tables))
+        return FileIndex(steps, tuple(self._parts), _joined(tables))
 
     def _require_space(self, end: int, more: int) -> None:
         size = end + _ROOT_BYTES * (self._count + more) + _RESERVE
