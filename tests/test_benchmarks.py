@@ -15,17 +15,7 @@ import pytest
 from benchmarks import __main__ as program
 from benchmarks import environments, report, scale_chart, slow
 from benchmarks.cases import acting, all_cases, scale, tiny_cases
-from benchmarks.measure import (
-    Case,
-    Goal,
-    Result,
-    Seconds,
-    Side,
-    Skipped,
-    Unit,
-    When,
-    measure,
-)
+from benchmarks.measure import Case, Goal, Result, Seconds, Side, Skipped, Unit, When, measure
 from benchmarks.pipeline import Collected
 from benchmarks.work import workplace
 from tests.conftest import CHECKOUT

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.cases import (
-    acting,
-    collecting,
-    memory,
-    reading,
-    remotes,
-    scale,
-    selecting,
-    writing,
-)
+from benchmarks.cases import acting, collecting, memory, reading, remotes, scale, selecting, writing
 from benchmarks.measure import Case, Goal
 from benchmarks.work import Shape
 

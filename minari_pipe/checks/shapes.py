@@ -9,15 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe.checks.base import (
-    MISSING,
-    Check,
-    Episode,
-    Finding,
-    is_count,
-    paired_leaves,
-    shown,
-)
+from minari_pipe.checks.base import MISSING, Check, Episode, Finding, is_count, paired_leaves, shown
 from minari_pipe.core.tree import Path, join_path, leaves
 
 # The standard stores these three as plain columns of one dtype.

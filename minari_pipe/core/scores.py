@@ -11,11 +11,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.errors import (
-    CorruptDatasetError,
-    InvalidMetadataError,
-    MissingReferenceScoreError,
-)
+from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, MissingReferenceScoreError
 
 
 class _Dataset(Protocol):

@@ -27,11 +27,7 @@ from minari_pipe.datasets.episodes_table import EpisodeTable, returns, select
 from minari_pipe.datasets.indices import check_count, checked_indices, steps_of, whole_index
 from minari_pipe.datasets.legacy_buffers import as_buffers
 from minari_pipe.datasets.spec import MinariDatasetSpec
-from minari_pipe.errors import (
-    ConfigError,
-    CorruptDatasetError,
-    UnsupportedVersionError,
-)
+from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
 from minari_pipe.storage.base import MinariStorage, PathLike, opened
 
 

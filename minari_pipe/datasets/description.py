@@ -10,15 +10,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.core.environments import recover
-from minari_pipe.core.metadata import (
-    metadata_faults,
-)
+from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.core.requirements import warn_unless_met
 from minari_pipe.datasets.spec import parse_spec
-from minari_pipe.errors import (
-    CorruptDatasetError,
-    EnvironmentNotFoundError,
-)
+from minari_pipe.errors import CorruptDatasetError, EnvironmentNotFoundError
 from minari_pipe.storage.base import MinariStorage
 
 

@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minari_pipe.errors import (
-    ConfigError,
-    CorruptDatasetError,
-)
+from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.storage.base import MinariStorage
 
 #: from this number on the size of the files is asked whether it can be true

@@ -27,11 +27,7 @@ from minari_pipe.errors import (
     MinariPipeError,
     did_you_mean,
 )
-from minari_pipe.storage.base import (
-    METADATA_FILE_NAME,
-    MinariStorage,
-    get_minari_storage,
-)
+from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, get_minari_storage
 
 HOW_TO_FETCH = " To fetch it: load_dataset(..., download=True), or minari-pipe download ID"
 """Ends what is said of a dataset that is not in the local root."""

@@ -21,11 +21,7 @@ from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.indices import steps_of
 from minari_pipe.datasets.library import new_dataset, open_dataset
 from minari_pipe.datasets.spec import parse_spec
-from minari_pipe.errors import (
-    CorruptDatasetError,
-    DatasetNotFoundError,
-    InvalidDatasetIdError,
-)
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, InvalidDatasetIdError
 from minari_pipe.storage.base import (
     METADATA_FILE_NAME,
     MinariStorage,

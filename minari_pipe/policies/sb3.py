@@ -30,11 +30,7 @@ from minari_pipe.policies.algorithms import (
     resolve_policy_kwargs,
 )
 from minari_pipe.policies.base import Policy, RowError
-from minari_pipe.policies.batched_network import (
-    Batch,
-    BatchedNetwork,
-    pad_small_layers,
-)
+from minari_pipe.policies.batched_network import Batch, BatchedNetwork, pad_small_layers
 from minari_pipe.policies.batches import fill, padded, zeros
 from minari_pipe.policies.checkpoint import load_policy, load_weights, trusted_load
 from minari_pipe.policies.exploration import check_exploration

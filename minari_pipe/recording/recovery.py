@@ -34,12 +34,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.recording.journal.folders import JOURNAL, is_alive, journals, remove_journal
 from minari_pipe.recording.journal.reader import JournalReader
-from minari_pipe.storage.base import (
-    METADATA_FILE_NAME,
-    MinariStorage,
-    PathLike,
-    file_format,
-)
+from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, PathLike, file_format
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.storage.reading import file_sizes
 from minari_pipe.storage.writer import StableBuffers

@@ -21,12 +21,7 @@ from pathlib import Path
 from minari_pipe.core.files.atomic import MANIFEST, remove_all_but, sha256_file
 from minari_pipe.core.files.links import expand_user, held_folder, new_file, refuse_links, walk
 from minari_pipe.core.files.locks import exclusive
-from minari_pipe.errors import (
-    ConfigError,
-    CorruptDatasetError,
-    DatasetExistsError,
-    RemoteError,
-)
+from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,

@@ -33,13 +33,7 @@ from minari_pipe.errors import (
     MinariPipeError,
     RemoteError,
 )
-from minari_pipe.remotes import (
-    Remote,
-    default_address,
-    is_address,
-    open_remote,
-    split_scheme,
-)
+from minari_pipe.remotes import Remote, default_address, is_address, open_remote, split_scheme
 from minari_pipe.remotes.transfer import listing as remote_listing
 from minari_pipe.remotes.transfer.addresses import split_address
 from minari_pipe.remotes.transfer.download import download, fetch_namespace, remove_leftovers

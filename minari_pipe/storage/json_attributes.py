@@ -14,12 +14,7 @@ import numpy as np
 
 from minari_pipe.core.tree import MAX_DEPTH, is_deep
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.storage.attributes import (
-    EXACT,
-    exact_form,
-    from_exact_form,
-    is_deep_form,
-)
+from minari_pipe.storage.attributes import EXACT, exact_form, from_exact_form, is_deep_form
 from minari_pipe.storage.segment import AttributeTable
 
 

@@ -12,11 +12,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.errors import (
-    InvalidEpisodeError,
-    MissingDependencyError,
-    UnsupportedSpaceError,
-)
+from minari_pipe.errors import InvalidEpisodeError, MissingDependencyError, UnsupportedSpaceError
 from minari_pipe.storage import MinariStorage, jpeg
 from minari_pipe.testing.base import Contract, steps_of
 from minari_pipe.testing.comparison import assert_episode, assert_same, assert_stored, state

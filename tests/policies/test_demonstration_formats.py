@@ -10,9 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from minari_pipe.errors import (
-    UnknownFormatError,
-)
+from minari_pipe.errors import UnknownFormatError
 from minari_pipe.policies.demonstration_formats import read_demonstrations
 from tests.conftest import FULL, SHARED
 from tests.support.demonstration_files import (

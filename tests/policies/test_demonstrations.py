@@ -14,11 +14,7 @@ import pytest
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.fetch import FileSource
-from minari_pipe.errors import (
-    ConfigError,
-    MinariPipeError,
-    RemoteError,
-)
+from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.policies.demonstrations import DemonstrationPolicy
 from tests.conftest import FULL, SHARED
 from tests.support.demonstration_files import (

@@ -29,15 +29,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError, did_you_mean
 from minari_pipe.pipeline.config import oc_env, schema
-from minari_pipe.pipeline.config.conf_files import (
-    conf_dir,
-    datasets,
-    packaged_conf,
-)
-from minari_pipe.pipeline.config.hydra_errors import (
-    _one_line,
-    translated,
-)
+from minari_pipe.pipeline.config.conf_files import conf_dir, datasets, packaged_conf
+from minari_pipe.pipeline.config.hydra_errors import one_line, translated
 from minari_pipe.pipeline.config.hydra_guard import (
     HYDRA_OVERRIDES,
     OF_HYDRA,
@@ -354,7 +347,7 @@ def _complete_training(body: DictConfig) -> None:
             try:
                 policy.train = OmegaConf.merge(OmegaConf.structured(schema.Training), train)
             except OmegaConfBaseException as exc:
-                raise ConfigError(f"{where}.train: {_one_line(exc)}") from exc
+                raise ConfigError(f"{where}.train: {one_line(exc)}") from exc
 
 
 def _check_keys(values: dict[Any, Any]) -> None:

@@ -13,10 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import schema
-from minari_pipe.pipeline.config.conf_files import (
-    GROUPS,
-    conf_dir,
-)
+from minari_pipe.pipeline.config.conf_files import GROUPS, conf_dir
 
 
 @contextmanager
@@ -34,7 +31,7 @@ def translated() -> Iterator[None]:
             if isinstance(cause, ConfigError):  # of a resolver of ours
                 raise ConfigError(str(cause)) from exc
             cause = cause.__cause__ or cause.__context__
-        raise ConfigError(_one_line(exc)) from exc
+        raise ConfigError(one_line(exc)) from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"a file below {conf_dir()} is not UTF-8 text: {exc}") from exc
     except AttributeError as exc:  # of OmegaConf's, where a section of null is given other keys
@@ -60,7 +57,7 @@ def _missing_choice(exc: MissingConfigException) -> str:
     group, _, name = (exc.missing_cfg_file or "").partition("/")
     options = [option for option in exc.options or [] if not option.endswith("_schema")]
     if not name:
-        return _one_line(exc)
+        return one_line(exc)
     if group not in GROUPS and not options:
         hint = did_you_mean(group, GROUPS)
         return f"no config group {group!r}.{hint} Known: {', '.join(GROUPS)}"
@@ -83,7 +80,7 @@ def _unreadable(exc: OverrideParseException) -> str:
     )
 
 
-def _one_line(exc: Exception) -> str:
+def one_line(exc: Exception) -> str:
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     key = next((ln.split(":", 1)[1].strip() for ln in lines if ln.startswith("full_key:")), "")
     cause = str(exc.__cause__ or "").strip().splitlines()[:1]

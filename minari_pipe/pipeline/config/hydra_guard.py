@@ -18,10 +18,7 @@ from minari_pipe.errors import ConfigError, TrustError
 
 OF_HYDRA = re.compile(r"[+~]*hydra\b")
 
-
 STATE_DIR = "${minari_pipe.state:hydra}"
-
-
 HYDRA_OVERRIDES = (
     "hydra/job_logging=none",  # the stages speak for themselves
     "hydra/hydra_logging=none",
@@ -33,13 +30,8 @@ HYDRA_OVERRIDES = (
 )
 """How the program wants Hydra; a user's own override of the same key wins."""
 
-
 _PLUGINS = "hydra._internal.core_plugins."
-
-
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
-
-
 _HYDRA_SETTINGS: dict[str, Any] = {
     "callbacks": {},
     "hydra_logging": _NO_LOGGING,
@@ -61,10 +53,8 @@ _HYDRA_SETTINGS: dict[str, Any] = {
 """What of Hydra's own config is executed, imported, exported or written, and what it must be where
 the command line says nothing of it."""
 
-
 _MOST_VALUES = 100_000
 """Of one file, aliases replaced: a few lines can stand for more than memory holds."""
-
 
 _FILE_SCHEME = f"{FileConfigSource.scheme()}://"
 

@@ -19,6 +19,7 @@ from minari_pipe.pipeline.workspace import PACKAGE
 
 
 def is_masked(use: PolicyRef) -> bool:
+    """Whether a policy asks environments which actions are allowed."""
     from minari_pipe.policies.algorithms import find_algorithm
 
     algorithm = use.config.get("algorithm")

@@ -17,10 +17,7 @@ from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.oc_env import check_targets, resolved
-from minari_pipe.pipeline.config.packages import (
-    installed_packages,
-    is_masked,
-)
+from minari_pipe.pipeline.config.packages import installed_packages, is_masked
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,

@@ -6,12 +6,7 @@ import re
 import socket
 from collections.abc import Iterator
 
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HTTPError,
-    OfflineModeIsEnabled,
-)
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
 from minari_pipe.core.files.fetch import whole_number
 from minari_pipe.errors import RemoteError

@@ -39,17 +39,8 @@ import numpy.typing as npt
 from minari_pipe.core.files.atomic import current
 from minari_pipe.core.files.links import read_below, refuse_links, remove
 from minari_pipe.core.spaces import space_leaves
-from minari_pipe.errors import (
-    CorruptDatasetError,
-    MissingDependencyError,
-    UnsupportedSpaceError,
-)
-from minari_pipe.storage.arrow.disk import (
-    attributes_of,
-    read_attributes,
-    read_files,
-    translated,
-)
+from minari_pipe.errors import CorruptDatasetError, MissingDependencyError, UnsupportedSpaceError
+from minari_pipe.storage.arrow.disk import attributes_of, read_attributes, read_files, translated
 from minari_pipe.storage.arrow.files import read_ipc, read_parquet, write_ipc, write_parquet
 from minari_pipe.storage.arrow.folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow.reading import KnownFiles

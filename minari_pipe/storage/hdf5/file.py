@@ -37,12 +37,7 @@ from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
 from minari_pipe.storage.hdf5.index.index import FileIndex
 from minari_pipe.storage.hdf5.index.mapped import MappedFile
 from minari_pipe.storage.hdf5.parser import nodes
-from minari_pipe.storage.hdf5.parser.checked import (
-    check_structure,
-    is_trusted,
-    open_checked,
-    trust,
-)
+from minari_pipe.storage.hdf5.parser.checked import check_structure, is_trusted, open_checked, trust
 from minari_pipe.storage.hdf5.parser.reader import Group
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 from minari_pipe.storage.hdf5.values import (

@@ -46,11 +46,7 @@ from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, each_with_field
 from minari_pipe.core.files.atomic import current
 from minari_pipe.core.files.links import open_below, status_below
 from minari_pipe.core.files.manifest import pieces_named
-from minari_pipe.errors import (
-    CorruptDatasetError,
-    DatasetNotFoundError,
-    LinkError,
-)
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError
 from minari_pipe.storage.columns import check_space_names
 from minari_pipe.storage.directory import DirectoryStorage
 from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME, EpisodeFile

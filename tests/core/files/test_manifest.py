@@ -29,11 +29,7 @@ from minari_pipe.core.files import atomic
 from minari_pipe.core.files.checksums import Pieces
 from minari_pipe.core.files.manifest import MANIFEST, describe, entries_of, read_manifest
 from minari_pipe.datasets.identity import content_sha256
-from minari_pipe.errors import (
-    CorruptDatasetError,
-    InvalidMetadataError,
-    UnsupportedVersionError,
-)
+from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, UnsupportedVersionError
 from minari_pipe.pipeline.published import published_manifest
 
 ID = "aa/b-v0"

@@ -61,12 +61,7 @@ from minari_pipe.storage.hdf5.parser.messages import (
     parse_type,
     unfilter,
 )
-from minari_pipe.storage.hdf5.parser.source import (
-    DAMAGE,
-    UNDEFINED,
-    FileBytes,
-    NotUnderstoodError,
-)
+from minari_pipe.storage.hdf5.parser.source import DAMAGE, UNDEFINED, FileBytes, NotUnderstoodError
 from minari_pipe.storage.hdf5.parser.trees import (
     FractalHeap,
     GlobalHeap,
