@@ -21,7 +21,7 @@ spaces.deserialize_space({'type': 'Box', 'dtype': name, 'shape': [0], 'low': [],
 spaces.deserialize_space({'type': 'Discrete', 'dtype': name, 'n': 3})
 spaces.deserialize_space({'type': 'MultiDiscrete', 'dtype': name, 'nvec': [3]})
 storage.attributes.from_exact_form(['array', name, [0], ''])
-storage.arrow_values._marked_dtype(name.encode(), ('rewards',))
+storage.arrow.values._marked_dtype(name.encode(), ('rewards',))
 journal_format.EpisodeDecoder({f: ['rows', name, [], 1] for f in journal_format.FIELDS})
 policies.archive.read_arrays(path)
 """
@@ -36,7 +36,9 @@ def test_a_name_of_a_dtype_ends_no_process(name, tmp_path) -> None:
         file.writestr("mean.npy", head + header)
     script = f"""
 import minari_pipe.policies.archive, minari_pipe.storage.arrow.values
-from minari_pipe import journal_format, policies, spaces, storage
+from minari_pipe import policies, storage
+from minari_pipe.core import spaces
+from minari_pipe.recording.journal import format as journal_format
 name, path = {name!r}, {str(path)!r}
 for read in {READ_A_NAME.strip()!r}.splitlines():
     try:

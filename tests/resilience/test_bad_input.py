@@ -21,7 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.pipeline.config import hydra_compose
+from minari_pipe.pipeline.config import hydra_compose, hydra_errors
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.run import driver
 from minari_pipe.pipeline.run.command import run
@@ -439,7 +439,7 @@ def test_no_value_of_any_key_is_more_than_one_line(name, workspace):
     for word in words if FULL else random.Random(0).sample(words, 60):
         changed = copy.deepcopy(found)
         try:
-            with hydra_compose._translated():
+            with hydra_errors.translated():
                 ConfigLoaderImpl._apply_overrides_to_config(parser.parse_overrides([word]), changed)
                 composed = hydra_compose.plain(changed, settings)
             prepare(composed.name, composed.config, None, workspace)

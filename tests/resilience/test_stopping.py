@@ -78,8 +78,8 @@ sys.exit(stoppable(main))
     ),
     "the exception is swallowed": (
         """
-from minari_pipe.pipeline import stopping
-stopping._SECONDS_TO_UNWIND = 0.2
+from minari_pipe.pipeline import signals
+signals._SECONDS_TO_UNWIND = 0.2
 def main():
     try:
         tell()
@@ -136,8 +136,8 @@ sys.exit(stoppable(lambda: run_stoppable(work, repair=lambda: 1 / 0)))
     "a repair that needs a lock which the work holds for ever": (
         """
 import threading
-from minari_pipe.pipeline import stopping
-stopping._SECONDS_TO_UNWIND, stopping._SECONDS_TO_STOP = 0.3, 0.6
+from minari_pipe.pipeline import signals
+signals._SECONDS_TO_UNWIND, signals._SECONDS_TO_STOP = 0.3, 0.6
 lock = threading.Lock()
 def work():
     with lock:
@@ -173,8 +173,8 @@ sys.exit(stoppable(lambda: run_stoppable(work, repair=lambda: None)))
     "a child that does not listen": (
         """
 import subprocess
-from minari_pipe.pipeline import stopping
-stopping._SECONDS_TO_UNWIND, stopping._SECONDS_TO_STOP = 0.3, 0.6
+from minari_pipe.pipeline import signals
+signals._SECONDS_TO_UNWIND, signals._SECONDS_TO_STOP = 0.3, 0.6
 code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
 def work():
     child = subprocess.Popen([sys.executable, "-c", code])

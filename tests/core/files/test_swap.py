@@ -89,7 +89,7 @@ def test_a_reader_sees_the_old_or_the_new_folder_and_never_none(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from minari_pipe import swap
+from minari_pipe.core.files import swap
 n, real = int(sys.argv[1]), os.replace
 def replace(a, b):
     global n
