@@ -12,7 +12,13 @@ import gymnasium as gym
 import pytest
 
 from minari_pipe.core import environments
-from minari_pipe.core.environments import make_environment, packages_of, recover, wrapper_class
+from minari_pipe.core.environments import (
+    make_environment,
+    packages_of,
+    recover,
+    registered_spec,
+    wrapper_class,
+)
 from minari_pipe.errors import (
     ConfigError,
     EnvironmentNotFoundError,
@@ -277,7 +283,7 @@ def test_no_file_of_the_current_folder_is_read_because_a_file_says_so(tmp_path, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "robot.xml").write_text("precious")
-    spec = json.loads(gym.spec("AntMaze_UMaze-v5").to_json())
+    spec = json.loads(registered_spec("AntMaze_UMaze-v5").to_json())
     spec["kwargs"] |= {"xml_file": "models/robot.xml"}
     with pytest.raises(TrustError, match="xml_file is 'models/robot.xml', which is a file elsewh"):
         recover(json.dumps(spec))
