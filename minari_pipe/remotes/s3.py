@@ -60,13 +60,15 @@ class S3Remote(ObjectStore):
                 f"{address} needs s3fs: pip install 'minari_pipe[s3]'"
             ) from error
 
+        bounded = bounded_response(address)
+
         class Session(AIOHTTPSession):
             """Makes sessions whose answers end where memory would."""
 
             async def _get_session(self, proxy_url: str | None) -> Any:
                 session = await super()._get_session(proxy_url)
                 # aiohttp takes the class when a session is made, which aiobotocore does.
-                session._response_class = bounded_response(address)
+                session._response_class = bounded
                 return session
 
         files = S3FileSystem(

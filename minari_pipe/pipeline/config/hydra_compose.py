@@ -196,11 +196,7 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
             cfg = compose("config", overrides=words, return_hydra_config=True)
         except (MinariPipeError, OmegaConfBaseException):
             raise
-        except (
-            TypeError,
-            ValueError,
-            RecursionError,
-        ) as exc:  # Hydra's own
+        except (TypeError, ValueError, RecursionError) as exc:  # Hydra's own
             raise ConfigError(
                 f"{' '.join(overrides)} cannot be composed: {exc}; a choice of conf/ takes a name, "
                 f"such as policy=random, and `defaults` of a file a list of such choices"

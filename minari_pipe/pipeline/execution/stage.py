@@ -274,10 +274,8 @@ def _check_versions(run: StageRun) -> None:
 
 
 def _tell_overrides(run: StageRun) -> None:
-    set_by_user = {
-        DRIVER_VARIABLE,
-        EXPERIMENT_VARIABLE,
-    }  # an experiment's own values may come after them
+    # An experiment's own values may come after them.
+    set_by_user = {DRIVER_VARIABLE, EXPERIMENT_VARIABLE}
     overrides = told_overrides(run.params.get("overrides", []))
     if overrides and not set_by_user & os.environ.keys():
         run.say(f"re-applies the recorded overrides {' '.join(overrides)}")
