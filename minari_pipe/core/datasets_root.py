@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
-from minari_pipe.core.files.links import refuse_link, refuse_links
+from minari_pipe.core.files.links import OpenedFolder, refuse_link, refuse_links
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
@@ -119,6 +119,29 @@ def data_path_of(dataset_id: str) -> Path:
     return _inside(data, root)
 
 
+def root_of(path: Path) -> Path | None:
+    """Return the datasets root if a path lies in it; else the user named the path."""
+    root = _configured_root()
+    is_in = os.fspath(path).startswith(f"{root}{os.sep}") and os.pardir not in path.parts
+    return root if is_in else None
+
+
+def open_folder(path: Path) -> OpenedFolder:
+    """Open the folder of a dataset, or of its data, from the datasets root if it lies there.
+
+    Raises:
+        LinkError: a link is on the way from the root, and not ``data`` to another place there.
+        OSError: there is no such folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     os.fspath(open_folder(Path(folder))) == folder
+        True
+    """
+    return OpenedFolder(path, root_of(path))
+
+
 @contextmanager
 def writing_below_root() -> Iterator[None]:
     """Say clearly that the root is read-only, if that is what the body fails of.
@@ -137,9 +160,13 @@ def writing_below_root() -> Iterator[None]:
         ) from exc
 
 
-def _root() -> Path:
+def _configured_root() -> Path:
     configured = os.environ.get(ROOT_VARIABLE) or os.environ.get(OLD_ROOT_VARIABLE)
-    root = Path(configured) if configured else Path.home() / ".minari" / "datasets"
+    return Path(configured) if configured else Path.home() / ".minari" / "datasets"
+
+
+def _root() -> Path:
+    root = _configured_root()
     try:
         if not root.is_dir():  # one that is there may be read-only
             root.mkdir(parents=True, exist_ok=True)

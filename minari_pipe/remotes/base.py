@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.core.files.atomic import MANIFEST
-from minari_pipe.core.files.links import opener
+from minari_pipe.core.files.links import PathLike, opener
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.remotes.thread_pool import N_THREADS, OverError, ThreadPool, in_order
 
@@ -90,10 +90,10 @@ class UploadSource:
     content: Path | bytes
     size: int
     sha256: str
-    below: Path | None = None
+    below: PathLike | None = None
 
     @classmethod
-    def of(cls, content: Path | bytes, below: Path | None = None) -> UploadSource:
+    def of(cls, content: Path | bytes, below: PathLike | None = None) -> UploadSource:
         """Look at a file, or at bytes.
 
         Example:

@@ -11,13 +11,14 @@ from typing import Any
 
 import gymnasium as gym
 
+from minari_pipe.core.datasets_root import open_folder
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.core.files.atomic import OpenedFolder, transaction
+from minari_pipe.core.files.atomic import transaction
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
-from minari_pipe.core.files.links import files_below, opener
+from minari_pipe.core.files.links import OpenedFolder, files_below, opener
 from minari_pipe.core.files.manifest import stage_manifest, write_manifest
 from minari_pipe.core.metadata import dump_metadata
-from minari_pipe.errors import DatasetNotFoundError
+from minari_pipe.errors import DatasetNotFoundError, LinkError
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
 from minari_pipe.storage.reading import file_sizes, megabytes
 from minari_pipe.storage.segment import Segment
@@ -41,7 +42,9 @@ class DirectoryStorage(MinariStorage):
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         try:
-            self._opened = OpenedFolder(self.data_path)
+            self._opened: OpenedFolder = open_folder(self.data_path)
+        except LinkError:
+            raise
         except OSError:
             raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
 

@@ -8,6 +8,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.core import views
+from minari_pipe.core.datasets_root import open_folder
 from minari_pipe.core.environments import recover
 from minari_pipe.core.episode import EpisodeBuffer, EpisodeData
-from minari_pipe.core.files.atomic import OpenedFolder, current, read_text
-from minari_pipe.core.files.links import walk
+from minari_pipe.core.files.atomic import current, read_text
+from minari_pipe.core.files.links import OpenedFolder, walk
 from minari_pipe.core.files.manifest import NAME_KEY
 from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.core.spaces import deserialize_space
@@ -93,7 +95,7 @@ class StoredEpisodes(ABC):
             CorruptDatasetError: the file is not JSON.
         """
         data_path = Path(data_path)
-        metadata = _metadata_file(data_path)
+        metadata = _metadata_file(data_path, _folder(data_path))
         if metadata is not None:
             metadata.pop(NAME_KEY, None)
             return metadata
@@ -230,8 +232,7 @@ class StoredEpisodes(ABC):
     @property
     def metadata(self) -> dict[str, Any]:
         """The metadata, with spaces as spaces and authors as sets."""
-        metadata = self.read_raw_metadata(self.data_path)
-        self.check_version()
+        metadata = self._raw_metadata()
         metadata["observation_space"] = self.observation_space
         metadata["action_space"] = self.action_space
         for key in ("author", "author_email"):
@@ -331,9 +332,16 @@ class StoredEpisodes(ABC):
         """Number of steps of all episodes."""
         return self._total("total_steps")
 
-    def _total(self, key: str) -> int:
-        metadata = self.read_raw_metadata(self.data_path)
+    def _raw_metadata(self) -> dict[str, Any]:
+        metadata = _metadata_file(self.data_path, self._opened)
+        if metadata is None:  # of an older layout, or gone, which this says
+            metadata = self.read_raw_metadata(self.data_path)
+        metadata.pop(NAME_KEY, None)
         self.check_version()
+        return metadata
+
+    def _total(self, key: str) -> int:
+        metadata = self._raw_metadata()
         if key not in metadata:
             raise CorruptDatasetError(f"{self.data_path / METADATA_FILE_NAME} has no {key}")
         return metadata[key]
@@ -367,8 +375,8 @@ def opened(
         >>> storage.observation_space, metadata["total_episodes"]
         (Discrete(5), 3)
     """
-    before = _folder(data_path)
-    metadata = _metadata_file(data_path)
+    folder = _folder(data_path)
+    metadata = _metadata_file(data_path, folder)
     if metadata is None:
         other = other_format(data_path)
         if other is not None:
@@ -399,24 +407,27 @@ def opened(
         spaces["action_space"],
         jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
     )
-    if _folder(data_path) != before:  # a download has put another version in its place meanwhile
+    now = storage._opened
+    if now and folder and now.identity != folder.identity:  # a download has replaced it meanwhile
         return opened(data_path, trusted_modules)
     return storage, metadata
 
 
-def _folder(data_path: Path) -> tuple[int, int] | None:
+def _folder(data_path: Path) -> OpenedFolder | None:
+    """Open the directory of the data; None if it is a file, or not there."""
     try:
-        found = os.stat(data_path)
-    except OSError:
+        return open_folder(data_path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
 
 
-def _metadata_file(data_path: Path) -> dict[str, Any] | None:
+def _metadata_file(data_path: Path, folder: OpenedFolder | None) -> dict[str, Any] | None:
     """Return what ``metadata.json`` holds, None if there is no such file."""
+    if folder is None:
+        return None
     path = data_path / METADATA_FILE_NAME
     try:
-        text = current(path, read_text)
+        text = current(path, partial(read_text, below=folder))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minari_pipe.core.datasets_root import get_dataset_path, writing_below_root
+from minari_pipe.core.datasets_root import root_of, writing_below_root
 from minari_pipe.core.files.links import (
     files_below,
     held_folder,
@@ -26,9 +26,10 @@ from minari_pipe.core.files.links import (
     opener,
     refuse_links,
     remove,
+    replaced,
 )
 from minari_pipe.core.files.locks import exclusive
-from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetNotFoundError
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
 
 try:
     import fcntl
@@ -40,9 +41,6 @@ except ImportError:  # Windows: there is no limit on the size of files
     resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
-
-#: folders of datasets that are kept open: a process may open a thousand files of all kinds
-_MOST_KEPT = 128
 
 _STAGE = ".minari_pipe-stage"
 _COMMIT = ".minari_pipe-commit"
@@ -100,14 +98,18 @@ def remove_all_but(folder: Path, sizes: Mapping[Path, int]) -> None:
                 path.unlink()
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, below: str | os.PathLike[str] | None = None) -> str:
     """Return a file's text, for :func:`current`.
+
+    Args:
+        path: the file.
+        below: the folder from which no link is followed to it, its own if not given.
 
     Raises:
         OSError: it cannot be read, is a link, or a pipe or a device, which would be read for ever.
         UnicodeDecodeError: it is not UTF-8.
     """
-    with open(path, encoding="utf-8", opener=opener(path.parent)) as file:
+    with open(path, encoding="utf-8", opener=opener(below or path.parent)) as file:
         return file.read()
 
 
@@ -189,7 +191,7 @@ def transaction(directory: Path) -> Iterator[Path]:
         LinkError: what an earlier change left there is a link.
         ConfigError: it is read-only.
     """
-    root = _root_of(directory)
+    root = root_of(directory)
     try:
         with (
             held_folder(directory.parent, root or directory.parent) as parent,
@@ -197,7 +199,7 @@ def transaction(directory: Path) -> Iterator[Path]:
             exclusive(held) as locked,
         ):
             if not os.path.samestat(os.stat(directory), locked):  # while it was waited for
-                raise _replaced(directory)
+                raise replaced(directory)
             _roll_forward(held, parent if directory.name == "data" else None)
             stage = held / _STAGE
             refuse_links(directory / _STAGE, directory)
@@ -236,7 +238,7 @@ def settle(directory: Path) -> None:
     """
     if not is_left(directory):
         return
-    root = _root_of(directory)
+    root = root_of(directory)
     with (
         held_folder(directory.parent, root or directory.parent) as parent,
         held_folder(directory, root or directory) as held,
@@ -244,70 +246,6 @@ def settle(directory: Path) -> None:
         writing_below_root(),
     ):
         _roll_forward(held, parent if directory.name == "data" else None)
-
-
-def _root_of(directory: Path) -> Path | None:
-    """The datasets root, if the directory lies in it; else the user named the directory."""
-    with suppress(ConfigError):
-        root = get_dataset_path()
-        if root in directory.parents:
-            return root
-    return None
-
-
-def _replaced(path: str | Path) -> DatasetNotFoundError:
-    return DatasetNotFoundError(
-        f"{path} is not there any more as it was opened: the dataset was replaced since, as by a "
-        "download. Load it again"
-    )
-
-
-class OpenedFolder:
-    """A folder as it was opened, which tells when another one has taken its place.
-
-    A new folder may get the number of one that was removed, so the folder is kept open, as long as
-    not too many are.
-    """
-
-    _n_kept = 0
-
-    def __init__(self, path: Path, identity: tuple[int, int] | None = None) -> None:
-        """Open a folder.
-
-        Args:
-            path: the folder.
-            identity: of the folder that is meant, if it was opened before.
-        """
-        self._path = str(path)
-        self._handle: int | None = None
-        if OpenedFolder._n_kept < _MOST_KEPT and hasattr(os, "O_DIRECTORY"):  # not on Windows
-            with suppress(OSError):
-                self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-                OpenedFolder._n_kept += 1
-        found = os.stat(path if self._handle is None else self._handle)
-        self.identity = identity or (found.st_dev, found.st_ino)
-
-    def check(self) -> None:
-        """Refuse to take what another folder has for what this one had.
-
-        Raises:
-            DatasetNotFoundError: the path leads to another folder.
-        """
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return  # reading says what is wrong
-        if (found.st_dev, found.st_ino) != self.identity:
-            raise _replaced(self._path)
-
-    def __reduce__(self) -> Any:
-        return OpenedFolder, (Path(self._path), self.identity)
-
-    def __del__(self) -> None:
-        handle = getattr(self, "_handle", None)  # an __init__ that failed set none
-        if handle is not None:
-            os.close(handle)
-            OpenedFolder._n_kept -= 1
 
 
 def staged_manifest(stage: Path) -> Path:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from minari_pipe.errors import ConfigError, LinkError
+from minari_pipe.errors import ConfigError, DatasetNotFoundError, LinkError, MinariPipeError
 
 PathLike = str | os.PathLike[str]
 
@@ -43,6 +43,9 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 #: folders in one another, in datasets and workspaces alike
 DEEPEST = 64
+
+#: folders that are kept open: a process may open a thousand files of all kinds
+_MOST_KEPT = 128
 
 #: folders into which links may lead, resolved
 _allowed: list[str] = []
@@ -72,6 +75,116 @@ def expand_user(path: PathLike) -> Path:
         ) from None
 
 
+def replaced(path: PathLike) -> DatasetNotFoundError:
+    """The error of a dataset that another one has taken the place of."""
+    return DatasetNotFoundError(
+        f"{os.fspath(path)} is not there any more as it was opened: the dataset was replaced "
+        "since, as by a download. Load it again"
+    )
+
+
+class OpenedFolder:
+    """A folder as it was opened, over no link: what is opened in it is its own.
+
+    A new folder may get the number of one that was removed, so the folder is kept open, as long as
+    not too many are. Else, and in another process, the way to it is gone again.
+    """
+
+    _n_kept = 0
+
+    def __init__(
+        self,
+        path: PathLike,
+        below: PathLike | None = None,
+        identity: tuple[int, int] | None = None,
+    ) -> None:
+        """Open a folder.
+
+        Args:
+            path: the folder; itself it may be a link to another place in ``below``.
+            below: the folder that the user named, by links or not; None if it is ``path``.
+            identity: of the folder that is meant, if it was opened before.
+
+        Raises:
+            LinkError: a link leads out of ``below``.
+            OSError: there is no such folder.
+        """
+        self._path, self._below = os.fspath(path), below
+        self.handle: int | None = None
+        if not _HAS_DESCRIPTORS:
+            found = os.stat(path) if below is None else _resolved_status(path, below)
+        else:
+            handle = self._walk()
+            found = os.fstat(handle)
+            if OpenedFolder._n_kept < _MOST_KEPT:
+                OpenedFolder._n_kept += 1
+                self.handle = handle
+            else:
+                os.close(handle)
+        self.identity = identity or (found.st_dev, found.st_ino)
+
+    def __fspath__(self) -> str:
+        return self._path
+
+    def check(self) -> None:
+        """Refuse to take what another folder has for what this one had.
+
+        Raises:
+            DatasetNotFoundError: the path leads to another folder.
+        """
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return  # reading says what is wrong
+        self._compare(found)
+
+    def reopened(self) -> int:
+        """Return a new descriptor of the folder.
+
+        Raises:
+            DatasetNotFoundError: another folder has taken its place.
+            OSError: it is not there any more.
+        """
+        handle = self._walk()
+        try:
+            self._compare(os.fstat(handle))
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def _walk(self) -> int:
+        path, below = self._path, self._below
+        if below is None:
+            return _descend((), path)
+        try:
+            return _descend(_parts(path, below), below)
+        except OSError as error:
+            error.filename = path
+            if error.errno not in _IS_LINK:
+                raise
+            _refuse_first_link(os.path.dirname(path), below)
+            if not os.path.islink(path):
+                raise
+        end, top = os.path.realpath(path), os.path.realpath(below)
+        if not end.startswith(top + os.sep):
+            refuse_link(path)
+        return _descend(_parts(end, top), top)
+
+    def _compare(self, found: os.stat_result) -> None:
+        if (found.st_dev, found.st_ino) != self.identity:
+            raise replaced(self._path)
+
+    def __reduce__(self) -> tuple[type[OpenedFolder], tuple[object, ...]]:
+        return OpenedFolder, (self._path, self._below, self.identity)
+
+    def __del__(self) -> None:
+        handle = getattr(self, "handle", None)  # an __init__ that failed set none
+        if handle is not None:
+            os.close(handle)
+            OpenedFolder._n_kept -= 1
+
+
 def refuse_links(path: PathLike, below: PathLike) -> None:
     """Refuse a path of which a part is a link; what is not there is none.
 
@@ -92,8 +205,12 @@ def refuse_link(link: str) -> NoReturn:
     Raises:
         LinkError: names the link.
     """
+    try:
+        target = os.readlink(link)
+    except OSError:
+        target = "what is gone again"
     raise LinkError(
-        f"{link} is a link to {os.readlink(link)}; links in a dataset, a workspace or a remote are "
+        f"{link} is a link to {target}; links in a dataset, a workspace or a remote are "
         f"not followed: remove the link, or put in its place what it leads to"
     )
 
@@ -105,16 +222,37 @@ def status_below(path: PathLike, below: PathLike) -> os.stat_result:
         LinkError: a part of the way from ``below`` is a link.
         OSError: nothing is there, or it cannot be looked at.
     """
+    *folders, name = _parts(path, below) or [os.curdir]
+    try:
+        if not _HAS_DESCRIPTORS:
+            _refuse_first_link(path, below)
+            return os.stat(path)
+        folder = _descend(folders, below)
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        finally:
+            _close(folder, below)
+        if not stat.S_ISLNK(status.st_mode):
+            return status
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    except MinariPipeError:
+        raise
+    except OSError as error:
+        if error.errno in _IS_LINK:
+            _refuse_first_link(path, below)
+            if _led_to(path) is not None:
+                return os.stat(path)
+        error.filename = os.fspath(path)
+        raise
+
+
+def _refuse_first_link(path: PathLike, below: PathLike) -> None:
+    """Refuse a path if it has a link, other than to a file of an allowed folder, by its name."""
     place = os.fspath(below)
-    status = None
     for part in _parts(path, below):
         place = os.path.join(place, part)
-        status = os.lstat(place)
-        if stat.S_ISLNK(status.st_mode):
-            if _led_to(place) is None:
-                refuse_link(place)
-            status = os.stat(place)
-    return os.stat(place) if status is None else status
+        if os.path.islink(place) and _led_to(place) is None:
+            refuse_link(place)
 
 
 def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -132,16 +270,16 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
     """
     *folders, name = _parts(path, below)
     try:
-        if not folders:
-            return _opened(path, flags, mode)
         if not _HAS_DESCRIPTORS:
             refuse_links(path, below)
+            return _opened(path, flags, mode)
+        if not folders and not isinstance(below, OpenedFolder):
             return _opened(path, flags, mode)
         folder = _descend(folders, below)
         try:
             return _opened(name, flags, mode, folder, path)
         finally:
-            os.close(folder)
+            _close(folder, below)
     except OSError as error:
         if error.errno in _IS_LINK:
             refuse_links(path, below)
@@ -153,17 +291,35 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
 
 
 def _descend(folders: Iterable[str], below: PathLike) -> int:
-    """Open a folder from one to the next, and none of them by a link but the first."""
-    folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+    """Open a folder from one to the next, and none of them by a link but the first.
+
+    Returns:
+        Its descriptor, for :func:`_close`.
+    """
+    kept = None
+    if not isinstance(below, OpenedFolder):
+        folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
+    elif below.handle is None:
+        folder = below.reopened()
+    else:
+        folder = kept = below.handle
     try:
         for part in folders:
             inner = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
+            if folder != kept:
+                os.close(folder)
             folder = inner
     except BaseException:
-        os.close(folder)
+        if folder != kept:
+            os.close(folder)
         raise
     return folder
+
+
+def _close(folder: int, below: PathLike) -> None:
+    """Close a descriptor of :func:`_descend`, unless it is one that is kept open."""
+    if not isinstance(below, OpenedFolder) or folder != below.handle:
+        os.close(folder)
 
 
 @contextmanager
@@ -205,23 +361,25 @@ def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
                 setattr(error, key, name.replace(f"{held}/", own))
         raise
     finally:
-        os.close(handle)
+        _close(handle, below)
 
 
-def open_files(folder: str, names: Iterable[str]) -> list[int]:
+def open_files(folder: str, names: Iterable[str], below: PathLike) -> list[int]:
     """Open files of one folder to read them, which costs less than to open each from above.
 
     Args:
-        folder: that lies in one that the user named, and is no link itself.
+        folder: name of the folder in ``below``.
         names: of the files.
+        below: the folder that the user named, by links or not.
 
     Raises:
         OSError: one cannot be opened; the folder or a file may be a link, which is not named.
     """
     if not _HAS_DESCRIPTORS:
-        return [open_below(f"{folder}/{name}", os.path.dirname(folder)) for name in names]
+        top = os.fspath(below)
+        return [open_below(f"{top}/{folder}/{name}", below) for name in names]
     found: list[int] = []
-    handle = os.open(folder, _FOLDER)
+    handle = _descend((folder,), below)
     try:
         for name in names:
             found.append(os.open(name, _CAREFUL, dir_fd=handle))
@@ -230,7 +388,7 @@ def open_files(folder: str, names: Iterable[str]) -> list[int]:
             os.close(opened)
         raise
     finally:
-        os.close(handle)
+        _close(handle, below)
     return found
 
 
@@ -470,6 +628,15 @@ def _opened(
         os.close(handle)
         raise
     return handle
+
+
+def _resolved_status(path: PathLike, below: PathLike) -> os.stat_result:
+    """The status of a folder that may be a link to another place in ``below``."""
+    if os.path.islink(path):
+        if not os.path.realpath(path).startswith(os.path.realpath(below) + os.sep):
+            refuse_link(os.fspath(path))
+        return os.stat(path)
+    return status_below(path, below)
 
 
 def _parts(path: PathLike, below: PathLike) -> list[str]:

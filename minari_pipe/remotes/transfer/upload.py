@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from minari_pipe.core.dataset_id import check_new_dataset_id, namespace_hierarchy, parse_dataset_id
-from minari_pipe.core.datasets_root import data_in, data_path_of
+from minari_pipe.core.datasets_root import data_in, data_path_of, open_folder, root_of
 from minari_pipe.core.files.atomic import MANIFEST, settle
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
-from minari_pipe.core.files.links import read_below, status_below
+from minari_pipe.core.files.links import OpenedFolder, read_below, status_below
 from minari_pipe.core.files.manifest import (
     CARD,
     ORDER_BLIND,
@@ -36,6 +37,7 @@ from minari_pipe.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     LinkError,
+    MinariPipeError,
 )
 from minari_pipe.remotes.base import (
     METADATA,
@@ -73,6 +75,17 @@ class Published:
     notes: tuple[str, ...] = ()
 
 
+class _Opened(NamedTuple):
+    """The folder of a dataset, and its ``data/``, which itself may be reached by a link."""
+
+    whole: OpenedFolder
+    data: OpenedFolder
+
+    def below(self, name: str) -> OpenedFolder:
+        """From where no link is followed to a file of the dataset."""
+        return self.data if name.startswith("data/") else self.whole
+
+
 def upload(
     dataset_id: str, remote: Remote, *, folder: Path | None = None, dry_run: bool = False
 ) -> Published:
@@ -98,22 +111,24 @@ def upload(
     check_new_dataset_id(dataset_id)
     _check_address(remote.address, dataset_id)
     place = folder or _local(dataset_id)
-    settle(place / "data" if folder is None else data_in(folder))
-    metadata_bytes = _read_metadata(place / METADATA, dataset_id)
-    metadata = json.loads(metadata_bytes)
-    own = read_manifest(place)
-    entries = {
-        name: entry_of(place / name, sha256=True, below=_below(place, name))
-        for name in files_of(place)
-    }
-    metadata_there = read_below(place / METADATA, place / "data")
-    entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
-    if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:
-        raise _changing(place / METADATA)
-    manifest = _manifest(place, metadata, entries, own)
+    with _there(place):
+        settle(place / "data" if folder is None else data_in(folder))
+        opened = _Opened(open_folder(place), OpenedFolder(place / "data", root_of(place) or place))
+        metadata_bytes = _read_metadata(place / METADATA, opened.data, dataset_id)
+        metadata = json.loads(metadata_bytes)
+        own = read_manifest(place)
+        entries = {
+            name: entry_of(place / name, sha256=True, below=opened.below(name))
+            for name in files_of(place)
+        }
+        metadata_there = read_below(place / METADATA, opened.data)
+        entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
+        if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:
+            raise _changing(place / METADATA)
+        manifest = _manifest(place, opened.whole, metadata, entries, own)
     content: str = json.loads(manifest)["content_sha256"]
     files = {
-        name: UploadSource(place / name, entry["size"], entry["sha256"], _below(place, name))
+        name: UploadSource(place / name, entry["size"], entry["sha256"], opened.below(name))
         for name, entry in sorted(entries.items())
         if name != METADATA
     }
@@ -153,6 +168,19 @@ def upload(
     return done("uploaded", notes=tuple(notes))
 
 
+@contextmanager
+def _there(place: Path) -> Iterator[None]:
+    """Say that the dataset is not there, or not any more, where one of its files is not."""
+    try:
+        yield
+    except MinariPipeError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise DatasetNotFoundError(
+            f"{error.filename or place} is not there; was the dataset {place} deleted?"
+        ) from None
+
+
 def _check_address(address: str, dataset_id: str) -> None:
     """Refuse an address as downloads take them, which would have the id twice."""
     remote = address.removesuffix(f"/{dataset_id}")
@@ -178,14 +206,14 @@ def _local(dataset_id: str) -> Path:
     return data.parent
 
 
-def _read_metadata(path: Path, dataset_id: str) -> bytes:
+def _read_metadata(path: Path, below: OpenedFolder, dataset_id: str) -> bytes:
     raw = MinariStorage.read_raw_metadata(path.parent)
     if raw.get("dataset_id") != dataset_id:
         raise CorruptDatasetError(
             f"{path} is of {raw.get('dataset_id')!r}, not of {dataset_id!r}; it is not uploaded"
         )
     # of a root that is a remote, or that real Minari filled
-    content = unnamed(read_below(path, path.parent))
+    content = unnamed(read_below(path, below))
     try:
         if json.loads(content) != raw:
             raise ValueError
@@ -194,13 +222,9 @@ def _read_metadata(path: Path, dataset_id: str) -> bytes:
     return content
 
 
-def _below(place: Path, name: str) -> Path:
-    """From where no link is followed to a file: ``data`` itself may be reached by one."""
-    return place / "data" if name.startswith("data/") else place
-
-
 def _manifest(
     place: Path,
+    whole: OpenedFolder,
     metadata: Mapping[str, Any],
     entries: Mapping[str, dict[str, Any]],
     own: dict[str, Any] | None,
@@ -209,6 +233,7 @@ def _manifest(
 
     Args:
         place: the folder that holds ``data/``.
+        whole: the same, open.
         metadata: of the dataset.
         entries: what its files are, with their sha256s.
         own: its own manifest.
@@ -223,7 +248,7 @@ def _manifest(
     content = compose(metadata, entries)
     content["content_sha256"] = checked_content_sha256(place, metadata, own)
     if content == own:
-        return read_below(place / MANIFEST, place)
+        return read_below(place / MANIFEST, whole)
     return (json.dumps(content) + "\n").encode()
 
 

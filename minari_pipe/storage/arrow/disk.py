@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.files.atomic import RESERVED_BYTES, reserve
-from minari_pipe.core.files.links import open_below, open_files
+from minari_pipe.core.files.links import PathLike, open_below, open_files
 from minari_pipe.core.files.mapped import PIECE, in_pieces, touch
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
 from minari_pipe.storage.json_attributes import load_attributes
@@ -27,7 +27,7 @@ FEW_BYTES = 2**16
 _MOST_CHUNKS = 1024
 
 
-def read_file(path: str | os.PathLike[str], below: str | os.PathLike[str]) -> bytearray:
+def read_file(path: PathLike, below: PathLike) -> bytearray:
     """Return the bytes of a file, in memory that arrays may be views of and users write to.
 
     Not as a memory map: a file that is cut short while it is mapped ends the process.
@@ -48,17 +48,18 @@ def read_file(path: str | os.PathLike[str], below: str | os.PathLike[str]) -> by
     return _read(open_below(path, below), path)
 
 
-def read_files(folder: str, names: Iterable[str]) -> list[bytearray]:
+def read_files(folder: str, names: Iterable[str], below: str | os.PathLike[str]) -> list[bytearray]:
     """Return the bytes of files of one folder, as :func:`read_file` does, at less cost.
 
     Args:
-        folder: of an episode.
+        folder: of an episode, in ``below``.
         names: of the files.
+        below: see :func:`read_file`.
 
     Raises:
         OSError: one cannot be read, or not at once; the folder or a file may be a link.
     """
-    files = open_files(folder, names)
+    files = open_files(folder, names, below)
     try:
         return [_read(files.pop(0), folder) for _ in range(len(files))]
     finally:
@@ -66,7 +67,7 @@ def read_files(folder: str, names: Iterable[str]) -> list[bytearray]:
             os.close(file)
 
 
-def _read(file: int, path: str | os.PathLike[str]) -> bytearray:
+def _read(file: int, path: PathLike) -> bytearray:
     """Read all of an open file, and close it."""
     try:
         data = bytearray(os.fstat(file).st_size)
@@ -132,7 +133,7 @@ def _write_all(file: int, data: memoryview) -> None:
         data = data[os.write(file, data) :]
 
 
-def read_attributes(path: Path | str, below: Path | str) -> dict[str, Any]:
+def read_attributes(path: PathLike, below: PathLike) -> dict[str, Any]:
     """Read the attributes of an episode.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.core.files.checksums import entry_of_bytes
-from minari_pipe.core.files.links import read_below
+from minari_pipe.core.files.links import PathLike, read_below
 from minari_pipe.core.files.mapped import in_pieces
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.arrow.disk import Chunks, read_attributes, translated, write_file
@@ -64,9 +64,9 @@ class EpisodeFolders(EpisodeWriter):
             CorruptDatasetError: they are damaged.
         """
         index = in_range(index, len(self))
-        path = self._current(index, METADATA_FILE_NAME)
+        path, below = self._current(index, METADATA_FILE_NAME)
         with translated(path, index):
-            return read_attributes(path, path.parent.parent)
+            return read_attributes(path, below)
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return what a manifest says of all files that were written."""
@@ -123,10 +123,10 @@ class EpisodeFolders(EpisodeWriter):
         self._entries[path[len(self._folder) + 1 :]] = entry
 
     def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
-        path = self._current(index, self._storage._part_name())
+        path, below = self._current(index, self._storage._part_name())
         with translated(path, index):
             steps = self.episode_metadata(index)["total_steps"]
-            table = self._storage._table(read_below(path, path.parent.parent), steps)
+            table = self._storage._table(read_below(path, below), steps)
             stored = self._storage._columns(table, frames=True)
         columns = _without_empty_groups(columns)
         joined: Columns = {}
@@ -148,9 +148,12 @@ class EpisodeFolders(EpisodeWriter):
         folder.mkdir(exist_ok=True)
         self._write_file(str(folder / name), [data], replaces=True)
 
-    def _current(self, index: int, name: str) -> Path:
+    def _current(self, index: int, name: str) -> tuple[Path, PathLike]:
+        """Return the file of an episode, and the folder from which no link is followed to it."""
         staged = self._stage / str(index) / name
-        return staged if staged.exists() else self._storage.data_path / str(index) / name
+        if staged.exists():
+            return staged, self._stage
+        return self._storage.data_path / str(index) / name, self._storage._opened
 
     def _serialized(self, columns: Columns) -> bytes:
         storage = self._storage

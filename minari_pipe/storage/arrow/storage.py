@@ -155,7 +155,7 @@ class ArrowStorage(DirectoryStorage):
     def _quick_attributes(self, index: int) -> dict[str, Any] | None:
         """Read attributes from their place, None if anything is not as expected."""
         try:
-            (text,) = read_files(f"{self._folder}/{index}", [METADATA_FILE_NAME])
+            (text,) = read_files(str(index), [METADATA_FILE_NAME], self._opened)
             return attributes_of(text)
         except _NOT_QUICK:
             return None
@@ -164,7 +164,7 @@ class ArrowStorage(DirectoryStorage):
         """Read an episode from its place, None if anything is not as in others before."""
         try:
             names = (METADATA_FILE_NAME, self._part_name())
-            text, data = read_files(f"{self._folder}/{index}", names)
+            text, data = read_files(str(index), names, self._opened)
             attributes = attributes_of(text)
         except _NOT_QUICK:
             return None
@@ -247,17 +247,11 @@ class ArrowStorage(DirectoryStorage):
     def _read_current(self, name: str, index: int, read: Any) -> Any:
         path = self.data_path / name
         with translated(path, index):
-            return current(
-                path, lambda found: read(found, self.data_path), directory=self.data_path
-            )
+            return current(path, lambda found: read(found, self._opened), directory=self.data_path)
 
     @classmethod
     def _part_name(cls) -> str:
         return f"part-0.{cls.FORMAT}"
-
-    @cached_property
-    def _folder(self) -> str:
-        return str(self.data_path)
 
     #: whether the format can hold a struct without fields
     _empty_structs = True

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from minari_pipe.core.episode import EpisodeData
 from minari_pipe.core.files.atomic import current, replacing, require_space
 from minari_pipe.core.files.checksums import entry_of
+from minari_pipe.core.files.links import PathLike
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.core.tree import leaves
 from minari_pipe.errors import (
@@ -106,7 +108,7 @@ class EpisodeFile(EpisodeWriter):
 
     @classmethod
     @contextmanager
-    def of(cls, mapped: MappedFile, path: Path) -> Iterator[EpisodeFile]:
+    def of(cls, mapped: MappedFile, path: Path, below: PathLike) -> Iterator[EpisodeFile]:
         """Read a file by its structure that is in memory already; messages call it ``path``.
 
         Raises:
@@ -117,7 +119,7 @@ class EpisodeFile(EpisodeWriter):
                 try:
                     file: nodes.File = mapped.structure()
                 except NotUnderstoodError:
-                    file = current(path, open_checked)
+                    file = current(path, partial(open_checked, below=below))
                 stack.enter_context(file)
                 episodes = cls(file, path)
             yield episodes
@@ -135,8 +137,12 @@ class EpisodeFile(EpisodeWriter):
 
     @classmethod
     @contextmanager
-    def open(cls, path: str | Path) -> Iterator[EpisodeFile]:
+    def open(cls, path: str | Path, below: PathLike | None = None) -> Iterator[EpisodeFile]:
         """Read a file; appends that happen meanwhile are not seen.
+
+        Args:
+            path: the file.
+            below: the folder from which no link is followed to it, its own if not given.
 
         Raises:
             DatasetNotFoundError: there is no such file.
@@ -145,7 +151,7 @@ class EpisodeFile(EpisodeWriter):
         path = Path(path)
         try:
             with translated(path):
-                file = current(path, open_checked)
+                file = current(path, partial(open_checked, below=below))
                 episodes = cls(file, path)
         except FileNotFoundError:
             raise DatasetNotFoundError(f"No data found in data path {path.parent}") from None

@@ -33,8 +33,9 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ import numpy as np
 from minari_pipe.core import views
 from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, each_with_fields
 from minari_pipe.core.files.atomic import current
-from minari_pipe.core.files.links import open_below, status_below
+from minari_pipe.core.files.links import OpenedFolder, open_below, status_below
 from minari_pipe.core.files.manifest import pieces_named
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError
 from minari_pipe.storage.columns import check_space_names
@@ -76,7 +77,7 @@ class HDF5Storage(DirectoryStorage):
         #: index of the file that was just written, and what the system said of it
         self._left: tuple[FileIndex, os.stat_result] | None = None
         try:
-            mode = current(self._file_path, _status).st_mode
+            mode = current(self._file_path, partial(status_below, below=self._opened)).st_mode
         except LinkError:
             raise
         except OSError:
@@ -100,7 +101,7 @@ class HDF5Storage(DirectoryStorage):
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""
         mapped = self._mapped()
-        with _Structure(self._file_path, mapped, self.check_version) as structure:
+        with self._structure(mapped) as structure:
             known = self._known(mapped, structure)
             if known is None:
                 structure.open()  # what cannot be opened is told, whatever is asked for
@@ -119,7 +120,7 @@ class HDF5Storage(DirectoryStorage):
     ) -> AttributeTable | None:
         """Return the attributes of episodes in columns."""
         mapped = self._mapped()
-        with _Structure(self._file_path, mapped, self.check_version) as structure:
+        with self._structure(mapped) as structure:
             known = self._known(mapped, structure)
         if known is None:
             return None
@@ -141,7 +142,7 @@ class HDF5Storage(DirectoryStorage):
     def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield episodes as they are stored, whatever the lengths of their columns."""
         spaces = (self.observation_space, self.action_space)
-        with EpisodeFile.open(self._file_path) as file:
+        with EpisodeFile.open(self._file_path, self._opened) as file:
             self.check_version()
             for index in episode_indices:
                 yield dict(
@@ -166,7 +167,7 @@ class HDF5Storage(DirectoryStorage):
     ) -> Iterator[dict[str, Any]]:
         spaces = (self.observation_space, self.action_space)
         mapped = self._mapped()
-        with _Structure(self._file_path, mapped, self.check_version) as structure:
+        with self._structure(mapped) as structure:
 
             def by_structure(index: int) -> dict[str, Any]:
                 file = structure.open()
@@ -204,7 +205,7 @@ class HDF5Storage(DirectoryStorage):
         indices = np.fromiter(episode_indices, np.int64)
         mapped = self._mapped()
         spaces = (self.observation_space, self.action_space)
-        with _Structure(self._file_path, mapped, self.check_version) as structure:
+        with self._structure(mapped) as structure:
             known = self._known(mapped, structure)
         if (
             mapped is None
@@ -232,11 +233,14 @@ class HDF5Storage(DirectoryStorage):
     def _mapped(self) -> MappedFile | None:
         """Return the file in memory, None if it has to be read in another way."""
         try:
-            mapped = current(self._file_path, open_mapped, directory=self.data_path)
+            mapped = current(self._file_path, partial(open_mapped, below=self._opened))
         except OSError:
-            return None  # opening it by its structure says what is wrong
+            mapped = None  # opening it by its structure says what is wrong
         self.check_version()
         return mapped
+
+    def _structure(self, mapped: MappedFile | None) -> _Structure:
+        return _Structure(self._file_path, self._opened, mapped)
 
     def _most_steps(self) -> int:
         return self.total_steps
@@ -256,7 +260,8 @@ class HDF5Storage(DirectoryStorage):
         known = mapped.index if mapped is not None else None
         before = known.stored.index() if known is not None else None
         pieces = pieces_named(self.data_path, MAIN_FILE_NAME)
-        return EpisodeFile.continuing(self._file_path, new, before=before, pieces=pieces)
+        held = new.parent.with_name(MAIN_FILE_NAME)  # beside the stage, in the folder that is held
+        return EpisodeFile.continuing(held, new, before=before, pieces=pieces)
 
     @contextmanager
     def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFile]:
@@ -288,18 +293,12 @@ class HDF5Storage(DirectoryStorage):
             self._left = None
 
 
-def _status(path: Path) -> os.stat_result:
-    return status_below(path, path.parent)
-
-
 class _Structure:
     """Opens a file to read its structure, when that is first needed; a context manager."""
 
-    def __init__(
-        self, path: Path, mapped: MappedFile | None, check_version: Callable[[], None]
-    ) -> None:
+    def __init__(self, path: Path, below: OpenedFolder, mapped: MappedFile | None) -> None:
         self._path = path
-        self._check_version = check_version
+        self._below = below
         self._mapped = mapped
         self._context: AbstractContextManager[EpisodeFile] | None = None
         self._file: EpisodeFile | None = None
@@ -308,11 +307,11 @@ class _Structure:
         """Return the open file."""
         if self._file is None:
             if self._mapped is None:
-                self._context = EpisodeFile.open(self._path)
+                self._context = EpisodeFile.open(self._path, self._below)
             else:
-                self._context = EpisodeFile.of(self._mapped, self._path)
+                self._context = EpisodeFile.of(self._mapped, self._path, self._below)
             self._file = self._context.__enter__()
-            self._check_version()
+            self._below.check()
         return self._file
 
     def __enter__(self) -> _Structure:

@@ -7,15 +7,17 @@ import shutil
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import minari_pipe
 from minari_pipe import MinariDataset
 from minari_pipe.cli.validation import validate
+from minari_pipe.core import datasets_root
 from minari_pipe.core.files import atomic, links
 from minari_pipe.core.files.links import files_below, move_below, new_file, open_below, read_below
 from minari_pipe.core.files.locks import hidden_folder
@@ -25,6 +27,7 @@ from minari_pipe.datasets.installation import new_dataset
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError, MinariPipeError
 from minari_pipe.recording.recovery import list_leftovers
 from minari_pipe.remotes import directory
+from minari_pipe.storage import reading
 from minari_pipe.storage.arrow.disk import write_file
 from minari_pipe.storage.base import MinariStorage
 
@@ -108,13 +111,15 @@ CASES = [
 ]
 
 
-def make(dataset_id: str, data_format: str = "hdf5") -> MinariDataset:
+def make(
+    dataset_id: str, data_format: str = "hdf5", episodes: Sequence[int] = (0, 1, 2)
+) -> MinariDataset:
     """Three episodes, as :func:`step_index_dataset` makes them."""
     source = step_index_dataset("tests/source-v0").storage
     with new_dataset(dataset_id) as path:
         MinariStorage.create(
             path,
-            source.get_buffers(range(3)),
+            source.get_buffers(episodes),
             metadata={"dataset_id": dataset_id, "minari_version": "0.5.4"},
             observation_space=source.observation_space,
             action_space=source.action_space,
@@ -299,6 +304,46 @@ def test_a_folder_that_a_link_takes_the_place_of_meanwhile_leads_nowhere(
         thread.join()
     assert found <= {b"own"}
     assert not (mine / "new").exists()
+
+
+@pytest.mark.parametrize("use", ["load", "publish"])
+@pytest.mark.parametrize("place", ["tests", ID, f"{ID}/data"])
+@pytest.mark.parametrize(("module", "after"), [(datasets_root, "_inside"), (reading, "current")])
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_nothing_is_read_where_a_link_leads_that_takes_the_place_of_a_folder_meanwhile(
+    data_format: str,
+    module: ModuleType,
+    after: str,
+    place: str,
+    use: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outside, root = tmp_path / "outside", minari_pipe.get_dataset_path()
+    make(ID, data_format, episodes=(2, 1, 0))
+    shutil.copytree(root, outside)
+    minari_pipe.delete_dataset(ID)
+    own = [len(episode) for episode in make(ID, data_format)]
+    secrets = set(content(outside).values()) - set(content(root).values())
+    found = getattr(module, after)
+
+    def exchanging(*args: object, **options: object) -> object:
+        result = found(*args, **options)
+        if not (root / place).is_symlink():
+            (root / place).rename(tmp_path / "aside")
+            (root / place).symlink_to(outside / place)
+        return result
+
+    monkeypatch.setattr(module, after, exchanging)
+    read = []
+    with suppress(MinariPipeError), warnings.catch_warnings(action="ignore"):
+        if use == "load":
+            read += [len(episode) for episode in minari_pipe.load_dataset(ID)]
+        else:
+            minari_pipe.publish_dataset(ID, tmp_path / "shared")
+    assert (root / place).is_symlink()
+    assert read in ([], own)
+    assert not secrets & set(content(tmp_path / "shared").values())
 
 
 def create(dataset_id: str, shared: Path) -> None:

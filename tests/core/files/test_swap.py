@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from minari_pipe.core.files import swap
-from minari_pipe.core.files.atomic import OpenedFolder
+from minari_pipe.core.files.links import OpenedFolder
 from minari_pipe.core.files.swap import copy_file, copy_tree, recover, swap_in
 from minari_pipe.errors import DatasetNotFoundError
 

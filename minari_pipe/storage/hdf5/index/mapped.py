@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe.core.files.links import opener, status_below
+from minari_pipe.core.files.links import PathLike, opener, status_below
 from minari_pipe.core.files.mapped import Watch
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage.hdf5.index.build import Builder
@@ -61,15 +61,20 @@ class MappedFile:
         index: where the values are, if all episodes were looked at.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, below: PathLike | None = None) -> None:
         """Map a file.
+
+        Args:
+            path: the file.
+            below: the folder from which no link is followed to it, its own if not given.
 
         Raises:
             OSError: it cannot be opened.
             ValueError: it is empty.
         """
         self.path = path
-        with open(path, "rb", opener=opener(path.parent)) as file:
+        self._below = below or path.parent
+        with open(path, "rb", opener=opener(self._below)) as file:
             self.stamp = Stamp.of(os.fstat(file.fileno()))
             self.is_settled = self.stamp.is_settled
             self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -110,7 +115,7 @@ class MappedFile:
             CorruptDatasetError: it is damaged.
             NotUnderstoodError: only h5py understands it.
         """
-        file = UnderstoodFile(self.path, self.map)
+        file = UnderstoodFile(self.path, self.map, self._below)
         if self._links is None:
             self._links = file.links
         file.__dict__["links"] = self._links  # they take longest of all, and are the same
@@ -319,13 +324,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)
 
 
-def open_mapped(path: Path) -> MappedFile | None:
+def open_mapped(path: Path, below: PathLike | None = None) -> MappedFile | None:
     """Open a file to read it by its index, or return the one that is open; None if it cannot be.
+
+    Args:
+        path: the file.
+        below: the folder from which no link is followed to it, its own if not given.
 
     Raises:
         OSError: there is no such file.
     """
-    found = status_below(path, path.parent)
+    found = status_below(path, below or path.parent)
     if not stat.S_ISREG(found.st_mode) or not found.st_size:
         return None
     name = str(path)
@@ -334,7 +343,7 @@ def open_mapped(path: Path) -> MappedFile | None:
         if file is not None:
             _open.move_to_end(name)
     if file is None or file.stamp != Stamp.of(found):
-        file = MappedFile(path)
+        file = MappedFile(path, below)
         if file.is_settled and CAN_STAY_OPEN:
             with _lock:
                 # a file that is gone or was replaced takes room on the disk while it is open

@@ -17,7 +17,7 @@ from typing import Any
 
 import h5py
 
-from minari_pipe.core.files.links import opener
+from minari_pipe.core.files.links import PathLike, opener, status_below
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser import nodes, probe
 from minari_pipe.storage.hdf5.parser.reader import FREE_BYTES, MOST_PACKED, File, walk
@@ -38,8 +38,12 @@ _checked: set[_Version] = set()
 _readable: set[_Version] = set()
 
 
-def open_checked(path: str | Path) -> nodes.File:
+def open_checked(path: str | Path, below: PathLike | None = None) -> nodes.File:
     """Open a file of any kind; libhdf5 only sees it if it needs to and is proven not to mind.
+
+    Args:
+        path: the file.
+        below: the folder from which no link is followed to it, its own if not given.
 
     Raises:
         CorruptDatasetError: it is damaged.
@@ -48,12 +52,12 @@ def open_checked(path: str | Path) -> nodes.File:
     """
     path = Path(path)
     try:
-        with open(path, "rb", opener=opener(path.parent)) as file:
+        with open(path, "rb", opener=opener(below or path.parent)) as file:
             is_empty = not os.fstat(file.fileno()).st_size
             mapped = None if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return UnderstoodFile(path, mapped)
+        return UnderstoodFile(path, mapped, below)
     except NotUnderstoodError:
-        return H5pyFile(path)
+        return H5pyFile(path, below)
 
 
 def check_structure(path: str | Path, *, values: bool = False) -> None:
@@ -162,13 +166,16 @@ def _version(path: Path) -> _Version:
 class UnderstoodFile(File):
     """A file that is read here, but for those of its objects that only h5py understands."""
 
-    def __init__(self, path: Path, mapped: mmap.mmap | None = None) -> None:
+    def __init__(
+        self, path: Path, mapped: mmap.mmap | None = None, below: PathLike | None = None
+    ) -> None:
         self._proven: H5pyFile | None = None
+        self._below = below
         super().__init__(path, self._from_h5py, mapped)
 
     def _from_h5py(self, name: str) -> Any:
         if self._proven is None:
-            self._proven = H5pyFile(self.source.path)
+            self._proven = H5pyFile(self.source.path, self._below)
         node: Any = self._proven
         for part in filter(None, name.split("/")):  # h5py would follow every kind of link
             node = node[part]
@@ -223,12 +230,13 @@ class H5pyGroup(nodes.Group):
 class H5pyFile(H5pyGroup, nodes.File):
     """A file that h5py reads, after it was proven."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, below: PathLike | None = None) -> None:
         version = _version(path)
         prove(path)
         self.file = h5py.File(path, "r")
         opened = os.fstat(self.file.id.get_vfd_handle())
-        if _version(path) != version or not os.path.samestat(opened, os.lstat(path)):
+        there = status_below(path, below or path.parent)
+        if _version(path) != version or not os.path.samestat(opened, there):
             self.file.close()
             raise CorruptDatasetError("the file was changed while it was opened, or is a link")
         super().__init__(self.file)
