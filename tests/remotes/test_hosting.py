@@ -710,6 +710,23 @@ def test_a_published_directory_is_a_local_root_of_this_library(shared, monkeypat
     assert load_dataset(ID, verify=True).total_episodes == 3
 
 
+def test_a_download_from_another_local_root_keeps_the_manifest_if_it_is_true(
+    monkeypatch,
+) -> None:
+    step_index_dataset(ID)
+    monkeypatch.setenv("MINARI_REMOTE", str(get_dataset_path()))
+    place = get_dataset_path(ID)
+    manifest = (place / "manifest.json").read_bytes()
+    download_dataset(ID, force_download=True)  # from itself
+    assert (place / "manifest.json").read_bytes() == manifest
+    (place / "data" / "metadata.json").write_bytes(
+        (place / "data" / "metadata.json").read_bytes() + b"\n"
+    )
+    download_dataset(ID, force_download=True)
+    assert not (place / "manifest.json").exists()
+    assert load_dataset(ID).total_episodes == 3
+
+
 def test_a_published_directory_is_a_local_root_of_real_minari(tmp_path) -> None:
     published(ID)
     with RealMinari({}, tmp_path) as peer:

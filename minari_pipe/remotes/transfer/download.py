@@ -30,7 +30,7 @@ from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writi
 from minari_pipe.core.files.atomic import MANIFEST, remove_all_but
 from minari_pipe.core.files.links import opener
 from minari_pipe.core.files.locks import common_folder, exclusive
-from minari_pipe.core.files.manifest import entries_of
+from minari_pipe.core.files.manifest import entries_of, file_faults, readable_manifest
 from minari_pipe.core.files.swap import swap_in
 from minari_pipe.datasets.installation import install
 from minari_pipe.datasets.namespaces import refuse_datasets, write_namespace
@@ -77,11 +77,13 @@ class Expected:
     Attributes:
         metadata: bytes of the dataset's own metadata.
         manifest: bytes of the manifest; None if there is none, as of what real Minari uploaded.
+        is_named: whether the metadata name it. They do not in a folder that is a local root.
         files: the others.
     """
 
     metadata: bytes
     manifest: bytes | None
+    is_named: bool
     files: dict[str, RemoteFile] = field(default_factory=dict)
 
 
@@ -203,7 +205,8 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
             check_names(files)
             if not files.keys() - {METADATA}:
                 raise CorruptDatasetError("it has metadata and no data, as of an upload cut short")
-            expected = Expected(own, None, files)
+            manifest = read_small(remote, f"{dataset_id}/{MANIFEST}") if MANIFEST in found else None
+            expected = Expected(own, manifest, False, files)
         else:
             manifest = read_small(remote, f"{dataset_id}/{MANIFEST}")
             if hashlib.sha256(manifest).hexdigest() != named:
@@ -215,7 +218,7 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
                 name: RemoteFile(entry["size"], entry.get("sha256"))
                 for name, entry in entries.items()
             }
-            expected = Expected(own, manifest, files)
+            expected = Expected(own, manifest, True, files)
     except FileNotFoundError as error:
         raise RemoteError(
             f"{remote.address} has no dataset {dataset_id!r}, or not any more"
@@ -263,6 +266,16 @@ def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -
     _write(place / METADATA, expected.metadata)
     if expected.manifest is not None:
         _write(place / MANIFEST, expected.manifest)
+        if not expected.is_named and not _is_true(place):  # real Minari has changed the dataset
+            (place / MANIFEST).unlink()
+
+
+def _is_true(dataset: Path) -> bool:
+    """Whether a manifest that nothing vouches for says what the files are."""
+    with suppress(UnsupportedVersionError):
+        manifest = readable_manifest(dataset)
+        return manifest is not None and not any(file_faults(dataset, manifest))
+    return False
 
 
 def _receive_files(
