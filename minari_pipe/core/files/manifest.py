@@ -60,6 +60,7 @@ from minari_pipe.core.files.checksums import (
 from minari_pipe.core.files.links import files_below, refuse_links, status_below, write_new
 from minari_pipe.errors import (
     CorruptDatasetError,
+    DatasetNotFoundError,
     InvalidMetadataError,
     LinkError,
     UnsupportedVersionError,
@@ -346,10 +347,13 @@ def verify(dataset: Path) -> None:
     Raises:
         CorruptDatasetError: there is no manifest, it is damaged, or it names every file that
             differs, is missing or is not in the manifest.
+        DatasetNotFoundError: the dataset is not there, or not any more.
         UnsupportedVersionError: the manifest has a format of a later version of this package.
     """
     content = read_manifest(dataset)
     if content is None:
+        if not os.path.lexists(dataset / "data"):
+            raise DatasetNotFoundError(f"{dataset} is not there any more; was it deleted?")
         raise CorruptDatasetError(
             f"{dataset} cannot be verified: {dataset / MANIFEST} does not exist. Datasets made by "
             "minari_pipe have one; load this one without verify=True"
@@ -365,7 +369,7 @@ def verify(dataset: Path) -> None:
         if is_order_blind(content):
             warnings.warn(f"{dataset}: {ORDER_BLIND}", stacklevel=3)
         return None
-    if readable_manifest(dataset) != content:  # somebody appends meanwhile
+    if readable_manifest(dataset) != content:  # somebody appends, or deletes it, meanwhile
         return verify(dataset)
     told = "; ".join(faults)
     if not totals_agree(dataset / "data", content):

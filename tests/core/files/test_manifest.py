@@ -25,11 +25,16 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe import EpisodeBuffer, MinariDataset, load_dataset
 from minari_pipe.cli import app
-from minari_pipe.core.files import atomic
+from minari_pipe.core.files import atomic, manifest
 from minari_pipe.core.files.checksums import Pieces
 from minari_pipe.core.files.manifest import MANIFEST, describe, entries_of, read_manifest
 from minari_pipe.datasets.identity import content_sha256
-from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, UnsupportedVersionError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidMetadataError,
+    UnsupportedVersionError,
+)
 from minari_pipe.pipeline.published import published_manifest
 
 ID = "aa/b-v0"
@@ -502,6 +507,21 @@ def test_a_manifest_changes_in_the_same_rename_as_the_data(monkeypatch) -> None:
 
 def _killed(*args: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_dataset_that_is_deleted_while_it_is_verified_is_called_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create()
+    files_of = manifest.files_of
+
+    def deleted(dataset: Path) -> Any:
+        minari_pipe.delete_dataset(ID)
+        return files_of(dataset)
+
+    monkeypatch.setattr(manifest, "files_of", deleted)
+    with pytest.raises(DatasetNotFoundError, match="is not there any more; was it deleted"):
+        load_dataset(ID, verify=True)
 
 
 def test_a_dataset_that_grows_is_verified_without_a_false_alarm() -> None:
