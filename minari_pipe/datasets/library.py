@@ -11,7 +11,8 @@ from typing import Any
 
 from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
-from minari_pipe.core.files.links import DEEPEST, held_folder, remove_folder
+from minari_pipe.core.files.changes import remove_folder
+from minari_pipe.core.files.links import DEEPEST, held_folder
 from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.core.files.manifest import verify as verify_files
 from minari_pipe.datasets.dataset import MinariDataset

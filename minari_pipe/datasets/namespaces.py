@@ -22,7 +22,8 @@ from minari_pipe.core.dataset_id import (
     validate_namespace,
 )
 from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
-from minari_pipe.core.files.links import held_folder, read_below, walk, write_new
+from minari_pipe.core.files.changes import write_new
+from minari_pipe.core.files.links import held_folder, read_below, walk
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.errors import (
     CorruptDatasetError,

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.dataset_id import parse_dataset_id
-from minari_pipe.core.files.links import new_file, refuse_links
+from minari_pipe.core.files.changes import new_file
+from minari_pipe.core.files.links import refuse_links
 from minari_pipe.errors import ConfigError, TrustError
 
 PACKAGE = Path(__file__).resolve().parent.parent

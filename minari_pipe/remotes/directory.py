@@ -19,7 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minari_pipe.core.files.atomic import MANIFEST, remove_all_but, sha256_file
-from minari_pipe.core.files.links import expand_user, held_folder, new_file, refuse_links, walk
+from minari_pipe.core.files.changes import new_file
+from minari_pipe.core.files.links import expand_user, held_folder, refuse_links, walk
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes.base import (

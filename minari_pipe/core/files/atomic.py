@@ -18,16 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minari_pipe.core.datasets_root import root_of, writing_below_root
-from minari_pipe.core.files.links import (
-    files_below,
-    held_folder,
-    move_below,
-    new_file,
-    opener,
-    refuse_links,
-    remove,
-    replaced,
-)
+from minari_pipe.core.files.changes import move_below, new_file, remove
+from minari_pipe.core.files.links import files_below, held_folder, opener, refuse_links, replaced
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
 

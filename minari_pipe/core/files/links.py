@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,7 +23,7 @@ from minari_pipe.errors import ConfigError, DatasetNotFoundError, LinkError, Min
 
 PathLike = str | os.PathLike[str]
 
-_HAS_DESCRIPTORS = (
+HAS_DESCRIPTORS = (
     hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd and os.rename in os.supports_dir_fd
 )
 #: a pipe in the place of a file is not waited for
@@ -37,7 +34,7 @@ _FOLDER = (
     | getattr(os, "O_NOFOLLOW", 0)
 )
 #: what systems answer to O_NOFOLLOW where there is a link, some with O_DIRECTORY
-_IS_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, getattr(errno, "EFTYPE", errno.ELOOP))
+IS_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, getattr(errno, "EFTYPE", errno.ELOOP))
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -111,7 +108,7 @@ class OpenedFolder:
         """
         self._path, self._below = os.fspath(path), below
         self.handle: int | None = None
-        if not _HAS_DESCRIPTORS:
+        if not HAS_DESCRIPTORS:
             found = os.stat(path) if below is None else _resolved_status(path, below)
         else:
             handle = self._walk()
@@ -161,7 +158,7 @@ class OpenedFolder:
             return _descend(_parts(path, below), below)
         except OSError as error:
             error.filename = path
-            if error.errno not in _IS_LINK:
+            if error.errno not in IS_LINK:
                 raise
             _refuse_first_link(os.path.dirname(path), below)
             if not os.path.islink(path):
@@ -224,7 +221,7 @@ def status_below(path: PathLike, below: PathLike) -> os.stat_result:
     """
     *folders, name = _parts(path, below) or [os.curdir]
     try:
-        if not _HAS_DESCRIPTORS:
+        if not HAS_DESCRIPTORS:
             _refuse_first_link(path, below)
             return os.stat(path)
         folder = _descend(folders, below)
@@ -238,7 +235,7 @@ def status_below(path: PathLike, below: PathLike) -> os.stat_result:
     except MinariPipeError:
         raise
     except OSError as error:
-        if error.errno in _IS_LINK:
+        if error.errno in IS_LINK:
             _refuse_first_link(path, below)
             if _led_to(path) is not None:
                 return os.stat(path)
@@ -270,18 +267,18 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
     """
     *folders, name = _parts(path, below)
     try:
-        if not _HAS_DESCRIPTORS:
+        if not HAS_DESCRIPTORS:
             refuse_links(path, below)
-            return _opened(path, flags, mode)
+            return open_file(path, flags, mode)
         if not folders and not isinstance(below, OpenedFolder):
-            return _opened(path, flags, mode)
+            return open_file(path, flags, mode)
         folder = _descend(folders, below)
         try:
-            return _opened(name, flags, mode, folder, path)
+            return open_file(name, flags, mode, folder, path)
         finally:
             _close(folder, below)
     except OSError as error:
-        if error.errno in _IS_LINK:
+        if error.errno in IS_LINK:
             refuse_links(path, below)
             if flags & _WRITING == 0 and (cache := _led_to(path)) is not None:
                 return open_below(os.path.realpath(path), cache, flags)
@@ -337,14 +334,14 @@ def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
         OSError: it is no folder.
         Exception: what the body raises, with the folder's own path in the text.
     """
-    if not (_HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
+    if not (HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
         refuse_links(folder, below)
         yield Path(folder)
         return
     try:
         handle = _descend(_parts(folder, below), below)
     except OSError as error:
-        if error.errno in _IS_LINK:
+        if error.errno in IS_LINK:
             refuse_links(folder, below)
         error.filename = os.fspath(folder)
         raise
@@ -375,7 +372,7 @@ def open_files(folder: str, names: Iterable[str], below: PathLike) -> list[int]:
     Raises:
         OSError: one cannot be opened; the folder or a file may be a link, which is not named.
     """
-    if not _HAS_DESCRIPTORS:
+    if not HAS_DESCRIPTORS:
         top = os.fspath(below)
         return [open_below(f"{top}/{folder}/{name}", below) for name in names]
     found: list[int] = []
@@ -480,137 +477,7 @@ def walk(
         yield folder, folders, files
 
 
-def remove_folder(path: PathLike) -> None:
-    """Remove a folder with all in it, however deep: ``shutil.rmtree`` calls itself for each folder.
-
-    Raises:
-        OSError: something of it cannot be removed.
-    """
-    try:
-        shutil.rmtree(path)
-        return
-    except (RecursionError, OSError):
-        pass
-    # Each folder becomes one of the first; none is looked into before it is.
-    pending = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
-    while pending:
-        for entry in list(os.scandir(pending.pop())):
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(f"{os.fspath(path)}/{secrets.token_hex(8)}")
-                os.rename(entry.path, pending[-1])
-    shutil.rmtree(path)
-
-
-def remove(path: PathLike) -> None:
-    """Remove what lies there, if anything: a folder with all in it, of a link the link alone.
-
-    ``shutil.rmtree`` waits for a pipe, and leaves a link.
-    """
-    with suppress(FileNotFoundError):
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            with suppress(OSError):
-                remove_folder(path)
-        else:
-            os.unlink(path)
-
-
-@contextmanager
-def new_file(path: PathLike) -> Iterator[int]:
-    """Open a new file in place of what a killed process, or a stranger, left under its name.
-
-    Yields:
-        The descriptor, which is closed at the exit.
-
-    Raises:
-        OSError: it cannot be made, or another process makes it at the same time.
-    """
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    handle = _opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        yield handle
-    finally:
-        with suppress(OSError):  # it is closed already
-            os.close(handle)
-
-
-def write_new(path: PathLike, data: bytes) -> None:
-    """Write a file in place of whatever stands there, a link also; see :func:`new_file`."""
-    with new_file(path) as handle, open(handle, "wb", closefd=False) as file:
-        file.write(data)
-
-
-def move_below(source: PathLike, target: PathLike) -> None:
-    """Move what is in a folder into another; folders that both have are joined, top files last.
-
-    Args:
-        source: a folder, and no link to one; it is left with empty folders.
-        target: one that the user named, by links or not.
-
-    Raises:
-        LinkError: ``source`` is a link, or ``target`` has one where ``source`` has a folder.
-    """
-    with _folder(os.fspath(source)) as old, _folder(os.fspath(target), named=True) as new:
-        _move(old, new)
-
-
-@dataclass(frozen=True)
-class _Folder:
-    """A folder that is open, or only looked at where a system has no descriptors of folders."""
-
-    path: str
-    handle: int | None
-
-    def at(self, name: str) -> str:
-        """What names an entry, for a function that is given ``handle`` as well."""
-        return os.path.join(self.path, name) if self.handle is None else name
-
-
-def _move(source: _Folder, target: _Folder) -> None:
-    with os.scandir(source.path if source.handle is None else source.handle) as found:
-        entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
-    handles = {"src_dir_fd": source.handle, "dst_dir_fd": target.handle}
-    for entry in entries:
-        if entry.is_symlink():
-            refuse_link(os.path.join(source.path, entry.name))
-    for name, is_folder in [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]:
-        old, new = source.at(name), target.at(name)
-        if not is_folder:
-            os.replace(old, new, **handles)
-            continue
-        try:  # a new folder moves at once, which is what a format of many small ones needs
-            os.rename(old, new, **handles)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-                raise
-            inner = [_folder(os.path.join(f.path, name), f) for f in (source, target)]
-            with inner[0] as old_folder, inner[1] as new_folder:
-                _move(old_folder, new_folder)
-
-
-@contextmanager
-def _folder(path: str, within: _Folder | None = None, *, named: bool = False) -> Iterator[_Folder]:
-    if not _HAS_DESCRIPTORS:
-        if not named:
-            refuse_links(path, os.path.dirname(path))
-        yield _Folder(path, None)
-        return
-    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if named else os.O_NOFOLLOW)
-    try:
-        name, handle = (path, None) if within is None else (os.path.basename(path), within.handle)
-        opened = os.open(name, flags, dir_fd=handle)
-    except OSError as error:
-        if error.errno in _IS_LINK:
-            refuse_links(path, os.path.dirname(path))
-        error.filename = path
-        raise
-    try:
-        yield _Folder(path, opened)
-    finally:
-        os.close(opened)
-
-
-def _opened(
+def open_file(
     path: PathLike,
     flags: int,
     mode: int,

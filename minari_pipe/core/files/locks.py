@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from minari_pipe.core.files.links import remove
+from minari_pipe.core.files.changes import remove
 from minari_pipe.errors import ConfigError
 
 try:

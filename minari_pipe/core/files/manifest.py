@@ -50,6 +50,7 @@ from minari_pipe.core.files.atomic import (
     staged_manifest,
     transaction,
 )
+from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.files.checksums import (
     content_differs,
     entry_of,
@@ -57,7 +58,7 @@ from minari_pipe.core.files.checksums import (
     is_entry,
     is_old_entry,
 )
-from minari_pipe.core.files.links import files_below, refuse_links, status_below, write_new
+from minari_pipe.core.files.links import files_below, refuse_links, status_below
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,

@@ -9,7 +9,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from minari_pipe.core.files.links import entries_below, new_file, opener, refuse_links
+from minari_pipe.core.files.changes import new_file
+from minari_pipe.core.files.links import entries_below, opener, refuse_links
 
 try:
     import fcntl

@@ -17,8 +17,9 @@ import psutil
 
 from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.core.datasets_root import ROOT_VARIABLE
+from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.files.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
-from minari_pipe.core.files.links import refuse_links, write_new
+from minari_pipe.core.files.links import refuse_links
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.trust import ADDRESSES_VARIABLE
 from minari_pipe.errors import ConfigError, LinkError, MinariPipeError, ToldError

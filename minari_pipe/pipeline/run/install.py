@@ -14,7 +14,7 @@ from typing import Any
 from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.files.atomic import MANIFEST
-from minari_pipe.core.files.links import remove
+from minari_pipe.core.files.changes import remove
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.core.files.manifest import CARD, POLICIES, changed_files, identity_of
 from minari_pipe.core.files.swap import copy_tree, recover, swap_in

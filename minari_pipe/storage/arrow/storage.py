@@ -37,7 +37,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.core.files.atomic import current
-from minari_pipe.core.files.links import read_below, refuse_links, remove
+from minari_pipe.core.files.changes import remove
+from minari_pipe.core.files.links import read_below, refuse_links
 from minari_pipe.core.spaces import space_leaves
 from minari_pipe.errors import CorruptDatasetError, MissingDependencyError, UnsupportedSpaceError
 from minari_pipe.storage.arrow.disk import attributes_of, read_attributes, read_files, translated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import threading
@@ -18,8 +19,9 @@ import minari_pipe
 from minari_pipe import MinariDataset
 from minari_pipe.cli.validation import validate
 from minari_pipe.core import datasets_root
-from minari_pipe.core.files import atomic, links
-from minari_pipe.core.files.links import files_below, move_below, new_file, open_below, read_below
+from minari_pipe.core.files import atomic, changes, links
+from minari_pipe.core.files.changes import move_below, new_file
+from minari_pipe.core.files.links import files_below, open_below, read_below
 from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.datasets import installation, library, namespaces
 from minari_pipe.datasets.examples import step_index_dataset
@@ -346,6 +348,27 @@ def test_nothing_is_read_where_a_link_leads_that_takes_the_place_of_a_folder_mea
     assert not secrets & set(content(tmp_path / "shared").values())
 
 
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_links_are_refused_where_a_system_has_no_descriptors_of_folders(
+    data_format: str, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (changes, links):
+        monkeypatch.setattr(module, "HAS_DESCRIPTORS", False)
+    data = make(ID, data_format).storage.data_path
+    append(ID, tmp_path)
+    dataset = pickle.loads(pickle.dumps(minari_pipe.load_dataset(ID)))
+    assert len(list(dataset.iterate_episodes())) == 4
+    data.rename(data.with_name("aside"))
+    data.symlink_to(data.with_name("aside"))  # in the root
+    assert len(list(minari_pipe.load_dataset(ID))) == 4
+    data.unlink()
+    shutil.move(data.with_name("aside"), mine / "data")
+    data.symlink_to(mine / "data")
+    for use in (read, verify, upload):
+        with pytest.raises(CorruptDatasetError, match="is a link"):
+            use(ID, tmp_path / "shared")
+
+
 def create(dataset_id: str, shared: Path) -> None:
     make("tests/another-v0")
 
@@ -389,7 +412,8 @@ def test_nothing_changes_where_a_link_leads_that_takes_the_place_of_a_namespace(
 def test_folders_are_joined_and_nothing_moves_through_a_link(
     descriptors: bool, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "_HAS_DESCRIPTORS", descriptors)
+    for module in (changes, links):
+        monkeypatch.setattr(module, "HAS_DESCRIPTORS", descriptors)
     for name in ("0/new", "1/new", "top"):
         (tmp_path / "old" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "old" / name).write_text("new")
@@ -620,4 +644,4 @@ def test_folders_in_one_another_hide_no_dataset_and_no_namespace() -> None:
     assert minari_pipe.list_local_namespaces() == ["tests"]
     with within(root):
         assert directory.DirectoryRemote(str(root)).dataset_ids() == [ID]
-    links.remove_folder(root / "deep")
+    changes.remove_folder(root / "deep")

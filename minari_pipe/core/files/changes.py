@@ -1,0 +1,151 @@
+"""Makes, moves and removes files and folders, and never what a link leads to."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from minari_pipe.core.files.links import (
+    HAS_DESCRIPTORS,
+    IS_LINK,
+    PathLike,
+    open_file,
+    refuse_link,
+    refuse_links,
+)
+
+
+def remove_folder(path: PathLike) -> None:
+    """Remove a folder with all in it, however deep: ``shutil.rmtree`` calls itself for each folder.
+
+    Raises:
+        OSError: something of it cannot be removed.
+    """
+    try:
+        shutil.rmtree(path)
+        return
+    except (RecursionError, OSError):
+        pass
+    # Each folder becomes one of the first; none is looked into before it is.
+    pending = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    while pending:
+        for entry in list(os.scandir(pending.pop())):
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(f"{os.fspath(path)}/{secrets.token_hex(8)}")
+                os.rename(entry.path, pending[-1])
+    shutil.rmtree(path)
+
+
+def remove(path: PathLike) -> None:
+    """Remove what lies there, if anything: a folder with all in it, of a link the link alone.
+
+    ``shutil.rmtree`` waits for a pipe, and leaves a link.
+    """
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            with suppress(OSError):
+                remove_folder(path)
+        else:
+            os.unlink(path)
+
+
+@contextmanager
+def new_file(path: PathLike) -> Iterator[int]:
+    """Open a new file in place of what a killed process, or a stranger, left under its name.
+
+    Yields:
+        The descriptor, which is closed at the exit.
+
+    Raises:
+        OSError: it cannot be made, or another process makes it at the same time.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    handle = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        yield handle
+    finally:
+        with suppress(OSError):  # it is closed already
+            os.close(handle)
+
+
+def write_new(path: PathLike, data: bytes) -> None:
+    """Write a file in place of whatever stands there, a link also; see :func:`new_file`."""
+    with new_file(path) as handle, open(handle, "wb", closefd=False) as file:
+        file.write(data)
+
+
+def move_below(source: PathLike, target: PathLike) -> None:
+    """Move what is in a folder into another; folders that both have are joined, top files last.
+
+    Args:
+        source: a folder, and no link to one; it is left with empty folders.
+        target: one that the user named, by links or not.
+
+    Raises:
+        LinkError: ``source`` is a link, or ``target`` has one where ``source`` has a folder.
+    """
+    with _folder(os.fspath(source)) as old, _folder(os.fspath(target), named=True) as new:
+        _move(old, new)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """A folder that is open, or only looked at where a system has no descriptors of folders."""
+
+    path: str
+    handle: int | None
+
+    def at(self, name: str) -> str:
+        """What names an entry, for a function that is given ``handle`` as well."""
+        return os.path.join(self.path, name) if self.handle is None else name
+
+
+def _move(source: _Folder, target: _Folder) -> None:
+    with os.scandir(source.path if source.handle is None else source.handle) as found:
+        entries = sorted(found, key=lambda entry: (not entry.is_dir(), entry.name))
+    handles = {"src_dir_fd": source.handle, "dst_dir_fd": target.handle}
+    for entry in entries:
+        if entry.is_symlink():
+            refuse_link(os.path.join(source.path, entry.name))
+    for name, is_folder in [(e.name, e.is_dir(follow_symlinks=False)) for e in entries]:
+        old, new = source.at(name), target.at(name)
+        if not is_folder:
+            os.replace(old, new, **handles)
+            continue
+        try:  # a new folder moves at once, which is what a format of many small ones needs
+            os.rename(old, new, **handles)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+            inner = [_folder(os.path.join(f.path, name), f) for f in (source, target)]
+            with inner[0] as old_folder, inner[1] as new_folder:
+                _move(old_folder, new_folder)
+
+
+@contextmanager
+def _folder(path: str, within: _Folder | None = None, *, named: bool = False) -> Iterator[_Folder]:
+    if not HAS_DESCRIPTORS:
+        if not named:
+            refuse_links(path, os.path.dirname(path))
+        yield _Folder(path, None)
+        return
+    flags = os.O_RDONLY | os.O_DIRECTORY | (0 if named else os.O_NOFOLLOW)
+    try:
+        name, handle = (path, None) if within is None else (os.path.basename(path), within.handle)
+        opened = os.open(name, flags, dir_fd=handle)
+    except OSError as error:
+        if error.errno in IS_LINK:
+            refuse_links(path, os.path.dirname(path))
+        error.filename = path
+        raise
+    try:
+        yield _Folder(path, opened)
+    finally:
+        os.close(opened)
