@@ -10,8 +10,8 @@ import pytest
 from minari_pipe.core.files.fetch import SHIPPED, FileSource
 from minari_pipe.policies.checkpoint import load_weights
 from minari_pipe.policies.sb3 import SB3Policy
-from minari_pipe.policies.shipped import distill_door_expert as script
-from tests.conftest import SHARED
+from scripts import distill_door_expert as script
+from tests.conftest import CHECKOUT, SHARED
 
 pytest.importorskip("gymnasium_robotics")
 
@@ -47,7 +47,7 @@ def test_the_provenance_says_where_it_comes_from_and_what_it_is_worth():
     assert RECORD["teacher"]["license"] == "Apache-2.0"
     assert RECORD["teacher"]["repository"].endswith("aravindr93/hand_dapg")
     assert len(RECORD["teacher"]["commit"]) == 40
-    assert (SHIPPED / RECORD["script"]).is_file()
+    assert (CHECKOUT / "scripts" / RECORD["script"]).is_file()
     first, last = RECORD["training_reset_seeds"]
     assert len(RECORD["scores_by_reset_seeds"]) == 3
     for seeds, scores in RECORD["scores_by_reset_seeds"].items():
@@ -58,11 +58,10 @@ def test_the_provenance_says_where_it_comes_from_and_what_it_is_worth():
         assert scores["success"] >= 0.99
 
 
-def test_only_the_checkpoint_its_provenance_and_its_script_are_there():
+def test_only_the_checkpoint_and_its_provenance_are_there():
     found = {p.name for p in SHIPPED.iterdir() if p.is_file()}
     assert found == {
         "__init__.py",
-        "distill_door_expert.py",
         "door_expert.json",
         "door_expert.zip",
     }

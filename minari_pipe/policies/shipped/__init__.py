@@ -1,4 +1,4 @@
-"""Checkpoints that come with the package, each beside its provenance and the script that made it.
+"""Checkpoints that come with the package; the provenance beside each names its script.
 
 Configs name them ``shipped:FILE``. They are loaded like a stranger's: their weights only.
 """

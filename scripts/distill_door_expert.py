@@ -16,7 +16,7 @@ network is chosen by its score, so the scores in the provenance file are those o
 
 ``door_expert.zip`` and ``door_expert.json`` were made with (about 80 s on one core)::
 
-    python -m minari_pipe.policies.shipped.distill_door_expert door-v0.npz --seed 0
+    python scripts/distill_door_expert.py door-v0.npz --seed 0
 
 Run again, on the same platform and with the package versions the provenance lists, it writes the
 same bytes. The states it visits stay in memory.
@@ -39,6 +39,7 @@ import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
+from minari_pipe.core.files.fetch import SHIPPED
 from minari_pipe.policies.batched_network import one_torch_thread
 from minari_pipe.policies.checkpoint import write_checkpoint
 from minari_pipe.policies.sb3 import SB3Policy
@@ -306,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path(__file__).with_name("door_expert.zip"),
+        default=SHIPPED / "door_expert.zip",
         help="checkpoint to write; the provenance goes beside it as .json",
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches")
