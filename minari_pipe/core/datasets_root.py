@@ -162,7 +162,8 @@ def writing_below_root() -> Iterator[None]:
 
 def _configured_root() -> Path:
     configured = os.environ.get(ROOT_VARIABLE) or os.environ.get(OLD_ROOT_VARIABLE)
-    return Path(configured) if configured else Path.home() / ".minari" / "datasets"
+    root = Path(configured) if configured else Path.home() / ".minari" / "datasets"
+    return root if root.parts else Path.cwd()  # paths below "." do not begin like it
 
 
 def _root() -> Path:

@@ -36,6 +36,16 @@ def one_line(value: Any) -> str:
     return printable(" ".join(str(value).split()))
 
 
+def without_passwords(text: str) -> str:
+    """Text whose addresses carry no user name and password, which may hold an ``@`` themselves.
+
+    Example:
+        >>> without_passwords("GET http://ada:p@ss@example.org/data failed")
+        'GET http://…@example.org/data failed'
+    """
+    return re.sub(r"//[^/\s'\"<>]*@", "//…@", text)
+
+
 def tell(level: str, text: str) -> None:
     """Say an error or a warning in one line, where it does not mix with the output.
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.links import OpenedFolder, replaced
 from minari_pipe.core.files.manifest import describe
 from minari_pipe.core.metadata import STANDARD_KEYS
 from minari_pipe.core.spaces import deserialize_space, serialize_space
@@ -152,7 +153,10 @@ def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
 
 
 def checked_content_sha256(
-    dataset: Path, metadata: Mapping[str, Any], content: Mapping[str, Any] | None
+    dataset: Path,
+    metadata: Mapping[str, Any],
+    content: Mapping[str, Any] | None,
+    data: OpenedFolder | None = None,
 ) -> str:
     """Hash the content of a dataset, and compare it with what its manifest says, if it says that.
 
@@ -160,11 +164,16 @@ def checked_content_sha256(
         dataset: the folder that holds ``data/``.
         metadata: of the dataset.
         content: its manifest.
+        data: ``data/``, if it was opened before.
 
     Raises:
         CorruptDatasetError: the manifest has another ``content_sha256``.
+        DatasetNotFoundError: another folder has taken the place of ``data``.
     """
-    found = content_sha256(MinariStorage.read(dataset / "data"), metadata)
+    storage = MinariStorage.read(dataset / "data")
+    if data is not None and not storage.is_of(data):
+        raise replaced(dataset / "data")
+    found = content_sha256(storage, metadata)
     told = (content or {}).get("content_sha256", found)
     if told != found:
         raise CorruptDatasetError(

@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.dataset_id import parse_dataset_id
-from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
+from minari_pipe.core.datasets_root import (
+    data_path_of,
+    get_dataset_path,
+    open_folder,
+    writing_below_root,
+)
 from minari_pipe.core.files.changes import remove_folder
-from minari_pipe.core.files.links import DEEPEST, held_folder
+from minari_pipe.core.files.links import DEEPEST, held_folder, replaced
 from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.core.files.manifest import verify as verify_files
 from minari_pipe.datasets.dataset import MinariDataset
@@ -52,8 +57,11 @@ def open_dataset(
             f"Load it without verify=True, or run minari-pipe migrate {data.stem} NEW_ID"
         )
     if verify:
-        verify_files(data.parent)
+        verified = open_folder(data)
+        verify_files(data.parent, verified)
     dataset = MinariDataset(data, trusted_modules=trusted_modules, copy=copy)
+    if verify and not dataset.storage.is_of(verified):
+        raise replaced(data)
     if verify and (elsewhere := getattr(dataset.storage, "elsewhere", ())):
         raise CorruptDatasetError(
             f"{data} cannot be verified: links lead to episodes in {elsewhere[0]}, which its "

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import stat
 import warnings
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minari_pipe.core.files.atomic import MANIFEST, remove_all_but, sha256_file
-from minari_pipe.core.files.changes import new_file
+from minari_pipe.core.files.changes import new_file, remove
 from minari_pipe.core.files.links import expand_user, held_folder, refuse_links, walk
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError, RemoteError
@@ -96,7 +95,8 @@ class DirectoryRemote(Remote):
     def reveal(self, upload: Upload) -> bool:
         with self.telling(OSError), self._stage(upload) as stage:
             target = self._own_place(upload.dataset_id)
-            _write(stage / METADATA, UploadSource.of(upload.metadata))
+            with _made(stage, os.path.dirname(METADATA)) as folder:
+                _write(folder / os.path.basename(METADATA), UploadSource.of(upload.metadata))
             for namespace, metadata in upload.namespaces.items():
                 with _made(self._root, namespace) as folder:
                     if not (folder / NAMESPACE_METADATA).exists():
@@ -110,7 +110,8 @@ class DirectoryRemote(Remote):
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise
-                shutil.rmtree(stage, ignore_errors=True)  # nothing becomes of it any more
+                with held_folder(self._root / _UPLOADS, self._root) as uploads:
+                    remove(uploads / _key(upload))  # nothing becomes of it any more
                 raise DatasetExistsError(
                     f"{target} already exists and is not this dataset; it is left as it is. "
                     "Upload under another version, or remove it there if nobody uses it"

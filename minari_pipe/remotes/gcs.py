@@ -28,6 +28,7 @@ from minari_pipe.remotes.base import (
     Told,
     Upload,
     UploadSource,
+    one_line,
     piece_of,
 )
 from minari_pipe.remotes.faults import judge, status_of
@@ -172,7 +173,20 @@ class GCSRemote(ObjectStore):
             json={"name": self.folder + path},
             name=self.folder + path,
         )
-        return headers["Location"]
+        return self._checked(headers["Location"])
+
+    def _checked(self, session: str) -> str:
+        """Refuse an upload that goes on elsewhere, where the token would be sent.
+
+        Raises:
+            RemoteError: names the address.
+        """
+        if not session.startswith(f"{self._files._location}/"):
+            raise RemoteError(
+                f"{self.address}: {self._files._location} has an upload go on at another address, "
+                f"{one_line(session)!r}, which is not done; is it Google's?"
+            )
+        return session
 
     def _continue(self, session: str, data: bytes, start: int, size: int) -> int:
         """Send bytes; how many of the file the server has then."""
@@ -194,7 +208,9 @@ class GCSRemote(ObjectStore):
         """The session that an interrupted upload has left, and how many bytes it has."""
         try:
             session = json.loads(record.read_text(encoding="utf-8"))["session"]
-            return session, self.retried(partial(self._continue, session, b"", 0, size))
+            return session, self.retried(
+                partial(self._continue, self._checked(session), b"", 0, size)
+            )
         except (OSError, ValueError, TypeError, KeyError):  # none, or ended by the server
             return None, 0
 

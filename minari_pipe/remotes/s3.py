@@ -54,6 +54,7 @@ class S3Remote(ObjectStore):
         """
         try:
             from aiobotocore.httpsession import AIOHTTPSession
+            from aiohttp import ClientSession
             from s3fs import S3FileSystem
         except ImportError as error:
             raise MissingDependencyError(
@@ -69,6 +70,8 @@ class S3Remote(ObjectStore):
                 session = await super()._get_session(proxy_url)
                 # aiohttp takes the class when a session is made, which aiobotocore does.
                 session._response_class = bounded
+                # botocore finds another region itself; aiohttp sends the session's token anywhere
+                session._request = partial(ClientSession._request, session, allow_redirects=False)
                 return session
 
         files = S3FileSystem(

@@ -18,7 +18,7 @@ from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
 from minari_pipe.core.files.links import OpenedFolder, files_below, opener
 from minari_pipe.core.files.manifest import stage_manifest, write_manifest
 from minari_pipe.core.metadata import dump_metadata
-from minari_pipe.errors import DatasetNotFoundError, LinkError
+from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
 from minari_pipe.storage.reading import file_sizes, megabytes
 from minari_pipe.storage.segment import Segment
@@ -43,9 +43,7 @@ class DirectoryStorage(MinariStorage):
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         try:
             self._opened: OpenedFolder = open_folder(self.data_path)
-        except LinkError:
-            raise
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
 
     @classmethod

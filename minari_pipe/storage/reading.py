@@ -308,6 +308,10 @@ class StoredEpisodes(ABC):
         if self._opened is not None:
             self._opened.check()
 
+    def is_of(self, folder: OpenedFolder) -> bool:
+        """Whether the data are those of a folder that was opened; of older layouts they may be."""
+        return self._opened is None or self._opened.identity[:2] == folder.identity[:2]
+
     def get_size(self) -> float:
         """Return the size of the data directory's files in MB, rounded to 0.1."""
         return directory_size(self.data_path)
@@ -381,6 +385,7 @@ def opened(
         other = other_format(data_path)
         if other is not None:
             storage = other.open(data_path, trusted_modules=trusted_modules)
+            storage.check_version()  # which takes note of it
             return storage, storage.read_raw_metadata(storage.data_path)
         metadata = StoredEpisodes.read_raw_metadata(data_path)  # says what is there instead
     path = data_path / METADATA_FILE_NAME

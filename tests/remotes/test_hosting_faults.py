@@ -429,6 +429,8 @@ def test_what_is_in_the_way_is_left_as_it_is(shared) -> None:
     (shared / "example/new-v0/notes.txt").write_text("mine")
     step_index_dataset("example/new-v0")
     refused(DatasetExistsError, "is left as it is", lambda: upload_dataset("example/new-v0"))
+    left = shared / ".minari_pipe-uploads"
+    assert len(list(left.iterdir())) == 1  # of the one that may go on
     assert (shared / "taken").read_text() == "mine"
     assert (shared / "example/new-v0/notes.txt").read_text() == "mine"
     root = get_dataset_path()

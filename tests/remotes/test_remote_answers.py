@@ -255,6 +255,88 @@ def test_a_page_of_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -
     assert "more than 1000 bytes" in refusal(lambda: list_remote_datasets(address))
 
 
+class Elsewhere(BaseHTTPRequestHandler):
+    """Another host, which counts what comes with a credential."""
+
+    secrets: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.secrets.extend(
+            f"{key}: {value}"
+            for key, value in self.headers.items()
+            if key.lower() in ("authorization", "x-amz-security-token", "x-token")
+        )
+        self.send_response(404)
+        self.end_headers()
+
+    do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    Elsewhere.secrets.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("scheme", ["s3"], indirect=True)
+def test_no_credential_follows_a_store_to_another_host(
+    status, proxy, address, elsewhere, monkeypatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "SESSION")
+    proxy.inject(Answer(status, location=f"{elsewhere}/bucket"))
+    refusal(lambda: list_remote_datasets(address))
+    assert Elsewhere.secrets == []
+
+
+@pytest.mark.parametrize("scheme", ["gs"], indirect=True)
+def test_an_upload_that_is_to_go_on_at_another_host_does_not(proxy, address, elsewhere) -> None:
+    proxy.inject(Answer(200, location=f"{elsewhere}/session"), method="POST", path="resumable")
+    upload = an_upload(size=PART + 1)
+    text = refusal(lambda: publish(open_remote(address), upload))
+    assert f"go on at another address, '{elsewhere}/session'" in text
+
+
+def test_the_token_of_the_hub_goes_to_no_other_host(hub, elsewhere, monkeypatch) -> None:
+    from huggingface_hub.utils import get_session
+
+    from minari_pipe.remotes.hub.commits import _well_behaved
+
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    client = open_remote("hf://org", "hf_secret")._client
+    with _well_behaved(client):
+        headers = {"authorization": "Bearer hf_secret"}
+        with pytest.raises(RemoteError, match="has the token sent to another address"):
+            get_session().post(f"{elsewhere}/verify", headers=headers)
+        get_session().put(f"{elsewhere}/signed", content=b"x")
+    get_session().get(f"{client.endpoint}/api", headers=headers)
+    assert Elsewhere.secrets == []
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_shown(hub, monkeypatch) -> None:
+    shown = os.environ["HF_ENDPOINT"]
+    monkeypatch.setenv("HF_ENDPOINT", shown.replace("//", "//ada:pa@ss@"))
+    hub.body = b"no JSON"
+    text = refusal(lambda: list_remote_datasets("hf://org"))
+    assert "ada" not in text and "ss@" not in text
+    assert open_remote("hf://org")._client.page("x") == f"{shown}/datasets/org/x"
+
+
+@pytest.mark.parametrize(
+    "text", ["http://ada:pa@ss@host/x", "ada:pa@ss@host:1", "GET http://ada:pa@ss@host failed"]
+)
+def test_a_password_with_an_at_sign_is_not_shown(text: str) -> None:
+    shown = base.one_line(text)
+    assert "pa" not in shown and "ss" not in shown and "host" in shown
+
+
 @pytest.mark.parametrize("scheme", ["gs"], indirect=True)
 def test_a_status_that_is_no_number_is_one_line(proxy, address) -> None:
     proxy.inject(Answer(403, body='{"error": {"code": "²"}}'.encode()))

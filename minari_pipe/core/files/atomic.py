@@ -187,7 +187,7 @@ def transaction(directory: Path) -> Iterator[Path]:
     try:
         with (
             held_folder(directory.parent, root or directory.parent) as parent,
-            held_folder(directory, root or directory) as held,
+            held_folder(directory, root or directory, may_be_link=True) as held,
             exclusive(held) as locked,
         ):
             if not os.path.samestat(os.stat(directory), locked):  # while it was waited for
@@ -233,7 +233,7 @@ def settle(directory: Path) -> None:
     root = root_of(directory)
     with (
         held_folder(directory.parent, root or directory.parent) as parent,
-        held_folder(directory, root or directory) as held,
+        held_folder(directory, root or directory, may_be_link=True) as held,
         exclusive(held),
         writing_below_root(),
     ):

@@ -32,14 +32,30 @@ def remove_folder(path: PathLike) -> None:
         return
     except (RecursionError, OSError):
         pass
-    # Each folder becomes one of the first; none is looked into before it is.
-    pending = [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
-    while pending:
-        for entry in list(os.scandir(pending.pop())):
+    if not HAS_DESCRIPTORS:
+        raise OSError(errno.ENAMETOOLONG, "lies too deep to be removed", os.fspath(path))
+    with _folder(os.fspath(path)) as top:
+        _flatten(top)
+        for entry in list(os.scandir(top.handle)):
             if entry.is_dir(follow_symlinks=False):
-                pending.append(f"{os.fspath(path)}/{secrets.token_hex(8)}")
-                os.rename(entry.path, pending[-1])
-    shutil.rmtree(path)
+                shutil.rmtree(entry.name, dir_fd=top.handle)
+            else:
+                os.unlink(entry.name, dir_fd=top.handle)
+    os.rmdir(path)
+
+
+def _flatten(top: _Folder) -> None:
+    """Make each folder below one of the first; none is looked into before it is."""
+    pending = [entry.name for entry in os.scandir(top.handle) if _is_folder(entry)]
+    while pending:
+        with _folder(os.path.join(top.path, pending.pop()), top) as inner:
+            for name in [entry.name for entry in os.scandir(inner.handle) if _is_folder(entry)]:
+                pending.append(secrets.token_hex(8))
+                os.rename(name, pending[-1], src_dir_fd=inner.handle, dst_dir_fd=top.handle)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
 
 
 def remove(path: PathLike) -> None:

@@ -231,18 +231,23 @@ def _is_digest(form: re.Pattern[str], digest: Any) -> bool:
     return isinstance(digest, str) and form.fullmatch(digest) is not None
 
 
-def content_differs(path: str | os.PathLike[str], entry: dict[str, Any]) -> str | None:
+def content_differs(
+    path: str | os.PathLike[str],
+    entry: dict[str, Any],
+    below: str | os.PathLike[str] | None = None,
+) -> str | None:
     """Return by what the bytes of a file are not those of a manifest's entry, None if they are.
 
     Args:
         path: the file, of the size that the entry says.
         entry: see :func:`is_entry` and :func:`is_old_entry`.
+        below: the folder from which no link is followed to the file, its own if not given.
     """
     if "xxh3_128" not in entry:
         if "sha256" in entry:
             return None if sha256_file(path) == entry["sha256"] else "sha256"
         return None if _sums_of_file(path) == entry["sums"] else "sums"
-    found = entry_of(path, sha256="sha256" in entry)
+    found = entry_of(path, sha256="sha256" in entry, below=below)
     pairs = zip(entry.get("pieces", ()), found.get("pieces", ()), strict=False)
     for number, (expected, piece) in enumerate(pairs):
         if expected != piece:

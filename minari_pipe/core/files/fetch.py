@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.links import expand_user
+from minari_pipe.core.messages import without_passwords
 from minari_pipe.core.progress_bar import ProgressBar
 from minari_pipe.errors import ConfigError, RemoteError
 
@@ -168,7 +169,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
     mirror = os.environ.get(MIRROR_VARIABLE, "").strip()
     if not mirror:
         return ""
-    shown = _without_password(mirror)
+    shown = without_passwords(mirror)
     if not _SCHEME.match(mirror):
         place = expand_user(mirror) / target.name
         if not place.is_file():
@@ -392,7 +393,7 @@ def _checked_sha256(sha256: str | None, what: str) -> str | None:
 
 
 def _check_address(address: str, owner: str, *, password_allowed: bool = False) -> None:
-    shown = _without_password(address)
+    shown = without_passwords(address)
     try:
         parts = urlsplit(address)
         usable = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
@@ -425,7 +426,3 @@ def _shipped_name(address: str, what: str) -> str:
     if not _FILE_NAME.fullmatch(name):
         raise ConfigError(f"{what}: {address!r} must be shipped:NAME with a plain file name")
     return name
-
-
-def _without_password(address: str) -> str:
-    return re.sub(r"//[^/@]*@", "//…@", address)

@@ -14,12 +14,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, LinkError, MinariPipeError
+
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows
+    fcntl = resource = None  # type: ignore[assignment]
 
 PathLike = str | os.PathLike[str]
 
@@ -41,8 +48,10 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 #: folders in one another, in datasets and workspaces alike
 DEEPEST = 64
 
-#: folders that are kept open: a process may open a thousand files of all kinds
+#: folders that are kept open, of the thousand files of all kinds that a process may open
 _MOST_KEPT = 128
+#: the request of Linux for what tells a file from another that gets its number later
+_GENERATION = 0x80087601
 
 #: folders into which links may lead, resolved
 _allowed: list[str] = []
@@ -84,7 +93,8 @@ class OpenedFolder:
     """A folder as it was opened, over no link: what is opened in it is its own.
 
     A new folder may get the number of one that was removed, so the folder is kept open, as long as
-    not too many are. Else, and in another process, the way to it is gone again.
+    not too many are. Else, and in another process, the way to it is gone again, and the file
+    system is asked whether it is the same.
     """
 
     _n_kept = 0
@@ -93,7 +103,7 @@ class OpenedFolder:
         self,
         path: PathLike,
         below: PathLike | None = None,
-        identity: tuple[int, int] | None = None,
+        identity: tuple[int, ...] | None = None,
     ) -> None:
         """Open a folder.
 
@@ -111,12 +121,13 @@ class OpenedFolder:
         if not HAS_DESCRIPTORS:
             found = os.stat(path) if below is None else _resolved_status(path, below)
         else:
-            handle = self._walk()
+            handle = _walk(self._path, self._below)
             found = os.fstat(handle)
-            if OpenedFolder._n_kept < _MOST_KEPT:
+            if OpenedFolder._n_kept < _most_kept() and identity is None:
                 OpenedFolder._n_kept += 1
                 self.handle = handle
             else:
+                identity = identity or (found.st_dev, found.st_ino, _generation(handle))
                 os.close(handle)
         self.identity = identity or (found.st_dev, found.st_ino)
 
@@ -130,10 +141,27 @@ class OpenedFolder:
             DatasetNotFoundError: the path leads to another folder.
         """
         try:
+            if len(self.identity) > 2:
+                os.close(self.reopened())
+                return
             found = os.stat(self._path)
+        except DatasetNotFoundError:
+            raise
         except OSError:
             return  # reading says what is wrong
-        self._compare(found)
+        if (found.st_dev, found.st_ino) != self.identity:
+            raise replaced(self._path)
+
+    def kept(self) -> int | None:
+        """Return the descriptor, if it is one: a daemon closes all, and others get the numbers."""
+        if self.handle is not None:
+            with suppress(OSError):
+                found = os.fstat(self.handle)
+                if (found.st_dev, found.st_ino) == self.identity:
+                    return self.handle
+            self.handle = None
+            OpenedFolder._n_kept -= 1
+        return None
 
     def reopened(self) -> int:
         """Return a new descriptor of the folder.
@@ -142,44 +170,48 @@ class OpenedFolder:
             DatasetNotFoundError: another folder has taken its place.
             OSError: it is not there any more.
         """
-        handle = self._walk()
-        try:
-            self._compare(os.fstat(handle))
-        except BaseException:
+        handle = _walk(self._path, self._below)
+        found = os.fstat(handle)
+        now = (found.st_dev, found.st_ino, _generation(handle))
+        if now[: len(self.identity)] != self.identity:
             os.close(handle)
-            raise
+            raise replaced(self._path)
         return handle
 
-    def _walk(self) -> int:
-        path, below = self._path, self._below
-        if below is None:
-            return _descend((), path)
-        try:
-            return _descend(_parts(path, below), below)
-        except OSError as error:
-            error.filename = path
-            if error.errno not in IS_LINK:
-                raise
-            _refuse_first_link(os.path.dirname(path), below)
-            if not os.path.islink(path):
-                raise
-        end, top = os.path.realpath(path), os.path.realpath(below)
-        if not end.startswith(top + os.sep):
-            refuse_link(path)
-        return _descend(_parts(end, top), top)
-
-    def _compare(self, found: os.stat_result) -> None:
-        if (found.st_dev, found.st_ino) != self.identity:
-            raise replaced(self._path)
-
     def __reduce__(self) -> tuple[type[OpenedFolder], tuple[object, ...]]:
-        return OpenedFolder, (self._path, self._below, self.identity)
+        kept = self.kept()
+        more = () if kept is None else (_generation(kept),)
+        return OpenedFolder, (self._path, self._below, (*self.identity, *more))
 
     def __del__(self) -> None:
-        handle = getattr(self, "handle", None)  # an __init__ that failed set none
-        if handle is not None:
+        if "handle" in vars(self) and (handle := self.kept()) is not None:
             os.close(handle)
             OpenedFolder._n_kept -= 1
+
+
+def _most_kept() -> int:
+    return _MOST_KEPT if resource is None else min(_MOST_KEPT, _limit() // 4)
+
+
+def _limit() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_KEPT * 4 if limit == resource.RLIM_INFINITY else limit
+
+
+def _generation(handle: int) -> int:
+    """What tells a folder from another one of its number, 0 where the file system has no such."""
+    if fcntl is None or sys.platform != "linux":
+        return 0
+    try:
+        folder = os.open(os.curdir, os.O_RDONLY | os.O_DIRECTORY, dir_fd=handle)
+    except OSError:
+        return 0
+    try:
+        return int.from_bytes(fcntl.ioctl(folder, _GENERATION, bytes(8)), sys.byteorder)
+    except OSError:
+        return 0
+    finally:
+        os.close(folder)
 
 
 def refuse_links(path: PathLike, below: PathLike) -> None:
@@ -296,10 +328,9 @@ def _descend(folders: Iterable[str], below: PathLike) -> int:
     kept = None
     if not isinstance(below, OpenedFolder):
         folder = os.open(below, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
-    elif below.handle is None:
-        folder = below.reopened()
     else:
-        folder = kept = below.handle
+        kept = below.kept()
+        folder = below.reopened() if kept is None else kept
     try:
         for part in folders:
             inner = os.open(part, _FOLDER, dir_fd=folder)
@@ -313,6 +344,29 @@ def _descend(folders: Iterable[str], below: PathLike) -> int:
     return folder
 
 
+def _walk(path: str, below: PathLike | None) -> int:
+    """Open a folder that itself may be a link to another place in ``below``; see :func:`_descend`.
+
+    Raises:
+        LinkError: a link leads out of ``below``.
+    """
+    if below is None:
+        return _descend((), path)
+    try:
+        return _descend(_parts(path, below), below)
+    except OSError as error:
+        error.filename = path
+        if error.errno not in IS_LINK:
+            raise
+        _refuse_first_link(os.path.dirname(path), below)
+        if not os.path.islink(path):
+            raise
+    end, top = os.path.realpath(path), os.path.realpath(below)
+    if not end.startswith(top + os.sep):
+        refuse_link(path)
+    return _descend(_parts(end, top), top)
+
+
 def _close(folder: int, below: PathLike) -> None:
     """Close a descriptor of :func:`_descend`, unless it is one that is kept open."""
     if not isinstance(below, OpenedFolder) or folder != below.handle:
@@ -320,7 +374,7 @@ def _close(folder: int, below: PathLike) -> None:
 
 
 @contextmanager
-def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
+def held_folder(folder: PathLike, below: PathLike, *, may_be_link: bool = False) -> Iterator[Path]:
     """Yield a path that leads to this very folder, also if a link takes its place meanwhile.
 
     Only Linux has such paths; elsewhere links are refused first.
@@ -328,6 +382,7 @@ def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
     Args:
         folder: in ``below``, or that itself.
         below: the folder that the user named, by links or not.
+        may_be_link: the folder itself may be one to another place in ``below``.
 
     Raises:
         LinkError: a part of the way from ``below`` is a link.
@@ -335,11 +390,17 @@ def held_folder(folder: PathLike, below: PathLike) -> Iterator[Path]:
         Exception: what the body raises, with the folder's own path in the text.
     """
     if not (HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
-        refuse_links(folder, below)
+        if may_be_link:
+            _resolved_status(folder, below)
+        else:
+            refuse_links(folder, below)
         yield Path(folder)
         return
     try:
-        handle = _descend(_parts(folder, below), below)
+        if may_be_link:
+            handle = _walk(os.fspath(folder), below)
+        else:
+            handle = _descend(_parts(folder, below), below)
     except OSError as error:
         if error.errno in IS_LINK:
             refuse_links(folder, below)

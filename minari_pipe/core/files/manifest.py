@@ -58,7 +58,7 @@ from minari_pipe.core.files.checksums import (
     is_entry,
     is_old_entry,
 )
-from minari_pipe.core.files.links import files_below, refuse_links, status_below
+from minari_pipe.core.files.links import PathLike, files_below, refuse_links, status_below
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
@@ -337,13 +337,14 @@ def _fault(content: dict[str, Any]) -> str | None:
     return None
 
 
-def verify(dataset: Path) -> None:
+def verify(dataset: Path, data: PathLike | None = None) -> None:
     """Compare the files of a dataset with its manifest.
 
     Warns of a card that is not what the manifest names, and of sums that do not see order.
 
     Args:
         dataset: the folder that holds ``data/``.
+        data: that, as it was opened to be read.
 
     Raises:
         CorruptDatasetError: there is no manifest, it is damaged, or it names every file that
@@ -359,7 +360,7 @@ def verify(dataset: Path) -> None:
             f"{dataset} cannot be verified: {dataset / MANIFEST} does not exist. Datasets made by "
             "minari_pipe have one; load this one without verify=True"
         )
-    faults = [f"{name[:300]} {fault}" for name, fault in file_faults(dataset, content)]
+    faults = [f"{name[:300]} {fault}" for name, fault in file_faults(dataset, content, data=data)]
     if not faults:
         for name, fault in card_faults(dataset, content):
             warnings.warn(
@@ -371,7 +372,7 @@ def verify(dataset: Path) -> None:
             warnings.warn(f"{dataset}: {ORDER_BLIND}", stacklevel=3)
         return None
     if readable_manifest(dataset) != content:  # somebody appends, or deletes it, meanwhile
-        return verify(dataset)
+        return verify(dataset, data)
     told = "; ".join(faults)
     if not totals_agree(dataset / "data", content):
         raise CorruptDatasetError(
@@ -385,7 +386,11 @@ def verify(dataset: Path) -> None:
 
 
 def file_faults(
-    dataset: Path, content: Mapping[str, Any], seen: dict[str, list[Any]] | None = None
+    dataset: Path,
+    content: Mapping[str, Any],
+    seen: dict[str, list[Any]] | None = None,
+    *,
+    data: PathLike | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield ``(name, what is wrong)`` of the dataset's files that the manifest contradicts.
 
@@ -394,11 +399,12 @@ def file_faults(
         content: the manifest, as it was read.
         seen: what an earlier call left here: files that look untouched since are not hashed
             again. Updated.
+        data: ``data/`` as it was opened to be read.
     """
     expected = entries_of(content)
     found = [name for name in files_of(dataset) if not name.startswith(f"{CARD}/")]
     found += [f"data/{name}" for name in files_left(dataset / "data")]  # which readers take
-    yield from _faults(dataset, expected, found, {} if seen is None else seen)
+    yield from _faults(dataset, expected, found, {} if seen is None else seen, data)
 
 
 def card_faults(dataset: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -419,12 +425,20 @@ def _faults(
     entries: Mapping[str, dict[str, Any]],
     there: Iterable[str],
     stamps: dict[str, list[Any]],
+    data: PathLike | None = None,
 ) -> Iterator[tuple[str, str]]:
+    data = dataset / "data" if data is None else data
     for name, expected in entries.items():
+        below = data if name.startswith("data/") else dataset
 
-        def fault(path: Path, name: str = name, expected: dict[str, Any] = expected) -> str | None:
+        def fault(
+            path: Path,
+            name: str = name,
+            expected: dict[str, Any] = expected,
+            below: PathLike = below,
+        ) -> str | None:
             # A write sets mtime, and setting mtime back sets ctime.
-            stat = status_below(path, dataset / "data" if name.startswith("data/") else dataset)
+            stat = status_below(path, below)
             stamp = [
                 *(stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns),
                 next(expected[key] for key in ("sha256", "xxh3_128", "sums") if key in expected),
@@ -436,7 +450,7 @@ def _faults(
             if stat.st_size != expected["size"]:
                 return f"has {stat.st_size} bytes, not {expected['size']}"
             if stamps.get(name) != stamp:
-                if (what := content_differs(path, expected)) is not None:
+                if (what := content_differs(path, expected, below)) is not None:
                     return f"has other content ({what})"
                 stamps[name] = stamp
             return None

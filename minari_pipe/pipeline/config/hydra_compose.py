@@ -7,6 +7,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -190,7 +191,10 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
             raise ConfigError(
                 f"~{key} removes a key that every config has; leave it out, or set what is below"
             )
-    with initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"):
+    with (
+        _no_job(),
+        initialize_config_dir(str(primary), version_base="1.3", job_name="minari_pipe"),
+    ):
         words = [*_ours(overrides), *overrides]
         try:
             cfg = compose("config", overrides=words, return_hydra_config=True)
@@ -203,6 +207,17 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
             ) from exc
     HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
     return cfg
+
+
+@contextmanager
+def _no_job() -> Iterator[None]:
+    """Let Hydra compose another config in the middle of a job that it has launched."""
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = running
 
 
 def _key(override: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from minari_pipe.core.messages import without_passwords
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.releases.releasable import pipelines_of
@@ -151,5 +152,4 @@ def without_credentials(text: str) -> str:
         >>> without_credentials("https://ada:secret@example.org/data?token=1")
         'https://…@example.org/data?…'
     """
-    text = re.sub(r"//[^/@\s]*@", "//…@", text)
-    return re.sub(r"(\w+://[^\s?]*\?)\S+", r"\1…", text)
+    return re.sub(r"(\w+://[^\s?]*\?)\S+", r"\1…", without_passwords(text))

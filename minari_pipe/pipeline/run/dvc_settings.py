@@ -133,6 +133,8 @@ def check_dvc(root: Path) -> None:
                         f"workspace because a file of it says so; if you want that, run: "
                         f"dvc config --unset {key} && dvc config --global {key} {told}"
                     )
+        if any(remote.get("auth") for remote in config["remote"].values()):
+            _keep_credentials()
     except DvcException as exc:
         raise MinariPipeError(f"DVC: {exc}") from exc
     part_hard_links(root)
@@ -210,6 +212,35 @@ def _refusal(what: str, name: str) -> TrustError:
         f"of its folder, or be settings of git or DVC; nothing of it is read or made. Remove the "
         f"entry of the stage from dvc.lock, and the cache or remote that is not yours"
     )
+
+
+@functools.cache
+def _keep_credentials() -> None:
+    """Let DVC give what it has for one HTTP remote to no other host that the remote leads to."""
+    from aiohttp import TraceConfig
+    from dvc_http import HTTPFileSystem
+    from yarl import URL
+
+    unchecked = HTTPFileSystem._prepare_credentials
+
+    async def check(session: Any, context: Any, redirect: Any) -> None:
+        headers = redirect.response.headers
+        target = redirect.url.join(URL(headers.get("Location") or headers.get("URI") or ""))
+        if target.origin() != redirect.url.origin():
+            raise TrustError(
+                f"the DVC remote at {redirect.url.origin()} leads to {target.origin()}, which "
+                f"would get the remote's password; set the remote's url to where its files are"
+            )
+
+    def prepared(self: HTTPFileSystem, **config: Any) -> dict[str, Any]:
+        found = unchecked(self, **config)
+        if found:
+            trace = TraceConfig()
+            trace.on_request_redirect.append(check)
+            found["client_kwargs"]["trace_configs"] = [trace]
+        return found
+
+    HTTPFileSystem._prepare_credentials = prepared
 
 
 @functools.cache
@@ -404,7 +435,8 @@ def check_receiver(repo: Repo, remote: str) -> None:
     root, cache = Path(repo.root_dir), Path(repo.cache.local.path)
     url = str(repo.config["remote"][remote]["url"])
     levels = ["system", "global", *(["local"] if _is_own(root) else [])]
-    is_users = any(remote in repo.config.load_one(level)["remote"] for level in levels)
+    settings = [repo.config.load_one(level)["remote"].get(remote, {}) for level in levels]
+    is_users = any("url" in own for own in settings)  # not an account alone
     if _below(cache, root) is None and not is_users and not is_trusted_address(url):
         raise TrustError(
             f"DVC's cache is {cache}, which other workspaces may share, and a file of this one "

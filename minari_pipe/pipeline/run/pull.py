@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minari_pipe.core.messages import without_passwords
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline.run.dvc_settings import repository
 from minari_pipe.pipeline.signals import run_stoppable
@@ -185,4 +186,4 @@ def _text(exc: BaseException) -> str:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     text = " ".join(f"{type(cause).__name__}: {cause}".split())
-    return re.sub(r"//[^/@\s]*@", "//…@", text)
+    return without_passwords(text)

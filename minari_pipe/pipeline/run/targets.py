@@ -27,6 +27,7 @@ from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, user_conf
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ToldError, TrustError
 from minari_pipe.pipeline.config.oc_env import holds_value, resolved, told_texts, without_values
 from minari_pipe.pipeline.published import published_manifest, released_manifest
+from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.signals import run_abandonable
 from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
@@ -117,7 +118,10 @@ class _Uploads:
         manifest = sha256_file(self._folder / MANIFEST)
         self._version = {"content_sha256": content_sha256, "manifest_sha256": manifest}
         self._path = root / STATE / "published" / f"{dataset_id}.json"
-        self._record = _read(self._path)
+        # A clone may bring one, which says nothing of what the user has sent.
+        name = self._path.relative_to(root).as_posix()
+        is_own = self._path.is_file() and not is_tracked(root, name)
+        self._record = _read(self._path) if is_own else {}
 
     def run(self, targets: list[str]) -> None:
         """Upload to those of ``targets`` that do not have the dataset."""

@@ -47,6 +47,10 @@ class HiddenError(FileNotFoundError):
     """There is nothing that those without a token may see."""
 
 
+def _without_user(url: str) -> str:
+    return re.sub(r"//[^/]*@", "//", url)
+
+
 class HubClient:
     """Reads repositories of datasets of one organization or user, each at one commit."""
 
@@ -62,6 +66,8 @@ class HubClient:
         self._token = token
         # read now: huggingface_hub reads it once, when it is imported
         self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+        #: for messages and pages: who is behind a proxy may have a password in the address
+        self.shown = _without_user(self.endpoint)
         self.api = HfApi(self.endpoint, token, "minari_pipe", __version__)
         self._lock = threading.Lock()
         self._headers: dict[str, str] | None = None
@@ -85,7 +91,7 @@ class HubClient:
 
     def page(self, repo: str, path: str = "") -> str:
         """Return the address at which a browser sees a folder of a repository."""
-        url = f"{self.endpoint}/datasets/{self.owner}/{repo}"
+        url = f"{self.shown}/datasets/{self.owner}/{repo}"
         return f"{url}/tree/main/{quote(path)}" if path else url
 
     def heads(self) -> dict[str, str | None]:
@@ -105,7 +111,7 @@ class HubClient:
         ):
             raise RemoteError(
                 f"{self.address}: there is no organization or user {self.owner!r} at "
-                f"{self.endpoint}; look for a spelling mistake"
+                f"{self.shown}; look for a spelling mistake"
             )
         return found
 
@@ -185,7 +191,21 @@ class HubClient:
     def judge(self, error: Exception) -> Fault:
         """Say what an error of ``huggingface_hub`` or of its HTTP library means."""
         header = (self._headers or {}).get("authorization", "")
-        return judge(error, self.address, self.endpoint, header.removeprefix("Bearer ") or None)
+        return judge(error, self.address, self.shown, header.removeprefix("Bearer ") or None)
+
+    def check_request(self, request: Any) -> None:
+        """Refuse to have the token sent elsewhere, as an answer of a server may ask for.
+
+        Raises:
+            RemoteError: names the address.
+        """
+        own = self._own_headers().get("authorization")
+        is_sent = own is not None and request.headers.get("authorization") == own
+        if is_sent and not _without_user(str(request.url)).startswith(f"{self.shown}/"):
+            raise RemoteError(
+                f"{self.address}: {self.shown} has the token sent to another address, "
+                f"{one_line(request.url)!r}, which is not done; is it the Hub?"
+            )
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -200,12 +220,12 @@ class HubClient:
             # The question carries the token, which is for the Hub.
             if not following.startswith(f"{self.endpoint}/"):
                 raise RemoteError(
-                    f"{self.address}: a list of {self.endpoint} goes on at another address, "
+                    f"{self.address}: a list of {self.shown} goes on at another address, "
                     f"{one_line(following)!r}, which is not asked; is it the Hub?"
                 )
             response = self._get(following)
             yield from self._json(response)
-        raise RemoteError(f"{self.address}: a list of {self.endpoint} does not end; is it the Hub?")
+        raise RemoteError(f"{self.address}: a list of {self.shown} does not end; is it the Hub?")
 
     def _json(self, response: Any) -> Any:
         try:
@@ -213,7 +233,7 @@ class HubClient:
         except ValueError as error:
             kind = response.headers.get("Content-Type", "unknown")
             raise RemoteError(
-                f"{self.address}: {self.endpoint} answers with content of type {kind!r}, not with "
+                f"{self.address}: {self.shown} answers with content of type {kind!r}, not with "
                 "the JSON of the Hub; is a login page or a proxy between?"
             ) from error
 
@@ -284,7 +304,7 @@ class HubClient:
         packed = stream.headers.get("content-encoding", "identity")
         if packed != "identity":
             raise RemoteError(
-                f"{self.address}: {self.endpoint} answers packed ({packed}), which was not asked "
+                f"{self.address}: {self.shown} answers packed ({packed}), which was not asked "
                 f"for; is a proxy between?"
             )
         content = bytearray()

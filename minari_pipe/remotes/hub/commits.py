@@ -92,7 +92,7 @@ class Committer:
             self._remote.retried(partial(self._client.head, repo))
         except FileNotFoundError:
             make = partial(self._client.api.create_repo, repo_type="dataset", exist_ok=True)
-            with _well_behaved():
+            with _well_behaved(self._client):
                 self._remote.retried(partial(make, self._client.repo_id(repo)))
 
     def send_ahead(self, repo: str, files: Mapping[str, UploadSource], told: Told) -> None:
@@ -109,7 +109,7 @@ class Committer:
         small = [addition for addition in additions if addition.source.size <= PART]
         # It tries again by itself, for every file alone. For several it has threads of its own,
         # and the process would wait for them after Ctrl-C.
-        with self._translated(), _own_progress(), _well_behaved():
+        with self._translated(), _own_progress(), _well_behaved(self._client):
             at_once(partial(send, additions=[addition]) for addition in large)
             send(additions=small)
         for addition in additions:
@@ -173,7 +173,7 @@ class Committer:
             is_usable = sent is not None and sent.source == source
             operations.append(sent if is_usable else _Addition(path, source))
         try:
-            with _own_progress(), _well_behaved():
+            with _own_progress(), _well_behaved(self._client):
                 made = self._client.api.create_commit(
                     self._client.repo_id(repo),
                     operations,
@@ -219,14 +219,17 @@ def _own_progress() -> Iterator[None]:
 
 
 @contextmanager
-def _well_behaved() -> Iterator[None]:
+def _well_behaved(client: HubClient) -> Iterator[None]:
     """Let ``huggingface_hub`` give up on a server that is silent, and say nothing in our place.
+
+    Nor does the token go where an answer of the server says, such as to verify a file.
 
     It would wait for ever, unless it was told otherwise; it logs signed addresses where it tries
     again; and its HTTP library deprecates, to our user, how it sends files.
     """
     warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)
     session = get_session()
+    session.event_hooks["request"].append(client.check_request)
     before = session.timeout
     would_wait = before.read is None
     if would_wait:
@@ -235,6 +238,7 @@ def _well_behaved() -> Iterator[None]:
     try:
         yield
     finally:
+        session.event_hooks["request"].remove(client.check_request)
         if would_wait:
             session.timeout = before
 

@@ -41,6 +41,8 @@ def judge(error: Exception, address: str, endpoint: str, token: str | None) -> F
         return Fault(RemoteError(f"{address} {reason}"), is_transient, wait)
 
     for cause in _causes(error):
+        if isinstance(cause, RemoteError):  # of ours, which its threads pass on
+            return Fault(cause)
         if isinstance(cause, HfHubHTTPError):
             is_transient, wait, reason = _answer(cause, endpoint, token)
             return told(reason, is_transient=is_transient, wait=wait)

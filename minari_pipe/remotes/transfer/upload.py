@@ -125,7 +125,7 @@ def upload(
         entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
         if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:
             raise _changing(place / METADATA)
-        manifest = _manifest(place, opened.whole, metadata, entries, own)
+        manifest = _manifest(place, opened, metadata, entries, own)
     content: str = json.loads(manifest)["content_sha256"]
     files = {
         name: UploadSource(place / name, entry["size"], entry["sha256"], opened.below(name))
@@ -224,7 +224,7 @@ def _read_metadata(path: Path, below: OpenedFolder, dataset_id: str) -> bytes:
 
 def _manifest(
     place: Path,
-    whole: OpenedFolder,
+    opened: _Opened,
     metadata: Mapping[str, Any],
     entries: Mapping[str, dict[str, Any]],
     own: dict[str, Any] | None,
@@ -233,7 +233,7 @@ def _manifest(
 
     Args:
         place: the folder that holds ``data/``.
-        whole: the same, open.
+        opened: the same, open.
         metadata: of the dataset.
         entries: what its files are, with their sha256s.
         own: its own manifest.
@@ -246,9 +246,9 @@ def _manifest(
             verify(place)  # raises, and says it all
         own = None  # another program has changed the dataset since
     content = compose(metadata, entries)
-    content["content_sha256"] = checked_content_sha256(place, metadata, own)
+    content["content_sha256"] = checked_content_sha256(place, metadata, own, opened.data)
     if content == own:
-        return read_below(place / MANIFEST, whole)
+        return read_below(place / MANIFEST, opened.whole)
     return (json.dumps(content) + "\n").encode()
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.core.dataset_id import gen_dataset_id, parse_dataset_id
-from minari_pipe.core.datasets_root import get_dataset_path
-from minari_pipe.core.files.links import status_below
+from minari_pipe.core.datasets_root import root_of
+from minari_pipe.core.files.links import PathLike, replaced, status_below
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.core.tree import join_path, leaves, map_leaves
 from minari_pipe.errors import (
-    ConfigError,
     CorruptDatasetError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
@@ -35,6 +34,8 @@ from minari_pipe.storage.base import Change, MinariStorage
 from minari_pipe.storage.hdf5.parser.checked import check_structure
 from minari_pipe.storage.hdf5.parser.heaps import refuse_endless_heaps
 from minari_pipe.storage.hdf5.values import DAMAGE
+
+Stamp = tuple[int, int, int]
 
 #: attribute of an episode that ends without a flag in the file: the last truncation was set
 TRUNCATION_INFERRED = "truncation_inferred"
@@ -95,6 +96,22 @@ class LegacyStorage(MinariStorage):
             "minari_version": MINARI_VERSION,
         }
 
+    #: of the main file when it was first asked for
+    _stamp: Stamp | None = None
+
+    def check_version(self) -> None:
+        """Check that the main file is the one that was opened.
+
+        Raises:
+            DatasetNotFoundError: it was changed, or another one was put in its place.
+        """
+        with reading(self._file_path):
+            now = stamp(self._file_path)
+        if self._stamp is None:
+            self._stamp = now
+        elif self._stamp != now:
+            raise replaced(self.data_path)
+
     @property
     def _file_path(self) -> Path:
         return self.data_path
@@ -128,9 +145,6 @@ def reading(path: Path, what: str = "file") -> Iterator[None]:
         raise CorruptDatasetError(message) from error
 
 
-Stamp = tuple[int, int, int]
-
-
 def stamp(path: Path) -> Stamp:
     """What changes when a file does; a key for what was found out about it."""
     return _stamp_of(os.stat(path))
@@ -140,7 +154,7 @@ def _stamp_of(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def open_file(path: Path, below: Path | None = None) -> h5py.File:
+def open_file(path: Path, below: PathLike | None = None) -> h5py.File:
     """Open a stranger's file for reading.
 
     Args:
@@ -151,7 +165,7 @@ def open_file(path: Path, below: Path | None = None) -> h5py.File:
         CorruptDatasetError: it is damaged, or another file takes its place meanwhile.
         LinkError: a part of the way from ``below`` is a link.
     """
-    below = _root_of(path) if below is None else below
+    below = root_of(path) if below is None else below
     with reading(path):
         checked = stamp(path)
         _check(path, checked)
@@ -165,13 +179,6 @@ def open_file(path: Path, below: Path | None = None) -> h5py.File:
             file.close()
             raise
         return file
-
-
-def _root_of(path: Path) -> Path | None:
-    with suppress(ConfigError):
-        root = get_dataset_path()
-        return root if path.is_relative_to(root) else None
-    return None
 
 
 @lru_cache(maxsize=256)

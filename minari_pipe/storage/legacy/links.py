@@ -18,7 +18,7 @@ from typing import Any
 
 import h5py
 
-from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.datasets_root import get_dataset_path, open_folder
 from minari_pipe.core.files.links import refuse_links
 from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.storage.hdf5.values import member
@@ -41,8 +41,8 @@ class LinkedFiles:
 
     def __init__(self, main: Path, data_path: Path) -> None:
         self._main = main
-        self._below = None if main == data_path else data_path
-        """The folder that the user named, if not the file."""
+        self._below = None if main == data_path else open_folder(data_path)
+        """From where no link is followed to the main file, if that was not named itself."""
         self.others: set[Path] = set()
         """The files that the links of groups asked for lead to, resolved."""
         self._open: dict[Path, h5py.File] = {}

@@ -114,6 +114,7 @@ class RowsStorage(LegacyStorage):
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes: what follows from where their rows are."""
+        self.check_version()
         episodes = self._summary(self.data_path).episodes
         with reading(self.data_path), open_file(self.data_path) as file:
             marks = {part: self._marks(file, part) for part in {rows.part for rows in episodes}}
@@ -136,6 +137,7 @@ class RowsStorage(LegacyStorage):
 
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield episodes as dicts."""
+        self.check_version()
         episodes = self._summary(self.data_path).episodes
         with open_file(self.data_path) as file:
             for index in indices_of(episode_indices, len(episodes)):

@@ -348,6 +348,81 @@ def test_nothing_is_read_where_a_link_leads_that_takes_the_place_of_a_folder_mea
     assert not secrets & set(content(tmp_path / "shared").values())
 
 
+def test_a_root_that_is_the_current_folder_is_left_by_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = make(ID).storage.data_path
+    for place in (f"{ID}/data", ID, "tests"):
+        root = tmp_path / place.replace("/", "-")
+        (root / place).parent.mkdir(parents=True)
+        (root / place).symlink_to(outside.parents[2] / place)
+        monkeypatch.chdir(root)
+        for spelled in (".", "./.", "../" + root.name):
+            monkeypatch.setenv("MINARI_DATASETS_PATH", spelled)
+            with pytest.raises(CorruptDatasetError, match="link"):
+                minari_pipe.load_dataset(ID)
+
+
+def test_a_link_data_to_another_place_of_the_root_is_written_as_it_is_read() -> None:
+    data = make(ID).storage.data_path
+    (minari_pipe.get_dataset_path() / "store").mkdir()
+    data.rename(minari_pipe.get_dataset_path() / "store" / "data")
+    data.symlink_to(minari_pipe.get_dataset_path() / "store" / "data")
+    append(ID, data)
+    minari_pipe.load_dataset(ID).storage.update_metadata({"description": "more"})
+    dataset = minari_pipe.load_dataset(ID, verify=True)
+    assert len(list(dataset.iterate_episodes())) == 4
+    assert dataset.storage.metadata["description"] == "more"
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+@pytest.mark.parametrize("sends", [False, True], ids=["many are open", "in another process"])
+def test_no_other_version_is_read_that_has_the_number_of_the_folder(
+    data_format: str, sends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sends:
+        monkeypatch.setattr(links, "_MOST_KEPT", 0)
+    for _ in range(20):
+        dataset = make(ID, data_format)
+        sent = pickle.dumps(dataset)
+        if sends:
+            dataset = None
+        minari_pipe.delete_dataset(ID)
+        make(ID, data_format, episodes=(2, 1, 0))
+        with pytest.raises(DatasetNotFoundError, match="was replaced since"):
+            list(dataset or pickle.loads(sent))
+        minari_pipe.delete_dataset(ID)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="lists descriptors")
+def test_a_process_that_closes_all_files_reads_the_dataset_that_it_opened() -> None:
+    dataset, other = make(ID, "arrow"), "tests/other-v0"
+    own = [len(episode) for episode in dataset]
+    for handle in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(handle), os.stat(dataset.storage.data_path)):
+                os.close(handle)
+    again = make(other, "arrow", episodes=(2, 1, 0))
+    assert [len(episode) for episode in dataset] == own
+    del dataset
+    assert [len(episode) for episode in again] == own[::-1]
+
+
+def test_what_is_read_is_what_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make(ID).storage.data_path
+    verify_files = library.verify_files
+
+    def replaced(dataset: Path, folder: object) -> None:
+        verify_files(dataset, folder)
+        minari_pipe.delete_dataset(ID)
+        make(ID, episodes=(2, 1, 0))
+
+    monkeypatch.setattr(library, "verify_files", replaced)
+    with pytest.raises(DatasetNotFoundError, match="was replaced since"):
+        minari_pipe.load_dataset(ID, verify=True)
+    assert data.is_dir()
+
+
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
 def test_links_are_refused_where_a_system_has_no_descriptors_of_folders(
     data_format: str, mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -384,9 +459,9 @@ def test_nothing_changes_where_a_link_leads_that_takes_the_place_of_a_namespace(
     held_folder = links.held_folder
 
     @contextmanager
-    def exchanged(folder: Path, below: Path) -> Iterator[Path]:
+    def exchanged(folder: Path, below: Path, **options: bool) -> Iterator[Path]:
         nonlocal n_exchanged
-        with held_folder(folder, below) as held:
+        with held_folder(folder, below, **options) as held:
             place = folder if folder.name == "tests" else folder.parent.parent
             if place.name != "tests" or place.is_symlink():
                 yield held

@@ -473,6 +473,13 @@ def test_a_dry_run_follows_a_family_into_its_mixture(workspace):
     )
 
 
+def test_a_sweep_over_datasets_of_a_family_composes_the_family_for_each(workspace):
+    (workspace.root / "pipelines" / "pole" / "params.yaml").unlink()
+    told = run(workspace, "-m", "+dataset=medium,random")
+    for name in ("medium", "random"):
+        assert f"{name}: up to date -> datasets/pole/{name}-v0" in told
+
+
 def test_an_experiment_sets_a_key_of_the_family(workspace):
     key = "pipelines/pole/params.yaml:family.checkpoint_scores.n_episodes=2"
     # Only what it concerns directly, after `config`, which might set the file's value again.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import threading
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,41 @@ def test_no_other_declaration_of_the_workspace_is_read(name, text, clone):
     (clone.root / name).write_text(text)
     assert clone.pipe(*PULL[3:]) == []
     assert not (clone.root / "told").exists()
+
+
+@pytest.mark.parametrize("auth", ["basic", "custom"])
+def test_no_password_of_a_remote_follows_it_to_another_host(auth, clone):
+    came: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.server is other:
+                came.append(str(self.headers))
+            self.send_response(404 if self.server is other else 302)
+            if self.server is not other:
+                self.send_header("Location", f"http://127.0.0.1:{other.server_port}{self.path}")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ExitStack() as stack:
+        first, other = (ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2))
+        for server in (first, other):
+            stack.callback(server.server_close)
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+        url = f"http://127.0.0.1:{first.server_port}/store"
+        given = {"url": url, "auth": auth, "user": "ada", "password": "secret"}
+        given["custom_auth_header"] = "X-Token"
+        settings = "".join(f"    {key} = {value}\n" for key, value in given.items())
+        config = clone.root / ".dvc" / "config.local"
+        config.write_text(f"['remote \"store\"']\n{settings}")
+        error = clone.refused(*PULL[3:])
+    assert "leads to http://127.0.0.1" in error and "would get the remote's password" in error
+    assert came == []
 
 
 @pytest.mark.parametrize("fault", ["gone", "damaged"])

@@ -124,6 +124,10 @@ def test_a_released_version_is_uploaded_once_and_then_without_a_network(workspac
     assert again == [f"one: published in file://out, {place}"]
     assert workspace.json(RECORD) == record
     assert not (workspace.root / "out").exists()
+    workspace.git("init", "--quiet")
+    workspace.git("add", "--force", RECORD)  # as a clone may bring it
+    assert upload(workspace, told, **s3)[0] == "one: uploaded to file://out"
+    shutil.rmtree(workspace.root / ".git")
     # The key decides no byte, and no stage depends on it.
     assert (hashes(workspace.root / "datasets"), workspace.json(f"catalog/{ID}.json")) == before
     with entered(s3):

@@ -38,6 +38,7 @@ class Answer:
 
     status: int
     retry_after: str | None = None
+    location: str | None = None
     body: bytes = b""
     packed: str | None = None
 
@@ -277,6 +278,7 @@ class Proxy:
             f"Content-Length: {len(answer.body)}",
             "Connection: close",
             *([f"Retry-After: {answer.retry_after}"] if answer.retry_after else []),
+            *([f"Location: {answer.location}"] if answer.location else []),
             *([f"Content-Encoding: {answer.packed}"] if answer.packed else []),
         ]
         content = b"" if request.method == "HEAD" else answer.body
