@@ -145,7 +145,7 @@ def _dataset_ids(below: str = "") -> Iterator[str]:
     for path, has_data in _entries(below):
         if has_data:
             yield path
-        elif path.count("/") < DEEPEST and not (get_dataset_path() / path).is_symlink():
+        elif path.count("/") < DEEPEST and not os.path.islink(get_dataset_path() / path):
             yield from _dataset_ids(path)
 
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -410,13 +412,11 @@ def held_folder(folder: PathLike, below: PathLike, *, may_be_link: bool = False)
     try:
         yield Path(held)
     except Exception as error:
-        own = f"{os.fspath(folder)}/"
-        error.args = tuple(
-            arg.replace(f"{held}/", own) if isinstance(arg, str) else arg for arg in error.args
-        )
+        named = partial(re.sub, rf"{held}(?!\d)", os.fspath(folder).replace("\\", r"\\"))
+        error.args = tuple(named(arg) if isinstance(arg, str) else arg for arg in error.args)
         for key in ("filename", "filename2"):
             if isinstance(name := getattr(error, key, None), str):
-                setattr(error, key, name.replace(f"{held}/", own))
+                setattr(error, key, named(name))
         raise
     finally:
         _close(handle, below)

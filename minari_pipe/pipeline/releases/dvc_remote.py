@@ -127,14 +127,32 @@ def _is_elsewhere(path: Path) -> bool:
 
 
 def _missing(repo: Repo, targets: list[str]) -> list[str]:
-    """What is not on the remote after all."""
+    """What is not on the remote after all, although it is sent once more.
+
+    DVC takes a folder for whole whose list of files is there, whatever became of these.
+    """
     from dvc.config import RemoteConfigError
+    from dvc_data.hashfile.transfer import transfer
+    from dvc_data.hashfile.tree import Tree
 
     try:
-        status = repo.status(targets=targets, cloud=True)
+        remote = repo.cloud.get_remote_odb(command="release")
     except RemoteConfigError:  # one that keeps versions itself, whose state DVC cannot tell
         return []
-    return sorted(str(path) for path, state in status.items() if state in ("missing", "new"))
+    cache = repo.cache.local
+    names: dict[str, str] = {}
+    found = {info for infos in repo.used_objs(targets).values() for info in infos}
+    for info in set(found):
+        names[info.value] = str(info.obj_name or info.value)
+        if info.isdir:
+            for key, _, file in Tree.load(cache, info):
+                names[file.value] = "/".join((names[info.value], *key))
+                found.add(file)
+    there = set(remote.oids_exist(list(names)))
+    if there != names.keys():
+        transfer(cache, remote, {info for info in found if info.value not in there})
+        there |= set(remote.oids_exist(list(names.keys() - there)))
+    return sorted(names[oid] for oid in names.keys() - there)
 
 
 def _told(exc: BaseException) -> str:
