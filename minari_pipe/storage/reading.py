@@ -309,7 +309,18 @@ class StoredEpisodes(ABC):
             self._opened.check()
 
     def is_of(self, folder: OpenedFolder) -> bool:
-        """Whether the data are those of a folder that was opened; of older layouts they may be."""
+        """Whether the data are those of a folder that was opened; of older layouts they may be.
+
+        Args:
+            folder: as it was opened.
+
+        Example:
+            >>> from minari_pipe.core.files.links import OpenedFolder
+            >>> from minari_pipe.datasets.examples import step_index_dataset
+            >>> storage = step_index_dataset().storage
+            >>> storage.is_of(OpenedFolder(storage.data_path))
+            True
+        """
         return self._opened is None or self._opened.identity[:2] == folder.identity[:2]
 
     def get_size(self) -> float:

@@ -85,9 +85,9 @@ def test_installing_again_touches_nothing_and_hashes_only_what_was_touched(
     hashed = []
     differs = manifest.content_differs
 
-    def counted(path, entry):
+    def counted(path, entry, below):
         hashed.append(path.name)
-        return differs(path, entry)
+        return differs(path, entry, below)
 
     monkeypatch.setattr(manifest, "content_differs", counted)
     (target.parent.parent).mkdir(parents=True)
