@@ -15,15 +15,16 @@ import gymnasium as gym
 
 from benchmarks import work
 from benchmarks.measure import Side
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory
-from minari_pipe.pipeline.execution.collection import CollectBlock, Stop, Until
+from minari_pipe.pipeline.execution.collection import CollectBlock, Stop
 from minari_pipe.pipeline.execution.engines import make_engine
 from minari_pipe.pipeline.execution.engines.base import Engine
 from minari_pipe.pipeline.execution.progress import Progress
-from minari_pipe.pipeline.execution.scheduler import Limits, Scheduler
-from minari_pipe.pipeline.stages.collect import SUFFIX, Collection, collect
+from minari_pipe.pipeline.execution.scheduler import Scheduler
+from minari_pipe.pipeline.stages.collect import SUFFIX, collect
 
 #: where the module of the slow environment is found, also in workers
 PLACE = BlockPlace(Path(__file__).parents[1])
@@ -60,22 +61,22 @@ class Collected:
         return self.block_episodes * self.length
 
     @property
-    def env_config(self) -> dict[str, Any]:
+    def env_config(self) -> schema.Environment:
         """As under ``env`` in a config."""
-        return {"id": self.env, "kwargs": {"max_episode_steps": self.length}, "wrappers": []}
+        return schema.Environment(self.env, {"max_episode_steps": self.length})
 
     @property
     def policy_config(self) -> PolicyConfig:
         """As under ``policy`` in a config; a network is sampled from."""
-        config: dict[str, Any] = {"_target_": "minari_pipe.policies.RandomPolicy"}
+        settings = schema.RANDOM
         if self.policy != "random":
-            config = {
-                "_target_": "minari_pipe.policies.SB3Policy",
+            arguments = {
                 "algorithm": self.policy,
                 "checkpoint": {"path": str(self.checkpoint())},
                 "deterministic": False,
             }
-        return PolicyConfig(config, "policy")
+            settings = schema.PolicySettings("minari_pipe.policies.SB3Policy", arguments)
+        return PolicyConfig(settings, "policy")
 
     def make_env(self) -> gym.Env:
         """Make the environment."""
@@ -103,7 +104,7 @@ class Collected:
             n_envs=self.n_envs,
             record_infos=False,
             record_state=False,
-            until=Until(),
+            until=schema.Until(),
             keeps_all=True,
             stop=Stop(),
         )
@@ -117,7 +118,7 @@ class Collected:
             collect(
                 env=self.env_config,
                 policy=self.policy_config,
-                collection=Collection(
+                collection=schema.Collect(
                     n_episodes=n_blocks * self.block_episodes,
                     block_episodes=self.block_episodes,
                     n_envs=self.n_envs,
@@ -173,7 +174,8 @@ class Collected:
 def scheduler(engine: Engine, store: BlockStore, progress: Progress) -> Scheduler:
     """Return what gives blocks to an engine; a block that fails is an error at once."""
     temporary = work.folder("collecting-tmp")
-    return Scheduler(engine, store, "benchmark", Limits(0, 0, None), progress, PLACE, temporary)
+    limits = schema.Engine(max_retries=0, max_failures=0)
+    return Scheduler(engine, store, "benchmark", limits, progress, PLACE, temporary)
 
 
 def engine_fault(name: str) -> str | None:
@@ -185,8 +187,7 @@ def engine_fault(name: str) -> str | None:
 
 def new_engine(name: str, n_workers: int) -> Engine:
     """Start an engine."""
-    settings = {"n_workers": n_workers, "block_timeout_s": None, "address": None, "storage": None}
-    return make_engine({"name": name, **settings})
+    return make_engine(schema.Engine(name, n_workers=n_workers))
 
 
 def engine(name: str, n_workers: int) -> Engine:

@@ -29,6 +29,7 @@ from benchmarks.pipeline import (
     new_engine,
     scheduler,
 )
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.block_task import BlockPlace, Tally, Work
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.engines.base import Outcome
@@ -185,7 +186,7 @@ def driver(name: str, n_workers: int, collected: Collected) -> Sides:
 
     if (fault := engine_fault(name)) is not None:
         return {"here": Skipped(fault)}
-    running = _Timed({}) if name == "local" else engine(name, n_workers)
+    running = _Timed(schema.Engine()) if name == "local" else engine(name, n_workers)
     collected.warm(running, n_workers)
     return {"here": collected.side(running, 2 * n_workers, n_workers=n_workers, result=share)}
 
@@ -271,7 +272,9 @@ def resume(n_blocks: int, size: int = 2_000_000) -> Sides:
 
     def run() -> int:
         progress = Progress("resume", print)
-        for _ in scheduler(LocalEngine({}), BlockStore(folder, ".bin"), progress).records(works):
+        for _ in scheduler(
+            LocalEngine(schema.Engine()), BlockStore(folder, ".bin"), progress
+        ).records(works):
             pass
         return n_blocks - progress.n_reused
 

@@ -17,7 +17,7 @@ from minari_pipe.pipeline.config.dvc_yaml import dvc_yaml, stages
 from minari_pipe.pipeline.config.families import family_params
 from minari_pipe.pipeline.config.help_text import help_text
 from minari_pipe.pipeline.config.mixtures import completed
-from minari_pipe.pipeline.config.policy_refs import CHOOSING, KINDS, is_mixture
+from minari_pipe.pipeline.config.policy_refs import CHOOSING, KINDS
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.execution.build import environment_factory, make_policy
 from minari_pipe.policies.base import Policy
@@ -29,7 +29,7 @@ FAMILIES = sorted(path.stem for path in (CHECKOUT / "conf" / "family").glob("*.y
 POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.yaml"))
 
 
-def params_of(name: str, root: Path) -> dict:
+def params_of(name: str, root: Path) -> schema.Config:
     GlobalHydra.instance().clear()
     composed = hydra_compose.recompose([f"+dataset={name}"])
     assert composed.name == name
@@ -46,12 +46,12 @@ def test_the_recipes_and_the_families_are_there():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_datasets_of_a_family_want_the_same_of_it_and_the_same_checkpoint(family, tmp_path):
     datasets = [params_of(f"{family}_{kind}", tmp_path) for kind in KINDS]
-    assert [params["family"]["kind"] for params in datasets] == list(KINDS)
+    assert [params.family.kind for params in datasets] == list(KINDS)
     shared = [family_params(params) for params in datasets]
     assert all(params == shared[0] for params in shared)
-    chosen = [p["family"]["fraction"] for p in datasets if p["family"]["kind"] in CHOOSING]
+    chosen = [p.family.fraction for p in datasets if p.family.kind in CHOOSING]
     assert chosen == [0.3333, 0.3333]
-    assert len({params["dataset"]["id"] for params in datasets}) == len(KINDS)
+    assert len({params.dataset.id for params in datasets}) == len(KINDS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,20 +63,21 @@ def test_a_recipe_opens_with_the_command_that_runs_it(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request):
     params = params_of(name, tmp_path)
-    assert params["dataset"]["requirements"]
-    assert not any("+" in requirement for requirement in params["dataset"]["requirements"])
+    assert params.dataset.requirements
+    assert not any("+" in requirement for requirement in params.dataset.requirements)
     assert "stages" in dvc_yaml(name, params, tmp_path)
     made = [stage.name for stage in stages(name, params) if stage.name != "ref_scores"]
     assert made[-4:] == ["collect", "create", "validate", "publish"]
-    environment_factory(params["env"], tmp_path)().close()
-    environment_factory(params["ref_scores"]["eval_env"], tmp_path)().close()
-    for where, config in (("policy", params["policy"]), ("expert", params["ref_scores"]["expert"])):
-        if config.get("train") or is_mixture({"policy": config}):
+    environment_factory(params.env, tmp_path)().close()
+    environment_factory(params.ref_scores.environment, tmp_path)().close()
+    for where, settings in (("policy", params.policy), ("expert", params.ref_scores.expert)):
+        if settings.train or settings.is_mixture:
             continue
         if name == "door_human" and where == "policy":
             demonstrations = request.getfixturevalue("demonstrations_dir")
-            config["source"] = {"path": str(demonstrations / "door-v0_demos.pickle")}
-        assert isinstance(make_policy(config, where=where, root=tmp_path), Policy)
+            source = {"path": str(demonstrations / "door-v0_demos.pickle")}
+            settings = settings.with_arguments(source=source)
+        assert isinstance(make_policy(settings, where=where, root=tmp_path), Policy)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,8 @@ def test_the_experts_are_experts_on_unseen_seeds(
     name, least_return, least_success, seeds, tmp_path
 ):
     params = params_of(name, tmp_path)
-    policy = make_policy(params["policy"], where="policy", root=tmp_path)
-    make_env = environment_factory(params["env"], tmp_path)
+    policy = make_policy(params.policy, where="policy", root=tmp_path)
+    make_env = environment_factory(params.env, tmp_path)
     results = list(evaluate(make_env, policy, seeds, seed=20261120))
     assert np.mean([r.episode_return for r in results]) >= least_return
     assert np.mean([r.success for r in results]) >= least_success

@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.config.schema import PolicySettings
 from minari_pipe.pipeline.execution.build import make_policy
 from minari_pipe.policies import training
 from minari_pipe.policies.sb3 import SB3Policy
@@ -302,9 +303,10 @@ def test_a_policy_that_was_trained_with_gsde_acts(tmp_path):
         "_target_": "minari_pipe.policies.SB3Policy",
         "algorithm": "ppo",
         "policy_kwargs": {"net_arch": [8]},
-        "train": {"hyperparameters": settings, "normalize_observations": False},
+        "train": {"total_timesteps": 64, "hyperparameters": settings},
     }
-    policy = make_policy(config, where="policy", root=tmp_path, trained=tmp_path / "out")
+    policy = PolicySettings.of(config, "policy")
+    policy = make_policy(policy, where="policy", root=tmp_path, trained=tmp_path / "out")
     policy.bind([Anything(VECTOR, ACTIONS["box"])])
 
 

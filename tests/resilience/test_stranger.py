@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +23,8 @@ import yaml
 import minari_pipe
 from minari_pipe.core.files import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
+from minari_pipe.pipeline.config import schema
+from minari_pipe.pipeline.config.typed import read
 from minari_pipe.pipeline.config.validate_config import check_files
 from minari_pipe.pipeline.releases.dvc_remote import push
 from minari_pipe.pipeline.repository import git, tracked_files, uncommitted
@@ -1066,6 +1069,16 @@ FILES_IN = {
 }
 
 
+def config_of(given: dict[str, Any]) -> schema.Config:
+    """A config with what is given of its environment and its policies."""
+    expert = given.get("ref_scores", {}).get("expert")
+    return schema.Config(
+        env=read(schema.Environment, {"id": "X-v0", **given.get("env", {})}),
+        policy=schema.PolicySettings("x", given.get("policy", {})),
+        ref_scores=schema.ReferenceScores(expert=expert and schema.PolicySettings("x", expert)),
+    )
+
+
 PATHS_OUT = (
     *("../mine/tiny/thesis.txt", "{elsewhere}/tiny/thesis.txt", "x://../../mine/tiny/thesis.txt"),
     *("link/../tiny/thesis.txt", "/proc/self/cwd/link/../tiny/thesis.txt"),
@@ -1086,8 +1099,7 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     (root / "a" / "b" / "c" / "d").mkdir(parents=True)
     (root / "within").symlink_to("a/b/c/d")
     path = path.format(elsewhere=elsewhere)
-    text = json.dumps({key: {} for key in FILES_IN} | {section: FILES_IN[section]})
-    config = json.loads(text.replace("FILE", path))
+    config = config_of(json.loads(json.dumps({section: FILES_IN[section]}).replace("FILE", path)))
     with pytest.raises(TrustError, match=rf"^{section}\..* is '{path}', which is a file elsewhere"):
         check_files(config, root, [])
     assert check_files(config, root, [path])
@@ -1099,23 +1111,23 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
 def test_a_file_of_the_workspace_is_read_and_a_link_to_one_elsewhere_is_not(tmp_path, elsewhere):
     root = make_workspace(tmp_path / "work")
     (root / "model.xml").write_text("")
-    config = {"env": {"kwargs": {"xml_file": "model.xml", "render_mode": "human"}}}
-    config |= {"policy": {"checkpoint": {"path": str(root / "model.xml")}}, "ref_scores": {}}
-    assert check_files(config, root, []) == []
+    given = {"env": {"kwargs": {"xml_file": "model.xml", "render_mode": "human"}}}
+    given |= {"policy": {"checkpoint": {"path": str(root / "model.xml")}}}
+    assert check_files(config_of(given), root, []) == []
     for name in ("model.xml", "model"):
         (root / name).unlink(missing_ok=True)
         (root / name).symlink_to(elsewhere / "tiny" / "thesis.txt")
-        config["env"]["kwargs"]["xml_file"] = name
+        given["env"]["kwargs"]["xml_file"] = name
         with pytest.raises(LinkError, match=f"{name} is a link"):
-            check_files(config, root, [])
+            check_files(config_of(given), root, [])
 
 
 def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_work(tmp_path):
     root = make_workspace(tmp_path / "work")
     (root / "model.xml").write_text("")
-    config = {"env": {"kwargs": {"xml_file": str(root / "model.xml")}}, "policy": {}}
+    config = config_of({"env": {"kwargs": {"xml_file": str(root / "model.xml")}}})
     with pytest.raises(ConfigError, match=r"env.kwargs.xml_file is .*, a path of .* \./model.xml"):
-        check_files({**config, "ref_scores": {}}, root, [])
+        check_files(config, root, [])
 
 
 @pytest.mark.parametrize("value", ["!!binary aGVs", "!!python/object/apply:pathlib.PosixPath [x]"])

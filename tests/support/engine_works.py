@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.block_task import BlockPlace, Tally, Work
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.engines.base import Engine
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
 from minari_pipe.pipeline.execution.progress import Progress
-from minari_pipe.pipeline.execution.scheduler import Limits, Scheduler
+from minari_pipe.pipeline.execution.scheduler import Scheduler
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def scheduler(folder: Path, engine: Engine, suffix: str = ".npz", **changes: Any
         engine,
         BlockStore(folder / "blocks", suffix),
         changes.pop("key", "key"),
-        Limits(**limits),
+        schema.Engine(**limits),
         changes.pop("watcher", None) or Told(),
         changes.pop("place", None) or BlockPlace(folder),
         folder / "temporary",
@@ -90,7 +91,7 @@ class ShuffledEngine(LocalEngine):
     """Runs what waits in an order drawn from a seed, as many workers at once would."""
 
     def __init__(self, n_workers: int, seed: int) -> None:
-        super().__init__({})
+        super().__init__(schema.Engine())
         self.n_workers = n_workers
         self._rng = random.Random(seed)
 

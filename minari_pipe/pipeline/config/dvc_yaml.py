@@ -10,23 +10,22 @@ from typing import Any
 import yaml
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config import import_graph
+from minari_pipe.pipeline.config import import_graph, schema
 from minari_pipe.pipeline.config.plots import RETURNS, write_template
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
-    TRAINING_KEYS,
     environment_files,
     expert_training,
-    family_of,
-    is_mixture,
-    kind_of,
     policies,
     published,
-    scores_pipeline,
-    sources,
-    stored_as,
-    targets,
     trains,
+)
+from minari_pipe.pipeline.config.schema import (
+    TRAINING_KEYS,
+    Config,
+    Params,
+    Shared,
+    params_values,
 )
 from minari_pipe.pipeline.config.validate_config import code_files
 from minari_pipe.pipeline.workspace import PACKAGE, is_checkout, write_if_changed
@@ -76,23 +75,23 @@ class Stage:
     """Keep the old outputs where the stage fails."""
 
 
-def stages(name: str, params: dict[str, Any]) -> list[Stage]:
+def stages(name: str, params: Params) -> list[Stage]:
     """The stages of pipeline ``name``, each after those it depends on.
 
     It is that of a dataset, or of what the datasets of a family share.
     """
     folder = f"pipelines/{name}"
-    if "dataset" not in params:
+    if isinstance(params, Shared):
         return [*_trainings(folder, params), *_scores(folder, params), _checkpoint_scores(folder)]
-    scores = f"pipelines/{scores_pipeline(name, params)}"
+    scores = f"pipelines/{params.scores_pipeline(name)}"
     own = scores == folder
-    dataset_id = params["dataset"]["id"]
+    dataset_id = params.dataset.id
     assembled = [f"{folder}/dataset", f"{scores}/eval_env.json", f"{scores}/ref_scores.json"]
     everything = ["author", "collect", "dataset", "env", "packages", "policy", "ref_scores"]
-    if family_of(params):
+    if params.family_name:
         everything.append("family")
-    chosen = [f"{folder}/chosen.json"] if kind_of(params) in CHOOSING else []
-    mixed = [f"{folder}/parents.json"] if is_mixture(params) else []
+    chosen = [f"{folder}/chosen.json"] if params.kind in CHOOSING else []
+    mixed = [f"{folder}/parents.json"] if params.is_mixture else []
     assembled += [*chosen, *mixed]
     return [
         *(_trainings(folder, params) if own else []),
@@ -110,7 +109,7 @@ def stages(name: str, params: dict[str, Any]) -> list[Stage]:
             [*_collected_keys(params), "collect", "env", "packages.collect"],
             deps=[*_collected_files(folder, scores, params), *chosen],
             outs=[f"{folder}/episodes", *mixed],
-            lists=[f"{folder}/skipped.json"] if params["collect"]["on_error"] == "skip" else [],
+            lists=[f"{folder}/skipped.json"] if params.collect.on_error == "skip" else [],
         ),
         Stage(
             "create",
@@ -136,9 +135,9 @@ def stages(name: str, params: dict[str, Any]) -> list[Stage]:
     ]
 
 
-def _trainings(folder: str, params: dict[str, Any]) -> list[Stage]:
+def _trainings(folder: str, params: Params) -> list[Stage]:
     of_family = ["family.n_checkpoints", "family.record_infos"]
-    shared = of_family if "dataset" not in params else []
+    shared = of_family if isinstance(params, Shared) else []
     return [
         Stage(
             stage,
@@ -154,7 +153,7 @@ def _training_keys(stage: str) -> list[str]:
     return [f"{policy}.{key}" for key in TRAINING_KEYS]
 
 
-def _scores(folder: str, params: dict[str, Any]) -> list[Stage]:
+def _scores(folder: str, params: Params) -> list[Stage]:
     """The stage that measures the reference scores."""
     return [
         Stage(
@@ -189,36 +188,37 @@ def _checkpoint_scores(folder: str) -> Stage:
     )
 
 
-def _collected_keys(params: dict[str, Any]) -> list[str]:
+def _collected_keys(params: Config) -> list[str]:
     """The parameters that say what ``collect`` collects."""
-    if family_of(params) is None:
+    if params.family_name is None:
         return ["policy"]
-    return ["family.kind"] if kind_of(params) == "random" else ["family.kind", "policy"]
+    return ["family.kind"] if params.kind == "random" else ["family.kind", "policy"]
 
 
-def _collected_files(folder: str, scores: str, params: dict[str, Any]) -> list[str]:
+def _collected_files(folder: str, scores: str, params: Config) -> list[str]:
     """What ``collect`` reads that other stages made."""
-    if is_mixture(params):
-        return [f"datasets/{parent['id']}" for parent in params["policy"]["parents"]]
-    if family_of(params):
-        return [f"{scores}/train"] if kind_of(params) != "random" else []
-    return [f"{folder}/train"] if params["policy"].get("train") else []
+    if params.is_mixture:
+        return [f"datasets/{parent.id}" for parent in params.policy.parents]
+    if params.family_name:
+        return [f"{scores}/train"] if params.kind != "random" else []
+    return [f"{folder}/train"] if params.policy.train else []
 
 
-def _published_files(scores: str, params: dict[str, Any]) -> list[str]:
+def _published_files(scores: str, params: Config) -> list[str]:
     """The folders with the trained checkpoints that go out with the dataset."""
     uses = published(params)
-    found = [f"{scores}/train"] if "policy" in uses and uses["policy"].config.get("train") else []
+    is_trained = "policy" in uses and uses["policy"].settings.train
+    found = [f"{scores}/train"] if is_trained else []
     return found + [f"{scores}/{stage}" for stage in expert_training(params) if "expert" in uses]
 
 
-def dvc_yaml(name: str, params: dict[str, Any], root: Path) -> str:
+def dvc_yaml(name: str, params: Params, root: Path) -> str:
     """The text of ``pipelines/NAME/dvc.yaml``."""
     written = {stage.name: _entry(stage, name, params, root) for stage in stages(name, params)}
     return HEADER + yaml.safe_dump({"stages": written}, sort_keys=False, width=100)
 
 
-def _entry(stage: Stage, name: str, params: dict[str, Any], root: Path) -> dict[str, Any]:
+def _entry(stage: Stage, name: str, params: Params, root: Path) -> dict[str, Any]:
     checkout = is_checkout(root)
     deps = [*stage.deps, *_named_files(params, stage.name, root)]
     keys = [*stage.params]
@@ -250,9 +250,9 @@ def _entry(stage: Stage, name: str, params: dict[str, Any], root: Path) -> dict[
     return entry
 
 
-def _module(stage: str, params: dict[str, Any]) -> str:
+def _module(stage: str, params: Params) -> str:
     """The module of the package's ``stages`` that runs a stage."""
-    if stage == "train" and "dataset" not in params:
+    if stage == "train" and isinstance(params, Shared):
         return "train_family"
     return "train" if stage == "train_expert" else stage
 
@@ -266,14 +266,16 @@ def _out(path: str, stage: Stage) -> Any:
     return {path: options} if options else path
 
 
-def _named_files(params: dict[str, Any], stage: str, root: Path) -> list[str]:
+def _named_files(params: Params, stage: str, root: Path) -> list[str]:
     """Local files that the config of a stage's policies names."""
     found = []
-    publishes = stage == "publish"
-    for use in published(params).values() if publishes else policies(params, stage):
-        for where, source in sources(use):
-            if source.get("path") is not None and not (publishes and where.endswith(".source")):
-                found.append(_dependency(os.path.expanduser(source["path"]), root))
+    uses = policies(params, stage)
+    if publishes := stage == "publish" and isinstance(params, Config):
+        uses = list(published(params).values())
+    for use in uses:
+        for where, source in use.sources:
+            if source.path is not None and not (publishes and where.endswith(".source")):
+                found.append(_dependency(os.path.expanduser(source.path), root))
     return found
 
 
@@ -290,38 +292,39 @@ def _dependency(path: str | Path, root: Path) -> str:
     return Path(text).as_posix()
 
 
-def stage_code(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
+def stage_code(params: Params, stage: str, root: Path) -> list[Path]:
     """The package's files that a stage consists of, for a workspace that is a checkout."""
     package = root / PACKAGE.name
     own = _module(stage, params)
     start = [package / "pipeline" / "stages" / f"{own}.py"]
     defined = {**POLICIES, **CONTROLLERS}
-    known = [t for use in policies(params, stage) for t in targets(use) if t in defined]
-    if stage == "ref_scores" and params["ref_scores"]["ref_min_score"] is None:
+    known = [t for use in policies(params, stage) for t in use.settings.targets if t in defined]
+    if stage == "ref_scores" and params.ref_scores.ref_min_score is None:
         known.append("minari_pipe.policies.RandomPolicy")
     named = [defined[target].partition(":")[0] for target in known] + OPENED_BY_NAME.get(own, [])
-    if stage in ("create", "validate") and stored_as(params)["data_format"] != "hdf5":
+    is_data = stage in ("create", "validate")
+    if is_data and isinstance(params, Config) and params.dataset.data_format != "hdf5":
         named.append("minari_pipe.storage.arrow.storage")
     for module in named:
         start += import_graph.module_files(module, root)
     return import_graph.import_closure(start, root, root=root)
 
 
-def output_versions(name: str, params: dict[str, Any], root: Path) -> dict[str, int]:
+def output_versions(name: str, params: Params, root: Path) -> dict[str, int]:
     """What stands for the code of an installed package's stages; none in a checkout."""
     if is_checkout(root):
         return {}
     return {stage.name: OUTPUT_VERSION[stage.name] for stage in stages(name, params)}
 
 
-def sync(name: str, params: dict[str, Any], overrides: list[str], root: Path) -> list[str]:
+def sync(name: str, params: Params, overrides: list[str], root: Path) -> list[str]:
     """Write ``params.yaml`` and ``dvc.yaml`` of a pipeline where they changed; name those."""
     return write(name, files(name, params, overrides, root), root)
 
 
-def files(name: str, params: dict[str, Any], overrides: list[str], root: Path) -> dict[str, str]:
+def files(name: str, params: Params, overrides: list[str], root: Path) -> dict[str, str]:
     """The texts of ``params.yaml`` and ``dvc.yaml`` of a pipeline."""
-    recorded = {**params, "overrides": overrides}
+    recorded = {**params_values(params), "overrides": overrides}
     if code := output_versions(name, params, root):
         recorded["code"] = code
     return {
@@ -357,6 +360,16 @@ def read_params(name: str, root: Path) -> dict[str, Any] | None:
     if not isinstance(overrides, list) or not all(isinstance(o, str) for o in overrides):
         return None
     return found
+
+
+def parameters(name: str, root: Path) -> Params | None:
+    """The parameters of a pipeline; see :func:`read_params`.
+
+    Raises:
+        ConfigError: a value is of another type than its key has.
+    """
+    found = read_params(name, root)
+    return None if found is None else schema.read_params(found)
 
 
 def dependencies(name: str, root: Path) -> list[str]:

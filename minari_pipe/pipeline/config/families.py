@@ -6,36 +6,31 @@ below; they are recorded in ``pipelines/NAME/params.yaml`` of the family, not of
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import conf_files, dvc_yaml, hydra_compose
-from minari_pipe.pipeline.config.policy_refs import TRAINING_KEYS, as_measured, family_of
+from minari_pipe.pipeline.config.schema import Config, Family, Params, Shared, params_values
 from minari_pipe.pipeline.config.validate_config import filled
 
 _SHARED_STAGES = ("train", "train_expert", "ref_scores", "checkpoint_scores")
 
 
-def family_params(params: dict[str, Any]) -> dict[str, Any]:
+def family_params(params: Params) -> Shared:
     """What the datasets of a family share, given the parameters of one of them."""
-    packages = {s: v for s, v in params.get("packages", {}).items() if s in _SHARED_STAGES}
-    family = {k: v for k, v in params["family"].items() if k not in ("kind", "fraction")}
+    assert params.family is not None
+    family = replace(params.family, kind=Family.kind, fraction=Family.fraction)
     # What a dataset decides about the use of its policy is none of it.
-    policy = as_measured(params["policy"], params["ref_scores"])
-    expert = params["ref_scores"]["expert"]
-    if expert and all(expert.get(key) == policy.get(key) for key in TRAINING_KEYS):
-        expert = policy
-    return {
-        "env": params["env"],
-        "family": family,
-        "packages": packages,
-        "policy": policy,
-        "ref_scores": {**params["ref_scores"], "expert": expert},
-    }
+    policy, scores = params.policy.as_measured(params.ref_scores), params.ref_scores
+    if scores.expert and scores.expert.training_keys == policy.training_keys:
+        scores = replace(scores, expert=policy)
+    packages = {s: v for s, v in params.packages.items() if s in _SHARED_STAGES}
+    return Shared(params.env, family, policy, scores, params.engine, packages)
 
 
-def check_family(name: str, params: dict[str, Any], shared: list[str], root: Path) -> None:
+def check_family(name: str, params: Config, shared: list[str], root: Path) -> None:
     """Refuse a family whose folder is another's, or a dataset that is not like its family.
 
     Args:
@@ -44,7 +39,7 @@ def check_family(name: str, params: dict[str, Any], shared: list[str], root: Pat
         shared: the overrides of what the family shares.
         root: the workspace.
     """
-    family = family_of(params)
+    family = params.family_name
     if family is None:
         if is_family(name, root) or name in conf_files.families():
             raise ConfigError(
@@ -58,13 +53,11 @@ def check_family(name: str, params: dict[str, Any], shared: list[str], root: Pat
             f"the family {family!r} has the name of a dataset's pipeline, and both would write "
             f"pipelines/{family}; rename conf/family/{family}.yaml or the dataset"
         )
-    wanted = _without_packages(family_params(params))
-    if recorded and _without_packages(recorded) == wanted:
+    wanted = _compared(params_values(family_params(params)))
+    if recorded and _compared(recorded) == wanted:
         return
-    alone = filled(hydra_compose.family(family, shared))
-    for where, is_so, must_be in nested_differences(
-        wanted, _without_packages(family_params(alone))
-    ):
+    alone = params_values(family_params(filled(hydra_compose.family(family, shared))))
+    for where, is_so, must_be in nested_differences(wanted, _compared(alone)):
         raise ConfigError(
             f"{where} is {is_so!r}, conf/family/{family}.yaml says {must_be!r}: all datasets of a "
             f"family share it; set it there, or use another family"
@@ -77,8 +70,8 @@ def is_family(name: str, root: Path) -> bool:
     return recorded is not None and "dataset" not in recorded
 
 
-def _without_packages(params: dict[str, Any]) -> dict[str, Any]:
-    return {key: params.get(key) for key in ("env", "family", "policy", "ref_scores")}
+def _compared(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: values.get(key) for key in ("env", "family", "policy", "ref_scores")}
 
 
 def nested_differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:
@@ -95,25 +88,19 @@ def nested_differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, A
     return [] if a == b else [(path, a, b)]
 
 
-def sync_family(params: dict[str, Any], shared: list[str], root: Path) -> list[str]:
+def sync_family(params: Config, shared: list[str], root: Path) -> list[str]:
     """Write the generated files of a dataset's family where they changed; name those."""
-    family = str(family_of(params))
-    return dvc_yaml.write(family, family_files(params, shared, root), root)
+    return dvc_yaml.write(str(params.family_name), family_files(params, shared, root), root)
 
 
-def family_files(params: dict[str, Any], shared: list[str], root: Path) -> dict[str, str]:
+def family_files(params: Config, shared: list[str], root: Path) -> dict[str, str]:
     """The texts of the generated files of a dataset's family, by name."""
-    family = str(family_of(params))
-    return dvc_yaml.files(family, _written(params), [f"+family={family}", *shared], root)
+    family = str(params.family_name)
+    return dvc_yaml.files(family, family_params(params), [f"+family={family}", *shared], root)
 
 
-def is_synced(params: dict[str, Any], root: Path) -> bool:
+def is_synced(params: Config, root: Path) -> bool:
     """Whether the generated files of a dataset's family say what the dataset wants."""
-    recorded = dvc_yaml.read_params(str(family_of(params)), root) or {}
-    wanted = _written(params)
+    recorded = dvc_yaml.read_params(str(params.family_name), root) or {}
+    wanted = params_values(family_params(params))
     return {key: recorded.get(key) for key in wanted} == wanted
-
-
-def _written(params: dict[str, Any]) -> dict[str, Any]:
-    """What ``params.yaml`` of a family holds, which runs on the engine of its dataset."""
-    return {**family_params(params), "engine": params["engine"]}

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.conf_files import conf_dir, datasets, families, packaged_conf
+from minari_pipe.pipeline.config.typed import hydra_node
 
 HELP = """\
 minari_pipe makes, checks, versions and publishes offline RL datasets.
@@ -77,7 +78,9 @@ def help_text(words: list[str]) -> str:
     if words:
         return "\n\n".join(_about(word) for word in words)
     # Hydra's own help takes twice as long to list its groups.
-    keys = OmegaConf.to_yaml(OmegaConf.structured(schema.Config(family=schema.Family())))
+    keys = OmegaConf.to_yaml(
+        OmegaConf.structured(hydra_node(schema.Config)(family=hydra_node(schema.Family)()))
+    )
     indented = "".join(f"  {line}\n" for line in keys.splitlines())
     return HELP.format(
         datasets=", ".join(datasets()), families=", ".join(families()), keys=indented

@@ -41,7 +41,8 @@ from minari_pipe.pipeline.config.hydra_guard import (
     checked_source,
     refuse_hydra,
 )
-from minari_pipe.pipeline.config.policy_refs import MIXTURE
+from minari_pipe.pipeline.config.schema import MIXTURE, Config, Shared
+from minari_pipe.pipeline.config.typed import hydra_node, read
 from minari_pipe.pipeline.workspace import STATE, find_root
 from minari_pipe.pipeline.workspace_links import check_links
 
@@ -90,7 +91,7 @@ def normalize_argv(argv: list[str]) -> list[str]:
 
 def run(
     argv: list[str],
-    job: Callable[[str, dict[str, Any], list[str]], None],
+    job: Callable[[str, Config, list[str]], None],
     *,
     launches: bool = True,
 ) -> None:
@@ -98,7 +99,7 @@ def run(
 
     Args:
         argv: the command line without the program's name and our own flags.
-        job: called with the pipeline's name, its configuration as plain values, and the
+        job: called with the pipeline's name, its configuration, and the
             overrides that made it, the choice of the dataset first. What it raises ends a sweep.
         launches: let Hydra launch the jobs of a sweep, for which it makes a folder.
 
@@ -236,8 +237,7 @@ class Composed(NamedTuple):
 
     name: str
     """Of the pipeline."""
-    config: dict[str, Any]
-    """Plain values by key of the schema."""
+    config: Config
     overrides: list[str]
     body: DictConfig
     """The config as OmegaConf has it, without Hydra's own."""
@@ -259,14 +259,14 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
     body = _body(_without_places(cfg, hydra_cfg), known, hydra_cfg)
     values = _values(body, f"conf/dataset/{hydra_cfg.runtime.choices['dataset']}.yaml")
     _check_keys(values)
-    name = str(values.pop("pipeline"))
+    config = read(Config, values)
     # As they were typed: resolved, they would hold values of the environment, and of files.
     words = OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False)
     assert isinstance(words, list)
-    return Composed(name, values, [str(word) for word in words], body)
+    return Composed(config.pipeline, config, [str(word) for word in words], body)
 
 
-def family(name: str, overrides: list[str]) -> dict[str, Any]:
+def family(name: str, overrides: list[str]) -> Shared:
     """What ``conf/family/NAME.yaml`` says by itself: the parts that all its datasets share.
 
     Raises:
@@ -278,7 +278,7 @@ def family(name: str, overrides: list[str]) -> dict[str, Any]:
         body = _body(
             _without_places(cfg, cfg.hydra), ["env", "family", "policy", "ref_scores"], cfg.hydra
         )
-        return _values(body, f"conf/family/{name}.yaml")
+        return read(Shared, _values(body, f"conf/family/{name}.yaml"))
 
 
 _SHOWN = ("job.id", "job.name", "job.num", "runtime.choices")
@@ -324,7 +324,7 @@ def _body(cfg: DictConfig, keys: list[str], hydra_cfg: Any) -> DictConfig:
     body = OmegaConf.masked_copy(cfg, keys)
     body._set_parent(cfg._get_parent())
     if chosen is not None and body.family is None:  # its file has no such section
-        body.family = schema.Family()
+        body.family = hydra_node(schema.Family)()
     _complete_training(body)
     return body
 
@@ -356,7 +356,9 @@ def _complete_training(body: DictConfig) -> None:
             )
         if isinstance(train, DictConfig):
             try:
-                policy.train = OmegaConf.merge(OmegaConf.structured(schema.Training), train)
+                policy.train = OmegaConf.merge(
+                    OmegaConf.structured(hydra_node(schema.Training)), train
+                )
             except OmegaConfBaseException as exc:
                 raise ConfigError(f"{where}.train: {one_line(exc)}") from exc
 
@@ -432,8 +434,8 @@ def _jobs(overrides: list[str], primary: Path, *, sweeps: bool) -> list[Composed
     composed = []
     for job in _sweep(overrides, primary) if sweeps else [overrides]:
         composed.append(_composed(job, primary))
-        name, values = composed[-1].name, composed[-1].config
-        for kind, value in (("pipeline", name), ("dataset.id", values["dataset"]["id"])):
+        name, config = composed[-1].name, composed[-1].config
+        for kind, value in (("pipeline", name), ("dataset.id", config.dataset.id)):
             first = seen.setdefault((kind, value), job)
             if first is not job:
                 swept = sorted(set(job) ^ set(first))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import conf_files, dvc_yaml, hydra_compose
-from minari_pipe.pipeline.config.policy_refs import divided, family_of, is_mixture, scores_pipeline
+from minari_pipe.pipeline.config.policy_refs import divided
+from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.config.shares import exact_shares
+from minari_pipe.pipeline.config.typed import MISSING
 from minari_pipe.pipeline.config.validate_config import filled
 
 
@@ -28,14 +31,14 @@ def recomposed(
     Arguments and errors as of :func:`completed`.
     """
     found = hydra_compose.recompose(overrides)
-    if family := family_of(found.config):
+    if family := found.config.family_name:
         more = divided((dvc_yaml.read_params(family, root) or {}).get("overrides", []))[1]
         if more:
             found = hydra_compose.recompose([*overrides, *more])
     return found._replace(config=completed(found.config, root, seen=seen))
 
 
-def completed(config: dict[str, Any], root: Path, *, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+def completed(config: Config, root: Path, *, seen: tuple[str, ...] = ()) -> Config:
     """``config`` with what a mixture has from its parents: environment and reference scores.
 
     Args:
@@ -46,37 +49,33 @@ def completed(config: dict[str, Any], root: Path, *, seen: tuple[str, ...] = ())
     Raises:
         ConfigError: a parent is not there, or they do not belong together.
     """
-    if not is_mixture(config) or "scores" in config["policy"]:
+    policy, env = config.policy, config.env
+    if not policy.is_mixture or "scores" in policy.arguments:
         return config
-    given = config["policy"]["parents"]
+    given = policy.arguments["parents"]
     found = {name: _parent(name, root, seen) for name in exact_shares(given)}
     (first, one), *others = found.items()
     for name, other in others:
         _check_alike(first, one, name, other)
-    env = config["env"]
-    if env["id"] not in ("???", one.composed.config["env"]["id"]):
+    own = one.composed.config
+    if env.id not in (MISSING, own.env.id):
         raise ConfigError(
-            f"env.id is {env['id']!r}, the environment of {first} is "
-            f"{one.composed.config['env']['id']!r}; a mixture has that of its parents: leave env "
-            f"out"
+            f"env.id is {env.id!r}, the environment of {first} is {own.env.id!r}; a mixture has "
+            f"that of its parents: leave env out"
         )
     parents = [  # a list, because params.yaml sorts keys
-        {"dataset": name, "id": parent.composed.config["dataset"]["id"], "share": given[name]}
+        {"dataset": name, "id": parent.composed.config.dataset.id, "share": given[name]}
         for name, parent in found.items()
     ]
-    return {
-        **config,
-        "env": one.composed.config["env"],
-        "ref_scores": one.composed.config["ref_scores"],
-        "policy": {**config["policy"], "parents": parents, "scores": one.scores},
-    }
+    policy = policy.with_arguments(parents=parents, scores=one.scores)
+    return replace(config, env=own.env, ref_scores=own.ref_scores, policy=policy)
 
 
-def parents(config: dict[str, Any], root: Path) -> list[hydra_compose.Composed]:
+def parents(config: Config, root: Path) -> list[hydra_compose.Composed]:
     """What each parent of a completed mixture comes to; none of any other dataset."""
-    if not is_mixture(config):
+    if not config.is_mixture:
         return []
-    return [_parent(p["dataset"], root, ()).composed for p in config["policy"]["parents"]]
+    return [_parent(parent.dataset, root, ()).composed for parent in config.policy.parents]
 
 
 def _parent(name: str, root: Path, seen: tuple[str, ...]) -> Parent:
@@ -90,21 +89,23 @@ def _parent(name: str, root: Path, seen: tuple[str, ...]) -> Parent:
         raise ConfigError(f"{name} is mixed from itself: {' -> '.join([*seen, name])}")
     overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides") or [f"+dataset={name}"]
     found = recomposed(overrides, root, seen=(*seen, name))
-    return Parent(found, scores_pipeline(found.name, found.config))
+    return Parent(found, found.config.scores_pipeline(found.name))
 
 
 def _check_alike(first: str, one: Parent, name: str, other: Parent) -> None:
     a, b = filled(one.composed.config), filled(other.composed.config)
-    for key in ("id", "kwargs", "wrappers"):
-        if a["env"][key] != b["env"][key]:
+    for key, value in vars(a.env).items():
+        if value != (others := vars(b.env)[key]):
             raise ConfigError(
-                f"a mixture needs one environment: env.{key} of {first} is {a['env'][key]!r}, of "
-                f"{name} it is {b['env'][key]!r}"
+                f"a mixture needs one environment: env.{key} of {first} is {value!r}, of {name} "
+                f"it is {others!r}"
             )
-    for key in ("ref_min_score", "ref_max_score"):
-        declared = a["ref_scores"][key], b["ref_scores"][key]
-        if None not in declared and declared[0] != declared[1]:
+    for key, one_score, other_score in (
+        ("ref_min_score", a.ref_scores.ref_min_score, b.ref_scores.ref_min_score),
+        ("ref_max_score", a.ref_scores.ref_max_score, b.ref_scores.ref_max_score),
+    ):
+        if None not in (one_score, other_score) and one_score != other_score:
             raise ConfigError(
                 f"a mixture needs parents with the same {key}: ref_scores.{key} of {first} is "
-                f"{declared[0]}, of {name} it is {declared[1]}"
+                f"{one_score}, of {name} it is {other_score}"
             )

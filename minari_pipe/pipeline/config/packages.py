@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Any
 
 from minari_pipe.core.trust import split_target
 from minari_pipe.errors import MissingDependencyError
-from minari_pipe.pipeline.config.policy_refs import (
-    PolicyRef,
-    family_of,
-    policies,
-    stored_as,
-    targets,
-    trains,
-)
+from minari_pipe.pipeline.config.policy_refs import PolicyRef, policies, trains
+from minari_pipe.pipeline.config.schema import Config, Dataset, Params
 from minari_pipe.pipeline.workspace import PACKAGE
 
 
@@ -22,44 +15,43 @@ def is_masked(use: PolicyRef) -> bool:
     """Whether a policy asks environments which actions are allowed."""
     from minari_pipe.policies.algorithms import find_algorithm
 
-    algorithm = use.config.get("algorithm")
+    algorithm = use.settings.algorithm
     return algorithm is not None and find_algorithm(algorithm).masked
 
 
-def installed_packages(params: dict[str, Any]) -> dict[str, dict[str, str]]:
+def installed_packages(params: Config) -> dict[str, dict[str, str]]:
     """Versions of the packages that decide what each stage writes."""
     from minari_pipe.core.environments import packages_of
 
-    env, eval_env = params["env"], params["ref_scores"]["eval_env"]
-    made = packages_of(env["id"])
+    env, eval_env = params.env, params.ref_scores.environment
+    made = packages_of(env.id)
     numpy = {"numpy": importlib.metadata.version("numpy")}
     files = {**numpy, "h5py": importlib.metadata.version("h5py")}
     found = {
         "collect": {**made, **files, **_policy_packages(params, "collect")},
-        "create": {**files, **_writer_packages(params)},
+        "create": {**files, **_writer_packages(params.dataset)},
         "ref_scores": {
-            **packages_of(eval_env["id"]),
+            **packages_of(eval_env.id),
             **numpy,
             **_policy_packages(params, "ref_scores"),
         },
     }
     for stage in trains(params):
         found[stage] = {**made, **numpy, **_policy_packages(params, stage)}
-    if family_of(params):
+    if params.family_name:
         found["train"] = {**found["train"], **files}  # it records its episodes
         found["checkpoint_scores"] = {
-            **packages_of(eval_env["id"]),
+            **packages_of(eval_env.id),
             **numpy,
             **_policy_packages(params, "checkpoint_scores"),
         }
     return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
 
 
-def _writer_packages(params: dict[str, Any]) -> dict[str, str]:
+def _writer_packages(stored: Dataset) -> dict[str, str]:
     """Versions of the optional packages that write the dataset."""
-    stored = stored_as(params)
-    names = {"pyarrow": "arrow"} if stored["data_format"] in ("arrow", "parquet") else {}
-    names |= {"pillow": "jpeg"} if stored["jpeg_encoding"] else {}
+    names = {"pyarrow": "arrow"} if stored.data_format in ("arrow", "parquet") else {}
+    names |= {"pillow": "jpeg"} if stored.jpeg_encoding else {}
     found = {}
     for name, extra in names.items():
         try:
@@ -72,12 +64,12 @@ def _writer_packages(params: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
+def _policy_packages(params: Params, stage: str) -> dict[str, str]:
     from minari_pipe.core.environments import distributions_of
 
     names: list[str] = []
     for use in policies(params, stage):
-        for target in targets(use):
+        for target in use.settings.targets:
             module, _ = split_target(target)
             if target.endswith(".SB3Policy"):
                 names += _sb3_packages(use)
@@ -90,7 +82,7 @@ def _policy_packages(params: dict[str, Any], stage: str) -> dict[str, str]:
 def _sb3_packages(use: PolicyRef) -> tuple[str, ...]:
     from minari_pipe.policies.algorithms import find_algorithm, missing_package
 
-    name = use.config["algorithm"]
+    name = str(use.settings.algorithm)
     found = find_algorithm(name).distributions
     for distribution in found:
         try:

@@ -1,4 +1,4 @@
-"""Which policies a pipeline's stages run and train, and what the config of a policy names."""
+"""Which policies, files and environments the stages of a pipeline use."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from minari_pipe.core.trust import texts
-from minari_pipe.pipeline.workspace import check_pipeline_name
-
-TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
-"""What of a policy's config decides the checkpoint that its training gives."""
-
-SOURCE_KEYS = ("checkpoint", "normalize", "source")
-"""Where a policy's config names a file; a checkpoint and its statistics may be absent."""
-
-
-STORED_AS: dict[str, Any] = {"data_format": "hdf5", "jpeg_encoding": False, "compression": None}
-"""Keys of ``dataset`` that decide how it is stored, with their defaults.
-
-``params.yaml`` leaves the defaults out, so that datasets which were made before these keys keep the
-hash of their config.
-"""
-
-MIXTURE = "minari_pipe.pipeline.Mixture"
-"""The ``_target_`` of a dataset that is mixed from others; it is no policy, and runs nothing."""
+from minari_pipe.pipeline.config.schema import (
+    Config,
+    Environment,
+    Params,
+    PolicySettings,
+    Source,
+)
 
 KINDS = ("expert", "medium", "random", "medium_replay")
 """What a dataset of a family may hold."""
@@ -41,50 +29,6 @@ _OWN = (
 )
 """What of a config the datasets of a family share, and what below it is each dataset's own; the
 choice of the family, too."""
-
-_RANDOM = {"_target_": "minari_pipe.policies.RandomPolicy"}
-
-
-def family_of(params: dict[str, Any]) -> str | None:
-    """The family that a dataset belongs to; none if ``params`` are those of the family itself.
-
-    Raises:
-        ConfigError: its name cannot be that of a pipeline.
-    """
-    if "dataset" not in params or "family" not in params:
-        return None
-    how = "a family is chosen with `- /family: NAME`, for conf/family/NAME.yaml"
-    return check_pipeline_name(str(params["family"]["name"]), how)
-
-
-def kind_of(params: dict[str, Any]) -> str | None:
-    """What a dataset of a family holds; none outside of families."""
-    return str(params["family"]["kind"]) if family_of(params) else None
-
-
-def stored_as(params: dict[str, Any]) -> dict[str, Any]:
-    """How a dataset is stored: format, JPEG or not, gzip level."""
-    return {key: params["dataset"].get(key, default) for key, default in STORED_AS.items()}
-
-
-def is_mixture(params: dict[str, Any]) -> bool:
-    """Whether a dataset is mixed from others."""
-    policy = params["policy"]
-    return isinstance(policy, dict) and policy.get("_target_") == MIXTURE
-
-
-def scores_pipeline(name: str, params: dict[str, Any]) -> str:
-    """The pipeline whose ``ref_scores.json`` holds the reference scores of pipeline ``name``."""
-    return str(params["policy"]["scores"]) if is_mixture(params) else family_of(params) or name
-
-
-def collected(params: dict[str, Any]) -> dict[str, Any] | None:
-    """The config of the policy that ``collect`` runs; none where episodes are taken over."""
-    if is_mixture(params) or kind_of(params) == "medium_replay":
-        return None
-    policy = _RANDOM if kind_of(params) == "random" else params["policy"]
-    assert isinstance(policy, dict)
-    return policy
 
 
 def divided(overrides: list[str]) -> tuple[list[str], list[str]]:
@@ -108,36 +52,35 @@ class PolicyRef:
     """One policy that a stage runs, and where the config names it."""
 
     where: str
-    config: dict[str, Any]
+    settings: PolicySettings
+
+    @property
+    def sources(self) -> Iterator[tuple[str, Source]]:
+        """Every file that it names, with where it names it."""
+        for key, source in self.settings.sources.items():
+            yield f"{self.where}.{key}", source
 
 
-def policies(params: dict[str, Any], stage: str) -> list[PolicyRef]:
+def policies(params: Params, stage: str) -> list[PolicyRef]:
     """The policies that ``stage`` runs or trains."""
-    expert = params["ref_scores"]["expert"]
+    scores = params.ref_scores
     if stage == "collect":
-        policy = collected(params)
-        return [PolicyRef("policy", policy)] if policy is not None else []
-    uses = {
-        "train": [PolicyRef("policy", params["policy"])],
-        "checkpoint_scores": [PolicyRef("policy", params["policy"])],
-        "train_expert": [PolicyRef("ref_scores.expert", expert)] if expert else [],
-        "ref_scores": [PolicyRef("ref_scores.expert", expert)] if measures_expert(params) else [],
-    }
-    return uses.get(stage, [])
+        return [PolicyRef("policy", params.collected)] if params.collected else []
+    if stage in ("train", "checkpoint_scores"):
+        return [PolicyRef("policy", params.policy)]
+    is_used = stage == "train_expert" or (stage == "ref_scores" and scores.measures_expert)
+    if is_used and scores.expert:
+        return [PolicyRef("ref_scores.expert", scores.expert)]
+    return []
 
 
-def measures_expert(params: dict[str, Any]) -> bool:
-    """Whether ``ref_max_score`` is measured, not declared."""
-    return params["ref_scores"]["ref_max_score"] is None
-
-
-def published(params: dict[str, Any]) -> dict[str, PolicyRef]:
+def published(params: Config) -> dict[str, PolicyRef]:
     """The policies whose checkpoints go out with a dataset, by the name of their files.
 
     They are the one that collected, and the expert where it is measured. A mixture has neither:
     its parents have them. Nor has a replay the one that collected, which changed all the time.
     """
-    if is_mixture(params):
+    if params.is_mixture:
         return {}
     return {
         name: use
@@ -146,53 +89,21 @@ def published(params: dict[str, Any]) -> dict[str, PolicyRef]:
     }
 
 
-def as_measured(policy: dict[str, Any], scores: dict[str, Any]) -> dict[str, Any]:
-    """The config of a policy as ``ref_scores.deterministic`` lets it act."""
-    if "deterministic" not in policy:
-        return policy
-    as_told = {**policy, "deterministic": scores["deterministic"]}
-    if scores["deterministic"]:
-        as_told |= dict.fromkeys({"exploration", "action_noise"} & policy.keys())
-    return as_told
-
-
-def trains(params: dict[str, Any]) -> list[str]:
+def trains(params: Params) -> list[str]:
     """The training stages of a pipeline: ``train`` for the policy, ``train_expert`` for another."""
-    policy, expert = params["policy"], params["ref_scores"]["expert"] or {}
-    if is_mixture(params):
+    if params.is_mixture:
         return []
-    stages = ["train"] if policy.get("train") else []
-    if measures_expert(params) and expert.get("train") and not same_training(policy, expert):
-        stages.append("train_expert")
-    return stages
+    stages = ["train"] if params.policy.train else []
+    return stages + [stage for stage in expert_training(params) if stage == "train_expert"]
 
 
-def same_training(policy: dict[str, Any], expert: dict[str, Any]) -> bool:
-    """Whether one training gives both checkpoints."""
-    equal = all(policy.get(key) == expert.get(key) for key in TRAINING_KEYS)
-    return bool(policy.get("train")) and equal
-
-
-def expert_training(params: dict[str, Any]) -> list[str]:
+def expert_training(params: Params) -> list[str]:
     """The training stage whose checkpoint the expert of the reference scores is, if any."""
-    expert = params["ref_scores"]["expert"] or {}
-    if not measures_expert(params) or not expert.get("train"):
+    expert, policy = params.ref_scores.expert, params.policy
+    if not params.ref_scores.measures_expert or expert is None or not expert.train:
         return []
-    return ["train" if same_training(params["policy"], expert) else "train_expert"]
-
-
-def targets(use: PolicyRef) -> list[str]:
-    """Every dotted name that a policy's config gives."""
-    controller = use.config.get("controller") or {}
-    return [str(c["_target_"]) for c in (use.config, controller) if "_target_" in c]
-
-
-def sources(use: PolicyRef) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every file that a policy's config names, with where it names it."""
-    for key in SOURCE_KEYS:
-        source = use.config.get(key)
-        if isinstance(source, dict) and (key == "source" or any(source.values())):
-            yield f"{use.where}.{key}", source
+    is_shared = policy.train and policy.training_keys == expert.training_keys
+    return ["train" if is_shared else "train_expert"]
 
 
 def source_file(path: str, root: Path) -> Path:
@@ -203,20 +114,21 @@ def source_file(path: str, root: Path) -> Path:
     return Path(os.path.normpath(root / os.path.expanduser(path)))
 
 
-def made_environments(params: dict[str, Any], stage: str) -> list[dict[str, Any]]:
+def made_environments(params: Params, stage: str) -> list[Environment]:
     """The environments that a stage makes."""
-    own, evaluation = params["env"], params["ref_scores"]["eval_env"]
-    made = {"train": [own], "train_expert": [own], "collect": [own]}
-    made |= {"ref_scores": [evaluation], "validate": [own, evaluation]}
-    made |= {"checkpoint_scores": [evaluation]}
-    return made.get(stage, [])
+    own, evaluation = params.env, params.ref_scores.environment
+    if stage in ("train", "train_expert", "collect"):
+        return [own]
+    if stage in ("ref_scores", "checkpoint_scores"):
+        return [evaluation]
+    return [own, evaluation] if stage == "validate" else []
 
 
-def environment_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
+def environment_files(params: Params, stage: str, root: Path) -> list[Path]:
     """Files that the arguments of a stage's environments name, such as a model."""
     named = [
         source_file(text, root)
         for env in made_environments(params, stage)
-        for _, text in texts("", [env["kwargs"], env["wrappers"]])
+        for _, text in texts("", [env.kwargs, env.wrappers])
     ]
     return sorted({file for file in named if os.path.isfile(file)})

@@ -7,8 +7,9 @@ import math
 import os
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minari_pipe.core import trust
 from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
@@ -21,20 +22,23 @@ from minari_pipe.pipeline.config.packages import installed_packages, is_masked
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
-    STORED_AS,
     PolicyRef,
-    as_measured,
-    collected,
-    family_of,
-    is_mixture,
-    kind_of,
     made_environments,
     policies,
     source_file,
-    sources,
-    stored_as,
-    targets,
 )
+from minari_pipe.pipeline.config.schema import (
+    Collect,
+    Config,
+    Dataset,
+    Engine,
+    Environment,
+    Params,
+    Shared,
+    Source,
+    params_values,
+)
+from minari_pipe.pipeline.config.typed import values_of
 from minari_pipe.pipeline.workspace import PACKAGE, STATE, check_pipeline_name
 from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.policies import CONTROLLERS, registered_policies
@@ -42,15 +46,15 @@ from minari_pipe.policies import CONTROLLERS, registered_policies
 if TYPE_CHECKING:
     from minari_pipe.storage.base import MinariStorage
 
+ParamsT = TypeVar("ParamsT", Config, Shared)
+
 _LONGEST_NAME = 200
 _SCORE_EPISODES = 100
 OUTPUT_FOLDERS = ("dataset", "episodes", "train", "train_expert")
 """What the stages make anew below ``pipelines/NAME``."""
 
 
-def prepare(
-    name: str, config: dict[str, Any], previous: dict[str, Any] | None, root: Path
-) -> dict[str, Any]:
+def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Path) -> Config:
     """Check ``config`` and complete it to what ``params.yaml`` holds.
 
     Args:
@@ -64,28 +68,20 @@ def prepare(
         ConfigError: and its siblings, whatever a user can get wrong, before anything is written.
     """
     check_pipeline_name(name)
-    if not isinstance(config["policy"], dict):
-        raise ConfigError(
-            f"policy is {config['policy']!r}; choose one with `- /policy: NAME` in the defaults "
-            f"list of the config, or policy=NAME: random, sb3, demonstrations, scripted or mixture"
-        )
-    if not isinstance(expert := config["ref_scores"]["expert"], dict | None):
-        raise ConfigError(
-            f"ref_scores.expert is {expert!r}; choose one with `- /policy@ref_scores.expert: NAME` "
-            f"in the defaults list, or use the policy itself with ref_scores.expert='${{policy}}'"
-        )
     params = filled(config)
     _check_values(params)
     _check_targets(params)
     for use in _policies(params):
-        for where, source in sources(use):
+        for where, source in use.sources:
             check_source(where, source, root)
-            _check_not_own(where, source, root, name, params["dataset"]["id"])
-    if previous and recorded(config, previous) == previous and _versions_hold(previous["packages"]):
-        return previous
+            _check_not_own(where, source, root, name, params.dataset.id)
+    if previous:
+        packages = previous["packages"]
+        if recorded(config, packages) == previous and _versions_hold(packages):
+            return _complete(params, packages)
     import_graph.make_importable(root)
-    if stored_as(params) != STORED_AS:
-        _storage(params)
+    if not params.dataset.is_stored_as_usual:
+        _storage(params.dataset)
     packages = installed_packages(params)
     _check_environments(params)
     for use in _policies(params):
@@ -94,39 +90,30 @@ def prepare(
     return _complete(params, packages)
 
 
-def recorded(config: dict[str, Any], previous: dict[str, Any]) -> dict[str, Any]:
-    """What ``config`` comes to under the versions that ``previous`` records; checks nothing."""
-    return _complete(filled(config), previous.get("packages", {}))
+def recorded(config: Config, packages: dict[str, dict[str, str]]) -> dict[str, Any]:
+    """What ``params.yaml`` holds of ``config`` under versions of packages; checks nothing."""
+    return params_values(_complete(filled(config), packages))
 
 
-def filled(config: dict[str, Any]) -> dict[str, Any]:
+def filled(config: ParamsT) -> ParamsT:
     """``config`` with what follows from other keys: the evaluation's environment and length."""
-    scores = dict(config["ref_scores"])
-    scores["eval_env"] = _evaluation_env(config["env"], scores["eval_env"])
-    if scores["n_episodes"] is None and scores["max_stderr"] is None:
-        scores["n_episodes"] = _SCORE_EPISODES
-    params = {**config, "ref_scores": scores}
-    if "dataset" in config:  # no part of what a family shares
-        given = config["dataset"].items()
-        params["dataset"] = {k: v for k, v in given if k not in STORED_AS or v != STORED_AS[k]}
-    return params
+    scores = config.ref_scores
+    n_episodes = scores.n_episodes
+    if n_episodes is None and scores.max_stderr is None:
+        n_episodes = _SCORE_EPISODES
+    eval_env = scores.eval_env.completed(config.env)
+    return replace(config, ref_scores=replace(scores, eval_env=eval_env, n_episodes=n_episodes))
 
 
-def _evaluation_env(env: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    if given["id"] is not None:
-        return given
-    kwargs = {**env["kwargs"], **given["kwargs"]}
-    return {"id": env["id"], "kwargs": kwargs, "wrappers": given["wrappers"] or env["wrappers"]}
-
-
-def _complete(params: dict[str, Any], packages: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """``params`` with the versions in ``packages``, and the requirements that follow from them."""
-    dataset = dict(params["dataset"])
-    if dataset["requirements"] is None:
+def _complete(config: Config, packages: dict[str, dict[str, str]]) -> Config:
+    """``config`` with the versions in ``packages``, and the requirements that follow from them."""
+    dataset = config.dataset
+    if dataset.requirements is None:
         # Local version suffixes (torch 2.13.0+cpu) name builds that no package index offers.
         versions = packages.get("collect", {}).items()
-        dataset["requirements"] = [f"{n}=={v.partition('+')[0]}" for n, v in versions]
-    return {**params, "dataset": dataset, "packages": packages}
+        pinned = [f"{name}=={version.partition('+')[0]}" for name, version in versions]
+        dataset = replace(dataset, requirements=pinned)
+    return replace(config, dataset=dataset, packages=packages)
 
 
 def _versions_hold(packages: dict[str, dict[str, str]]) -> bool:
@@ -137,45 +124,45 @@ def _versions_hold(packages: dict[str, dict[str, str]]) -> bool:
         return False
 
 
-def _check_environments(params: dict[str, Any]) -> None:
+def _check_environments(params: Config) -> None:
     from minari_pipe.core.environments import creator, time_limit, wrapper_class
     from minari_pipe.policies.rollout import without_time_limit
 
     for where, env in _environments(params):
-        for wrapper in env["wrappers"]:
+        for wrapper in env.wrappers:
             wrapper_class(str(wrapper["_target_"]))
         # A wrapper or a function that makes the environment may set a limit: the stage looks at
         # what was made.
-        made = isinstance(creator(env["id"]), type) and not env["wrappers"]
-        if made and time_limit(env["id"], env["kwargs"]) is None:
-            raise ConfigError(without_time_limit(env["id"], where))
+        made = isinstance(creator(env.id), type) and not env.wrappers
+        if made and time_limit(env.id, env.kwargs) is None:
+            raise ConfigError(without_time_limit(env.id, where))
 
 
-def _check_offers(params: dict[str, Any]) -> None:
+def _check_offers(params: Config) -> None:
     """Refuse an environment without masks or a state that it is asked for, not after a training."""
     from minari_pipe.core.environments import make_environment
     from minari_pipe.policies.action_masks import ActionMasks
     from minari_pipe.policies.rollout import simulator_state
 
-    needs_state = params["collect"]["record_state"] and collected(params) is not None
-    stores = stored_as(params) != STORED_AS
+    needs_state = params.collect.record_state and params.collected is not None
+    stores = not params.dataset.is_stored_as_usual
     stages = {"env": ["train", "train_expert", "collect"], "ref_scores.eval_env": ["ref_scores"]}
-    if family_of(params):
+    if params.family_name:
         stages["ref_scores.eval_env"].append("checkpoint_scores")
     for where, env in _environments(params):
         uses = [use for stage in stages[where] for use in policies(params, stage)]
         needs_masks = any(map(is_masked, uses))
         if not needs_masks and not (where == "env" and (needs_state or stores)):
             continue
-        made = make_environment(env["id"], env["kwargs"], env["wrappers"])
+        made = make_environment(env.id, env.kwargs, env.wrappers)
         try:
             if needs_masks:
                 ActionMasks([made], 1)
             if where == "env" and stores:
-                _storage(params).check_spaces(
+                _storage(params.dataset).check_spaces(
                     made.observation_space,
                     made.action_space,
-                    jpeg_encoding=stored_as(params)["jpeg_encoding"],
+                    jpeg_encoding=params.dataset.jpeg_encoding,
                 )
             if where == "env" and needs_state:
                 made.reset(seed=0)
@@ -184,28 +171,27 @@ def _check_offers(params: dict[str, Any]) -> None:
             made.close()
 
 
-def _storage(params: dict[str, Any]) -> type[MinariStorage]:
+def _storage(dataset: Dataset) -> type[MinariStorage]:
     """The storage that ``dataset.data_format`` names, once it can store what it is asked for."""
     from minari_pipe.storage.base import get_minari_storage, get_storage_keys
 
-    stored = stored_as(params)
-    if stored["data_format"] not in (known := get_storage_keys()):
+    if dataset.data_format not in (known := get_storage_keys()):
         raise ConfigError(
-            f"dataset.data_format is {stored['data_format']!r}; expected {' or '.join(known)}"
-            f".{did_you_mean(stored['data_format'], known)}"
+            f"dataset.data_format is {dataset.data_format!r}; expected {' or '.join(known)}"
+            f".{did_you_mean(dataset.data_format, known)}"
         )
-    storage = get_minari_storage(stored["data_format"])
-    if stored["compression"] is not None:
+    storage = get_minari_storage(dataset.data_format)
+    if dataset.compression is not None:
         try:
-            storage.check_compression(stored["compression"])
+            storage.check_compression(dataset.compression)
         except ConfigError as exc:
             raise ConfigError(f"dataset.compression: {exc}") from exc
     return storage
 
 
-def check_source(where: str, source: dict[str, Any], root: Path) -> None:
+def check_source(where: str, source: Source, root: Path) -> None:
     """Refuse a source that names nothing, a file that is not there, or an unverifiable address."""
-    path, address = source.get("path"), source.get("address")
+    path, address = source.path, source.address
     if path is None and address is None:
         raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
     place = source_file(path or "", root)
@@ -216,7 +202,7 @@ def check_source(where: str, source: dict[str, Any], root: Path) -> None:
         raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
     if path is not None and not place.is_file():
         raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
-    sha256 = source.get("sha256")
+    sha256 = source.sha256
     if path is None and sha256 is None:
         raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
     if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256):
@@ -225,7 +211,7 @@ def check_source(where: str, source: dict[str, Any], root: Path) -> None:
         )
 
 
-def check_files(config: dict[str, Any], root: Path, told: Collection[str]) -> list[str]:
+def check_files(config: Config, root: Path, told: Collection[str]) -> list[str]:
     """Refuse files outside of the workspace, unless the user names or trusts them.
 
     Args:
@@ -242,8 +228,9 @@ def check_files(config: dict[str, Any], root: Path, told: Collection[str]) -> li
     """
     found = []
     for section in ("env", "policy", "ref_scores"):
-        found += trust.check_files(section, config[section], below=root, told=told)
-        for key, text in trust.texts(section, config[section]):
+        values = values_of(vars(config)[section])
+        found += trust.check_files(section, values, below=root, told=told)
+        for key, text in trust.texts(section, values):
             place = Path(os.path.normpath(root / text))
             if "\0" not in text and place.is_relative_to(root) and os.path.lexists(place):
                 inside(root, place)
@@ -255,28 +242,26 @@ def check_files(config: dict[str, Any], root: Path, told: Collection[str]) -> li
     return found
 
 
-def _check_not_own(
-    where: str, source: dict[str, Any], root: Path, name: str, dataset_id: str
-) -> None:
+def _check_not_own(where: str, source: Source, root: Path, name: str, dataset_id: str) -> None:
     """Refuse a file among the pipeline's own outputs, which its stages remove."""
-    if source.get("path") is None:
+    if source.path is None:
         return
-    path = source_file(source["path"], root).resolve()
+    path = source_file(source.path, root).resolve()
     written = [root / "pipelines" / name / folder for folder in OUTPUT_FOLDERS]
     written += [root / "datasets" / dataset_id, root / STATE]
     for folder in written:
         if path.is_relative_to(folder.resolve()):
             raise ConfigError(
-                f"{where}.path: {source['path']!r} lies in {folder}, which this pipeline removes "
+                f"{where}.path: {source.path!r} lies in {folder}, which this pipeline removes "
                 f"and writes; keep the file elsewhere"
             )
 
 
-def _check_sb3(use: PolicyRef, params: dict[str, Any]) -> None:
-    if use.config.get("_target_") != "minari_pipe.policies.SB3Policy":
+def _check_sb3(use: PolicyRef, params: Config) -> None:
+    if use.settings.target != "minari_pipe.policies.SB3Policy":
         return
-    checkpoint = any((use.config.get("checkpoint") or {}).values())
-    if checkpoint == bool(use.config.get("train")):
+    checkpoint = "checkpoint" in use.settings.sources
+    if checkpoint == bool(use.settings.train):
         raise ConfigError(
             f"{use.where}: give {'either' if checkpoint else 'a'} checkpoint or a train block"
             f"{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
@@ -284,24 +269,26 @@ def _check_sb3(use: PolicyRef, params: dict[str, Any]) -> None:
         )
     from minari_pipe.policies.exploration import check_exploration
 
-    config = use.config if use.where == "policy" else as_measured(use.config, params["ref_scores"])
+    is_own = use.where == "policy"
+    settings = use.settings if is_own else use.settings.as_measured(params.ref_scores)
+    given = settings.arguments
     try:
         check_exploration(
-            config["algorithm"],
-            deterministic=config["deterministic"],
-            exploration=config.get("exploration"),
-            action_noise=config.get("action_noise"),
+            str(settings.algorithm),
+            deterministic=bool(given.get("deterministic")),
+            exploration=given.get("exploration"),
+            action_noise=given.get("action_noise"),
         )
     except ConfigError as exc:
         raise ConfigError(f"{use.where}: {exc}") from exc
 
 
-def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
+def code_files(params: Params, stage: str, root: Path) -> list[Path]:
     """Files of the user's own modules that ``stage`` runs: policies, controllers, environments."""
-    modules = [split_target(t)[0] for use in policies(params, stage) for t in targets(use)]
+    modules = [split_target(t)[0] for use in policies(params, stage) for t in use.settings.targets]
     for env in made_environments(params, stage):
-        modules += [env["id"].rpartition(":")[0]] if ":" in env["id"] else []
-        modules += [split_target(str(w["_target_"]))[0] for w in env["wrappers"]]
+        modules += [env.id.rpartition(":")[0]] if ":" in env.id else []
+        modules += [split_target(str(w["_target_"]))[0] for w in env.wrappers]
     found: set[Path] = set()
     for module in dict.fromkeys(modules):
         base = import_graph.source_folder(module, root)
@@ -318,23 +305,17 @@ def code_files(params: dict[str, Any], stage: str, root: Path) -> list[Path]:
     return sorted(found)
 
 
-def _check_targets(params: dict[str, Any]) -> None:
+def _check_targets(params: Config) -> None:
     for use in _policies(params):
-        target = use.config.get("_target_") if isinstance(use.config, dict) else None
-        if target is None:
-            raise ConfigError(
-                f"{use.where} has no _target_; choose one with `- /policy"
-                f"{'' if use.where == 'policy' else '@' + use.where}: NAME` in the defaults list"
-            )
-        check_target(target, registered_policies(), what=f"{use.where}._target_")
-        controller = use.config.get("controller")
+        check_target(use.settings.target, registered_policies(), what=f"{use.where}._target_")
+        controller = use.settings.controller
         if controller is not None:
             if not isinstance(controller, dict) or "_target_" not in controller:
                 raise ConfigError(f"{use.where}.controller has no _target_")
             what = f"{use.where}.controller._target_"
             check_target(str(controller["_target_"]), CONTROLLERS, what=what)
     for where, env in _environments(params):
-        for i, wrapper in enumerate(env["wrappers"]):
+        for i, wrapper in enumerate(env.wrappers):
             is_named = isinstance(wrapper, dict) and "_target_" in wrapper
             if not is_named or not all(isinstance(key, str) for key in wrapper):
                 raise ConfigError(
@@ -343,127 +324,126 @@ def _check_targets(params: dict[str, Any]) -> None:
                 )
 
 
-def _environments(params: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _environments(params: Config) -> list[tuple[str, Environment]]:
     """The environments that the config describes, each with its key."""
-    return [("env", params["env"]), ("ref_scores.eval_env", params["ref_scores"]["eval_env"])]
+    return [("env", params.env), ("ref_scores.eval_env", params.ref_scores.environment)]
 
 
-def _policies(params: dict[str, Any]) -> list[PolicyRef]:
-    if is_mixture(params):  # it runs what its parents made
+def _policies(params: Config) -> list[PolicyRef]:
+    if params.is_mixture:  # it runs what its parents made
         return []
-    own = PolicyRef("policy", params["policy"])  # a family trains it, whatever the dataset holds
+    own = PolicyRef("policy", params.policy)  # a family trains it, whatever the dataset holds
     return [own, *policies(params, "ref_scores")]
 
 
-def _check_family(params: dict[str, Any]) -> None:
+def _check_family(params: Config) -> None:
     """Refuse what a dataset cannot be made of its family with."""
-    name, kind = family_of(params), kind_of(params)
-    if name is None:
+    name, kind = params.family_name, params.kind
+    family = params.family
+    if family is None:
         return
-    family = params["family"]
     if kind not in KINDS:
         raise ConfigError(
             f"family.kind is {kind!r}.{did_you_mean(str(kind), KINDS)} Known: {', '.join(KINDS)}"
         )
-    if not params["policy"].get("train"):
+    if not params.policy.train:
         raise ConfigError(
             f"family {name!r} trains nothing: policy.train is not given; set it in "
             f"conf/family/{name}.yaml, e.g. policy.train={{total_timesteps: 50_000}}"
         )
-    if not 0 <= family["fraction"] <= 1:
+    if not 0 <= family.fraction <= 1:
         raise ConfigError(
-            f"family.fraction is {family['fraction']}; expected a normalized score from 0 (the "
+            f"family.fraction is {family.fraction}; expected a normalized score from 0 (the "
             f"random policy) to 1 (the expert)"
         )
-    scores = family["checkpoint_scores"]
+    scores = family.checkpoint_scores
     for key, value, least in (
-        ("n_checkpoints", family["n_checkpoints"], 1 if kind in CHOOSING else 0),
-        ("checkpoint_scores.n_episodes", scores["n_episodes"], 1),
-        ("checkpoint_scores.seed", scores["seed"], 0),
+        ("n_checkpoints", family.n_checkpoints, 1 if kind in CHOOSING else 0),
+        ("checkpoint_scores.n_episodes", scores.n_episodes, 1),
+        ("checkpoint_scores.seed", scores.seed, 0),
     ):
         if value < least:
             why = f", of which {kind} takes one" if key == "n_checkpoints" and least else ""
             raise ConfigError(f"family.{key} is {value}; expected {least} or more{why}")
 
 
-def _check_values(params: dict[str, Any]) -> None:
-    _, _, version = parse_dataset_id(params["dataset"]["id"])
+def _check_values(params: Config) -> None:
+    _, _, version = parse_dataset_id(params.dataset.id)
     if version is None:
         raise ConfigError(
-            f"dataset.id {params['dataset']['id']!r} has no version; expected one at its end, such "
+            f"dataset.id {params.dataset.id!r} has no version; expected one at its end, such "
             f"as 'door/human-v0'"
         )
-    if any(len(part) > _LONGEST_NAME for part in params["dataset"]["id"].split("/")):
+    if any(len(part) > _LONGEST_NAME for part in params.dataset.id.split("/")):
         raise ConfigError(
-            f"dataset.id {params['dataset']['id'][:60] + '...'!r} has a part of more than "
+            f"dataset.id {params.dataset.id[:60] + '...'!r} has a part of more than "
             f"{_LONGEST_NAME} characters, which is no name of a folder everywhere"
         )
-    check_new_dataset_id(params["dataset"]["id"])
-    if not params["author"]["name"].strip():
+    check_new_dataset_id(params.dataset.id)
+    if not params.author.name.strip():
         raise ConfigError("author.name is empty; expected who made the dataset: author.name='Ada'")
     for where, env in _environments(params):
-        if env["kwargs"].get("render_mode") == "human":
+        if env.kwargs.get("render_mode") == "human":
             raise ConfigError(f"{where}.kwargs.render_mode is 'human', which opens a window")
-    collect, scores = params["collect"], params["ref_scores"]
+    collect, scores = params.collect, params.ref_scores
     for where, value in (
-        ("collect.n_episodes", collect["n_episodes"]),
-        ("collect.n_steps", collect["n_steps"]),
-        ("collect.block_episodes", collect["block_episodes"]),
-        ("collect.n_envs", collect["n_envs"]),
-        ("collect.until.n_episodes", collect["until"]["n_episodes"]),
-        ("engine.n_workers", params["engine"]["n_workers"]),
-        ("ref_scores.n_episodes", scores["n_episodes"]),
-        ("ref_scores.n_envs", scores["n_envs"]),
+        ("collect.n_episodes", collect.n_episodes),
+        ("collect.n_steps", collect.n_steps),
+        ("collect.block_episodes", collect.block_episodes),
+        ("collect.n_envs", collect.n_envs),
+        ("collect.until.n_episodes", collect.until.n_episodes),
+        ("engine.n_workers", params.engine.n_workers),
+        ("ref_scores.n_episodes", scores.n_episodes),
+        ("ref_scores.n_envs", scores.n_envs),
     ):
         if value is not None and value < 1:
             raise ConfigError(f"{where} is {value}; expected at least 1")
-    for where, value in (("collect.seed", collect["seed"]), ("ref_scores.seed", scores["seed"])):
+    for where, value in (("collect.seed", collect.seed), ("ref_scores.seed", scores.seed)):
         if value < 0:
             raise ConfigError(f"{where} is {value}; expected 0 or more")
-    for key in ("replay_steps", "replay_tolerance"):
-        value = params["validate"][key]
-        if value is not None and not 0 <= value < float("inf"):
-            raise ConfigError(f"validate.{key} is {value}; expected 0 or more")
+    steps, tolerance = params.validate.replay_steps, params.validate.replay_tolerance
+    for key, number in (("replay_steps", steps), ("replay_tolerance", tolerance)):
+        if number is not None and not 0 <= number < float("inf"):
+            raise ConfigError(f"validate.{key} is {number}; expected 0 or more")
     _check_family(params)
     for key in ("n_episodes", "exact"):
-        if is_mixture(params) and collect[key]:
+        if params.is_mixture and (value := vars(collect)[key]):
             raise ConfigError(
-                f"collect.{key} is {collect[key]}; a mixture has whole episodes by share of the "
+                f"collect.{key} is {value}; a mixture has whole episodes by share of the "
                 f"steps: set collect.n_steps, or leave both out to take as many as there are"
             )
     _check_collect(collect)
-    limited = str(params["policy"].get("_target_", "")).endswith(".DemonstrationPolicy")
-    if is_mixture(params) or kind_of(params) == "medium_replay":
+    limited = params.policy.target.endswith(".DemonstrationPolicy")
+    if params.is_mixture or params.kind == "medium_replay":
         limited = True
-        chosen = [("until.n_episodes", collect["until"]["n_episodes"])]
-        chosen += [("keep", collect["keep"] != "all"), ("on_error", collect["on_error"] != "fail")]
-        chosen += [(key, collect[key]) for key in ("record_infos", "record_state")]
+        chosen = [("until.n_episodes", collect.until.n_episodes)]
+        chosen += [("keep", collect.keep != "all"), ("on_error", collect.on_error != "fail")]
+        chosen += [("record_infos", collect.record_infos), ("record_state", collect.record_state)]
         if given := [key for key, value in chosen if value]:
             instead = "leave it out"
-            if given[0] == "record_infos" and kind_of(params) == "medium_replay":
+            if given[0] == "record_infos" and params.kind == "medium_replay":
                 instead = "family.record_infos=true records those of the training"
             raise ConfigError(
                 f"collect.{given[0]} is for episodes that a policy collects, and these are taken "
                 f"over from elsewhere; {instead}"
             )
-    rules = (collect["n_episodes"], collect["n_steps"], collect["until"]["n_episodes"])
+    rules = (collect.n_episodes, collect.n_steps, collect.until.n_episodes)
     if rules == (None, None, None) and not limited:
         raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
-    _check_engine(params["engine"])
-    check_targets(params["publish"]["targets"])
-    if scores["max_stderr"] is not None and not scores["max_stderr"] > 0:
-        raise ConfigError(f"ref_scores.max_stderr is {scores['max_stderr']}; expected above 0")
-    declared = {key: scores[key] for key in ("ref_min_score", "ref_max_score")}
-    for key, value in declared.items():
-        if value is not None and not math.isfinite(value):
-            raise ConfigError(f"ref_scores.{key} is {value}; expected a finite number")
-    low, high = declared.values()
+    _check_engine(params.engine)
+    check_targets(params.publish.targets)
+    if scores.max_stderr is not None and not scores.max_stderr > 0:
+        raise ConfigError(f"ref_scores.max_stderr is {scores.max_stderr}; expected above 0")
+    low, high = scores.ref_min_score, scores.ref_max_score
+    for key, score in (("ref_min_score", low), ("ref_max_score", high)):
+        if score is not None and not math.isfinite(score):
+            raise ConfigError(f"ref_scores.{key} is {score}; expected a finite number")
     if low is not None and high is not None and low >= high:
         raise ConfigError(
             f"ref_scores.ref_max_score is {high}, ref_min_score {low}; the expert's must be above "
             f"the random policy's"
         )
-    if scores["expert"] is None and scores["ref_max_score"] is None:
+    if scores.expert is None and scores.ref_max_score is None:
         raise ConfigError(
             "no ref_scores.expert and no ref_scores.ref_max_score; choose an expert with "
             "`- /policy@ref_scores.expert: NAME`, use the policy itself with "
@@ -471,30 +451,35 @@ def _check_values(params: dict[str, Any]) -> None:
         )
 
 
-def _check_collect(collect: dict[str, Any]) -> None:
-    if collect["n_episodes"] is not None and collect["n_steps"] is not None:
+def _check_collect(collect: Collect) -> None:
+    if collect.n_episodes is not None and collect.n_steps is not None:
         raise ConfigError(
             "collect.n_episodes and collect.n_steps are both given; keep one, e.g. "
             "collect.n_episodes=null"
         )
-    if collect["exact"] and collect["n_steps"] is None:
+    if collect.exact and collect.n_steps is None:
         raise ConfigError("collect.exact=true needs collect.n_steps")
-    if collect["exact"] and collect["keep"] == "matching":
+    if collect.exact and collect.keep == "matching":
         raise ConfigError(
             "collect.exact=true cuts the last episode, which may match no more; leave it out with "
             "collect.keep=matching"
         )
-    for key, choices in (("keep", ("all", "matching")), ("on_error", ("fail", "skip"))):
-        if collect[key] not in choices:
+    for key, value, choices in (
+        ("keep", collect.keep, ("all", "matching")),
+        ("on_error", collect.on_error, ("fail", "skip")),
+    ):
+        if value not in choices:
             raise ConfigError(
-                f"collect.{key} is {collect[key]!r}; expected {' or '.join(choices)}"
-                f".{did_you_mean(collect[key], choices)}"
+                f"collect.{key} is {value!r}; expected {' or '.join(choices)}"
+                f".{did_you_mean(value, choices)}"
             )
-    until = collect["until"]
-    conditions = [key for key in ("success", "min_return", "max_return") if until[key] is not None]
+    until = collect.until
+    conditions = [
+        key for key in ("success", "min_return", "max_return") if vars(until)[key] is not None
+    ]
     needs = [
-        *(["collect.until.n_episodes"] if until["n_episodes"] is not None else []),
-        *(["collect.keep=matching"] if collect["keep"] == "matching" else []),
+        *(["collect.until.n_episodes"] if until.n_episodes is not None else []),
+        *(["collect.keep=matching"] if collect.keep == "matching" else []),
     ]
     if needs and not conditions:
         raise ConfigError(
@@ -506,42 +491,42 @@ def _check_collect(collect: dict[str, Any]) -> None:
             f"collect.until.{conditions[0]} decides nothing alone; set collect.until.n_episodes, "
             f"to collect until so many match, or collect.keep=matching"
         )
-    low, high = until["min_return"], until["max_return"]
-    for key, value in (("min_return", low), ("max_return", high)):
-        if value is not None and math.isnan(value):
+    low, high = until.min_return, until.max_return
+    for key, bound in (("min_return", low), ("max_return", high)):
+        if bound is not None and math.isnan(bound):
             raise ConfigError(f"collect.until.{key} is nan; expected a number")
     if low is not None and high is not None and low > high:
         raise ConfigError(
             f"no return is between collect.until.min_return={low} and "
             f"collect.until.max_return={high}; exchange them"
         )
-    if until["n_episodes"] is not None and collect["n_steps"] is not None:
+    if until.n_episodes is not None and collect.n_steps is not None:
         raise ConfigError(
             "collect.n_steps and collect.until.n_episodes are both given; keep one, e.g. "
             "collect.n_steps=null"
         )
 
 
-def _check_engine(engine: dict[str, Any]) -> None:
-    find_engine(engine["name"])
-    for key in ("max_retries", "max_failures"):
-        if engine[key] < 0:
-            raise ConfigError(f"engine.{key} is {engine[key]}; expected 0 or more")
-    if engine["block_timeout_s"] is not None and not engine["block_timeout_s"] > 0:
+def _check_engine(engine: Engine) -> None:
+    find_engine(engine.name)
+    for key, value in (("max_retries", engine.max_retries), ("max_failures", engine.max_failures)):
+        if value < 0:
+            raise ConfigError(f"engine.{key} is {value}; expected 0 or more")
+    if engine.block_timeout_s is not None and not engine.block_timeout_s > 0:
         raise ConfigError(
-            f"engine.block_timeout_s is {engine['block_timeout_s']}; expected above 0, or null"
+            f"engine.block_timeout_s is {engine.block_timeout_s}; expected above 0, or null"
         )
-    if engine["name"] == "local" and (engine["n_workers"] or 1) > 1:
+    if engine.name == "local" and (engine.n_workers or 1) > 1:
         raise ConfigError(
-            f"engine.n_workers is {engine['n_workers']}, and engine=local runs one block after "
+            f"engine.n_workers is {engine.n_workers}, and engine=local runs one block after "
             f"another; add engine=processes"
         )
-    for key in ("address", "storage"):
-        if engine[key] is not None and engine["name"] != "ray":
-            raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine['name']}")
+    for key, place in (("address", engine.address), ("storage", engine.storage)):
+        if place is not None and engine.name != "ray":
+            raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine.name}")
     # By these Ray would start on this machine itself, and listen on every interface.
-    if engine["address"] is not None and resolved(engine["address"]).strip() in ("", "local"):
+    if engine.address is not None and resolved(engine.address).strip() in ("", "local"):
         raise ConfigError(
-            f"engine.address is {engine['address']!r}; expected auto, HOST:PORT or "
+            f"engine.address is {engine.address!r}; expected auto, HOST:PORT or "
             f"ray://HOST:PORT; leave it out to use this machine alone"
         )

@@ -26,6 +26,7 @@ from minari_pipe.errors import (
     TrustError,
     UnsupportedSpaceError,
 )
+from minari_pipe.pipeline.config.schema import Environment
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.engines.base import Outcome
 from minari_pipe.pipeline.execution.inputs import Expected
@@ -182,8 +183,7 @@ class Work(ABC):
 class EpisodesWork(Work):
     """Runs a policy through the episodes from number ``first`` until before ``last``."""
 
-    env: dict[str, Any]
-    """As under ``env`` or ``ref_scores.eval_env`` in the config."""
+    env: Environment
     policy: PolicyConfig
     first: int
     last: int

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import gymnasium as gym
 
@@ -18,34 +17,35 @@ from minari_pipe.core.files.fetch import FileSource, locate
 from minari_pipe.core.trust import resolve
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.import_graph import make_importable
-from minari_pipe.pipeline.config.policy_refs import SOURCE_KEYS, PolicyRef, source_file, sources
+from minari_pipe.pipeline.config.policy_refs import source_file
+from minari_pipe.pipeline.config.schema import SOURCE_KEYS, Environment, PolicySettings, Source
 from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.policies import CONTROLLERS, registered_policies
 from minari_pipe.policies.algorithms import trained_policy_kwargs
 from minari_pipe.policies.base import Policy
 
 
-def environment_factory(env: dict[str, Any], root: Path) -> Callable[[], gym.Env]:
+def environment_factory(env: Environment, root: Path) -> Callable[[], gym.Env]:
     """A function that makes the environment that ``env`` describes."""
     make_importable(root)
-    return lambda: make_environment(env["id"], env["kwargs"], env["wrappers"])
+    return lambda: make_environment(env.id, env.kwargs, env.wrappers)
 
 
 def make_policy(
-    config: dict[str, Any],
+    settings: PolicySettings,
     *,
     where: str,
     root: Path,
     trained: Path | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> Policy:
-    """The policy that ``config`` describes.
+    """The policy that settings describe.
 
     Args:
-        config: as under ``policy``: ``_target_`` and its arguments.
-        where: the key of ``config``, for messages.
+        settings: as under ``policy``: ``_target_`` and its arguments.
+        where: their key, for messages.
         root: the workspace, from which relative paths and the user's modules are looked up.
-        trained: folder that the training stage filled, where ``config`` has a ``train:`` block.
+        trained: folder that the training stage filled, where there is a ``train:`` block.
         files: of that folder, by their names, those that are elsewhere.
 
     Raises:
@@ -53,25 +53,21 @@ def make_policy(
         ConfigError: arguments that the policy does not take.
     """
     make_importable(root)
-    arguments = dict(config)
-    target = str(arguments.pop("_target_"))
-    found = resolve(target, registered_policies(), what=f"{where}._target_")
-    train = arguments.pop("train", None)
-    given = [where.rpartition(".")[2] for where, _ in sources(PolicyRef("", config))]
-    for key in SOURCE_KEYS:
-        if key in given:
-            arguments[key] = _source(arguments[key], root)
-        else:
-            arguments.pop(key, None)
+    arguments = dict(settings.arguments)
+    found = resolve(settings.target, registered_policies(), what=f"{where}._target_")
+    train = settings.train
+    for key in ("train", *SOURCE_KEYS):
+        arguments.pop(key, None)
+    arguments |= {key: file_source(source, root) for key, source in settings.sources.items()}
     if train:
         assert trained is not None
         made = {name: str(trained / name) for name in ("policy.zip", "normalize.npz")}
         made |= files
         arguments["checkpoint"] = FileSource(path=made["policy.zip"])
         arguments["policy_kwargs"] = trained_policy_kwargs(
-            arguments["policy_kwargs"], train["hyperparameters"]
+            arguments["policy_kwargs"], train.hyperparameters
         )
-        if train["normalize_observations"]:
+        if train.normalize_observations:
             arguments["normalize"] = FileSource(path=made["normalize.npz"])
     if isinstance(arguments.get("controller"), dict):
         rest = dict(arguments.pop("controller"))
@@ -81,8 +77,8 @@ def make_policy(
         arguments |= {"controller": controller, "kwargs": rest}
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(
-            f"{where}._target_: {target!r} is not a minari_pipe.policies.base.Policy; a plain "
-            f"callable goes under policy=scripted, controller._target_"
+            f"{where}._target_: {settings.target!r} is not a minari_pipe.policies.base.Policy; a "
+            f"plain callable goes under policy=scripted, controller._target_"
         )
     try:
         return found(**arguments)
@@ -94,19 +90,18 @@ def make_policy(
 class PolicyConfig:
     """A policy as plain values, from which each process makes its own."""
 
-    config: dict[str, Any]
-    """As under ``policy``."""
+    settings: PolicySettings
     where: str
-    """The key of ``config``, for messages."""
+    """The key of the settings, for messages."""
     trained: str | None = None
     """Folder below the workspace that the training stage filled, if there is one."""
 
     @classmethod
     def of(
-        cls, config: dict[str, Any], where: str, root: Path, trained: Path | None
+        cls, settings: PolicySettings, where: str, root: Path, trained: Path | None
     ) -> PolicyConfig:
         """The same with the folder of the training below the workspace ``root``, if any."""
-        return cls(config, where, None if trained is None else str(trained.relative_to(root)))
+        return cls(settings, where, None if trained is None else str(trained.relative_to(root)))
 
     def make(self, place: BlockPlace) -> Policy:
         """The policy; errors as :func:`make_policy`.
@@ -116,19 +111,22 @@ class PolicyConfig:
         Args:
             place: where the files are.
         """
-        root, files = str(place.root), dict(place.files)
-        text = json.dumps([self.config, self.where, self.trained, root, files], sort_keys=True)
+        values, files = self.settings.values, dict(place.files)
+        text = json.dumps(
+            [values, self.where, self.trained, str(place.root), files], sort_keys=True
+        )
         return _made(text)
 
     def files(self, root: Path) -> dict[str, Path]:
         """The files that the policy is made from, by the key that names them."""
         found = {}
-        for where, values in sources(PolicyRef("", self.config)):
-            key = where.rpartition(".")[2]
+        for key, source in self.settings.sources.items():
             found[key] = locate(
-                _source(values, root), what=f"the {key}", override=f"{self.where}.{key}.path=FILE"
+                file_source(source, root),
+                what=f"the {key}",
+                override=f"{self.where}.{key}.path=FILE",
             )
-        if self.config.get("train") and self.trained is not None:
+        if self.settings.train and self.trained is not None:
             folder = root / self.trained
             found |= {f"{self.trained}/{f.name}": f for f in folder.iterdir() if f.is_file()}
         return found
@@ -136,35 +134,33 @@ class PolicyConfig:
 
 @functools.lru_cache(maxsize=1)
 def _made(text: str) -> Policy:
-    config, where, trained, root, files = json.loads(text)
-    config |= {key: {"path": path} for key, path in files.items() if key in SOURCE_KEYS}
+    values, where, trained, root, files = json.loads(text)
+    values |= {key: {"path": path} for key, path in files.items() if key in SOURCE_KEYS}
+    settings = PolicySettings.of(values, where)
     folder = Path(root) / trained if trained else None
     elsewhere = {
         key.rpartition("/")[2]: path
         for key, path in files.items()
         if key.rpartition("/")[0] == trained
     }
-    return make_policy(config, where=where, root=Path(root), trained=folder, files=elsewhere)
+    return make_policy(settings, where=where, root=Path(root), trained=folder, files=elsewhere)
 
 
-def _source(config: dict[str, Any], root: Path) -> FileSource:
-    path = config.get("path")
-    if path is not None:
-        path = str(source_file(path, root))
-    return FileSource(path=path, address=config.get("address"), sha256=config.get("sha256"))
+def file_source(source: Source, root: Path) -> FileSource:
+    """The file that a config names, looked up from the workspace."""
+    path = source.path if source.path is None else str(source_file(source.path, root))
+    return FileSource(path=path, address=source.address, sha256=source.sha256)
 
 
 def source_hashes(
-    config: dict[str, Any], root: Path, trained: Path | None = None
+    settings: PolicySettings, root: Path, trained: Path | None = None
 ) -> dict[str, str]:
     """sha256 of every file a policy was made from, by the key that names it."""
     hashes = {}
-    for where, values in sources(PolicyRef("", config)):
-        source = _source(values, root)
-        hashes[where.rpartition(".")[2]] = (
-            sha256_file(source.path) if source.path else str(source.sha256)
-        )
-    if config.get("train") and trained is not None:
-        for file in sorted(path for path in trained.iterdir() if path.is_file()):
-            hashes[f"train/{file.name}"] = sha256_file(file)
+    for key, source in settings.sources.items():
+        file = file_source(source, root)
+        hashes[key] = sha256_file(file.path) if file.path else str(file.sha256)
+    if settings.train and trained is not None:
+        for path in sorted(path for path in trained.iterdir() if path.is_file()):
+            hashes[f"train/{path.name}"] = sha256_file(path)
     return hashes

@@ -13,7 +13,8 @@ import numpy as np
 
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.tree import leaves
-from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.pipeline.config.schema import Until
 from minari_pipe.pipeline.execution.block_file import BlockWriter
 from minari_pipe.pipeline.execution.block_task import BlockPlace, EpisodesWork, Tally
 from minari_pipe.pipeline.execution.build import environment_factory
@@ -21,38 +22,6 @@ from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import succeeded
 from minari_pipe.policies.rollout import make_recorder, run_lockstep
 from minari_pipe.storage.writer import StableBuffers
-
-
-@dataclass(frozen=True)
-class Until:
-    """The episodes that match, all that is given being so; the keys of ``collect.until``."""
-
-    n_episodes: int | None = None
-    """Collect until so many episodes match."""
-    success: bool | None = None
-    """Whether the environment told of a success at any step; see :func:`succeeded`."""
-    min_return: float | None = None
-    max_return: float | None = None
-
-    def __bool__(self) -> bool:
-        return any(v is not None for v in (self.success, self.min_return, self.max_return))
-
-    def matches(self, episode_return: float, success: bool | None) -> bool:
-        """Whether an episode matches.
-
-        Raises:
-            ConfigError: it would have to tell of a success, and the environment never does.
-        """
-        if self.success is not None:
-            if success is None:
-                raise ConfigError(
-                    "collect.until.success needs an environment whose info has 'success' or "
-                    "'is_success'; this one's has neither. Use collect.until.min_return"
-                )
-            if success != self.success:
-                return False
-        low, high = self.min_return, self.max_return
-        return (low is None or episode_return >= low) and (high is None or episode_return <= high)
 
 
 @dataclass

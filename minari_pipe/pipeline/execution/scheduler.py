@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from minari_pipe._version import __version__
 from minari_pipe.errors import MinariPipeError, RemoteError
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.oc_env import resolved, without_values
 from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace, Tally, Work
 from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
@@ -33,18 +34,6 @@ if TYPE_CHECKING:
     from minari_pipe.pipeline.execution.stage import StageRun
 
 POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When the scheduler gives up; the keys of ``engine`` in the config."""
-
-    max_retries: int
-    """Further attempts at a block that failed."""
-    max_failures: int
-    """Failed attempts at all blocks together, after which the run fails."""
-    block_timeout_s: float | None
-    """Seconds that an attempt may take."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,8 @@ class Scheduler:
     store: BlockStore
     key: str
     """Hash of everything that decides the blocks' bytes beside their own parameters."""
-    limits: Limits
+    limits: schema.Engine
+    """When it gives up."""
     watcher: Watcher
     place: BlockPlace
     """Where what the parameters name is found."""
@@ -378,16 +368,16 @@ def make_scheduler(
         skips: go on without a block that failed for good.
         skipped_before: blocks that are not tried, and why.
     """
-    settings = run.params["engine"]
-    packages = {**run.params["packages"].get(run.stage, {}), "minari_pipe": __version__}
+    settings = run.params.engine
+    packages = {**run.params.packages.get(run.stage, {}), "minari_pipe": __version__}
     offered = {k: f for policy in policies for k, f in policy.files(run.root).items()}
     expected = run.inputs.expected
     shared, place = None, BlockPlace(run.root, packages=tuple(sorted(packages.items())))
-    if settings["storage"] is None:
+    if settings.storage is None:
         hashes = {str(file): run.inputs.sha256(file) for file in offered.values()}
         expected = replace(expected, files=hashes)
     else:
-        storage = resolved(settings["storage"]).rstrip("/")
+        storage = resolved(settings.storage).rstrip("/")
         address = "/".join([storage, run.name, run.stage, name])
         shared = SharedBlocks(address, suffix)
         files = tuple((key, shared.offer(file)) for key, file in sorted(offered.items()))
@@ -395,13 +385,12 @@ def make_scheduler(
             raise changed(str(offered[other[0]]), run.stage)
         place = replace(place, files=files)
     place = replace(place, expected=expected)
-    names = ("max_retries", "max_failures", "block_timeout_s")
     folder = run.root / STATE / "work" / run.name / f"{run.stage}.blocks" / name
     return Scheduler(
         engine,
         BlockStore(folder, suffix),
         key,
-        Limits(**{n: settings[n] for n in names}),
+        settings,
         watcher,
         place,
         run.temporary / "tmp",

@@ -24,6 +24,7 @@ from minari_pipe.core.files.swap import copy_tree
 from minari_pipe.core.messages import each_warning_once, tell
 from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.pipeline.config.oc_env import without_values
+from minari_pipe.pipeline.config.schema import Config, Params, read_params
 from minari_pipe.pipeline.execution.blocks import sync_to_disk
 from minari_pipe.pipeline.execution.inputs import Inputs, changed
 from minari_pipe.pipeline.execution.versions import other_version
@@ -67,7 +68,19 @@ class StageRun:
     stage: str
     name: str
     root: Path
-    params: dict[str, Any]
+    values: dict[str, Any]
+    """What ``params.yaml`` holds."""
+
+    @cached_property
+    def params(self) -> Params:
+        """The parameters of the pipeline."""
+        return read_params(self.values)
+
+    @property
+    def config(self) -> Config:
+        """The parameters of a dataset's pipeline, for a stage that no family has."""
+        assert isinstance(self.params, Config)
+        return self.params
 
     @property
     def folder(self) -> Path:
@@ -118,7 +131,7 @@ class StageRun:
         digest = hashlib.sha256()
         for keys in self._entry["params"]:
             for names in keys.values():
-                values = {n: _without(n, _lookup(self.params, n), without) for n in names}
+                values = {n: _without(n, _lookup(self.values, n), without) for n in names}
                 digest.update(dump_json(values).encode())
         for dep in self._entry.get("deps", []):
             if code_only and not dep.endswith(".py"):
@@ -188,10 +201,10 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         name = check_pipeline_name(sys.argv[1])
         root = Path.cwd()
         check_links(root)
-        params = _load_yaml(root / "pipelines" / name / "params.yaml")
-        run = StageRun(stage, name, root, params)
+        values = _load_yaml(root / "pipelines" / name / "params.yaml")
+        run = StageRun(stage, name, root, values)
         run.inputs.check()
-        if _load_yaml(root / run.params_file) != params:  # it was read before it was noted
+        if _load_yaml(root / run.params_file) != values:  # it was read before it was noted
             raise changed(run.params_file, stage)
         _check_versions(run)
         _tell_overrides(run)
@@ -265,7 +278,7 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
 
 def _check_versions(run: StageRun) -> None:
     """Refuse to make data under other package versions than the parameters record."""
-    if other := other_version(run.params["packages"].get(run.stage, {}).items()):
+    if other := other_version(run.params.packages.get(run.stage, {}).items()):
         package, installed, version = other
         raise ConfigError(
             f"{package} is {installed}, pipelines/{run.name}/params.yaml records {version}; "
@@ -276,7 +289,7 @@ def _check_versions(run: StageRun) -> None:
 def _tell_overrides(run: StageRun) -> None:
     # An experiment's own values may come after them.
     set_by_user = {DRIVER_VARIABLE, EXPERIMENT_VARIABLE}
-    overrides = told_overrides(run.params.get("overrides", []))
+    overrides = told_overrides(run.values.get("overrides", []))
     if overrides and not set_by_user & os.environ.keys():
         run.say(f"re-applies the recorded overrides {' '.join(overrides)}")
 

@@ -36,7 +36,7 @@ def bump(name: str) -> Bumped:
     if not PIPELINE_NAME.fullmatch(name) or not path.is_file():
         raise ConfigError(_no_file(name, root))
     file = path.relative_to(root)
-    composed = str(hydra_compose.recompose([f"+dataset={name}"]).config["dataset"]["id"])
+    composed = str(hydra_compose.recompose([f"+dataset={name}"]).config.dataset.id)
     text = path.read_bytes().decode()  # as it is: line ends stay
     start, end = _place_of_id(text, str(file), composed)
     if parse_dataset_id(composed)[2] is None:
@@ -45,7 +45,7 @@ def bump(name: str) -> Bumped:
     edited = text[:start] + text[start:end].replace(composed, new_id, 1) + text[end:]
     write_atomic(path, edited)
     try:
-        found = hydra_compose.recompose([f"+dataset={name}"]).config["dataset"]["id"]
+        found = hydra_compose.recompose([f"+dataset={name}"]).config.dataset.id
         if found != new_id:
             raise ConfigError(f"{file}: with {new_id!r} in it, dataset.id is {found!r}; edit it")
     except MinariPipeError:

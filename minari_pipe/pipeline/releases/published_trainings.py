@@ -11,13 +11,8 @@ from minari_pipe.core.files.manifest import POLICIES
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
-from minari_pipe.pipeline.config.policy_refs import (
-    expert_training,
-    family_of,
-    kind_of,
-    published,
-    trains,
-)
+from minari_pipe.pipeline.config.policy_refs import expert_training, published, trains
+from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.releases.reproduction import Reproduction
 from minari_pipe.pipeline.stages.policy_files import TRAINED, provenance
 from minari_pipe.pipeline.workspace import read_json
@@ -42,11 +37,12 @@ def give_trainings(
     Raises:
         ConfigError: a checkpoint is not here, or is another.
     """
-    datasets = {n: p for n in found.pipelines if "dataset" in (p := _params(found, n))}
-    replayed = {family_of(p) for p in datasets.values() if kind_of(p) == "medium_replay"}
+    made = {name: dvc_yaml.parameters(name, found.root) for name in found.pipelines}
+    datasets = {name: params for name, params in made.items() if isinstance(params, Config)}
+    replayed = {p.family_name for p in datasets.values() if p.kind == "medium_replay"}
     given: set[tuple[str, str]] = set()
     for name, params in datasets.items():
-        maker = family_of(params) or name
+        maker = params.family_name or name
         if maker in replayed:
             say(f"{maker} is trained again: episodes of its training are part of the dataset")
             continue
@@ -57,16 +53,12 @@ def give_trainings(
     return given
 
 
-def _params(found: Reproduction, name: str) -> dict[str, Any]:
-    return dvc_yaml.read_params(name, found.root) or {}
-
-
-def _give(given: Path, params: dict[str, Any], data_of: Callable[[str], Path | None]) -> None:
+def _give(given: Path, params: Config, data_of: Callable[[str], Path | None]) -> None:
     """Copy the checkpoints of one dataset to where its trainings would write them."""
-    trained = {who: use for who, use in published(params).items() if use.config.get("train")}
+    trained = {who: use for who, use in published(params).items() if use.settings.train}
     if not trained:
         return
-    dataset_id = params["dataset"]["id"]
+    dataset_id = params.dataset.id
     data = data_of(dataset_id)
     if data is None:
         raise ConfigError(
@@ -76,7 +68,7 @@ def _give(given: Path, params: dict[str, Any], data_of: Callable[[str], Path | N
     metadata = read_json(data / "metadata.json")
     for who in trained:
         target = given / ("train" if who == "policy" else expert_training(params)[0])
-        if who == "policy" and kind_of(params) == "medium":
+        if who == "policy" and params.kind == "medium":
             target = checkpoint_folder(target, _chosen_step(metadata))
         for key, sha256 in provenance(metadata)[who].items():
             if key not in TRAINED:

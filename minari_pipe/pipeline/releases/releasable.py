@@ -8,7 +8,7 @@ from pathlib import Path
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.mixtures import recomposed
-from minari_pipe.pipeline.config.policy_refs import family_of, is_mixture
+from minari_pipe.pipeline.config.schema import Config, MixtureParent
 from minari_pipe.pipeline.config.validate_config import recorded
 from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
@@ -20,21 +20,20 @@ def pipelines_of(name: str, root: Path) -> list[str]:
 
     They are those of the parents of a mixture, that of its family, and its own.
     """
-    params = dvc_yaml.read_params(name, root) or {}
+    params = dvc_yaml.parameters(name, root)
     found: list[str] = []
-    if "dataset" in params and "policy" in params:
-        if is_mixture(params):
-            for parent in params["policy"]["parents"]:
-                found += pipelines_of(_maker(parent, root), root)
-        if family := family_of(params):
-            found.append(check_pipeline_name(family))
+    if isinstance(params, Config):
+        for parent in params.policy.parents if params.is_mixture else []:
+            found += pipelines_of(_maker(parent, root), root)
+        if family := params.family_name:
+            found.append(family)
     return list(dict.fromkeys([*found, name]))
 
 
-def _maker(parent: dict[str, str], root: Path) -> str:
+def _maker(parent: MixtureParent, root: Path) -> str:
     """The pipeline that makes a parent of a mixture."""
-    entry = read_catalog_entry(root, parent["id"])
-    return check_pipeline_name(str(entry["pipeline"] if entry else parent["dataset"]))
+    entry = read_catalog_entry(root, parent.id)
+    return check_pipeline_name(str(entry["pipeline"] if entry else parent.dataset))
 
 
 def arguments(root: Path, name: str) -> str:
@@ -60,14 +59,14 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
         config = recomposed(params["overrides"], root).config
         previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
         # Which versions are installed now does not matter: the recorded ones made the dataset.
-        if recorded(config, previous) != previous:
+        if recorded(config, previous.get("packages", {})) != previous:
             raise ConfigError(
                 f"pipelines/{made}/params.yaml is not what conf/ gives; {again} and commit"
             )
     for made in pipelines_of(name, root):
-        params = dvc_yaml.read_params(made, root) or {}
+        typed = dvc_yaml.parameters(made, root)
         text = (root / "pipelines" / made / "dvc.yaml").read_text(encoding="utf-8")
-        if text != dvc_yaml.dvc_yaml(made, params, root):  # DVC is to read nothing else
+        if typed is None or text != dvc_yaml.dvc_yaml(made, typed, root):  # DVC reads nothing else
             raise ConfigError(
                 f"pipelines/{made}/dvc.yaml is not what its params.yaml gives; {again} and commit"
             )

@@ -13,7 +13,6 @@ from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.core.files.manifest import identity_of, readable_manifest
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
 from minari_pipe.pipeline.config import dvc_yaml
-from minari_pipe.pipeline.config.policy_refs import family_of
 from minari_pipe.pipeline.execution.versions import installed, processor_kind
 from minari_pipe.pipeline.published import differing, flat
 from minari_pipe.pipeline.releases.comparison import Compared, compare
@@ -265,7 +264,8 @@ def _first_stage(
 ) -> str | None:
     """The first stage that was given other values than for the release, or wrote other files."""
     recorded = {(s["pipeline"], s["stage"]): s["outs"] for s in record.get("stages") or []}
-    families = {n: family_of(dvc_yaml.read_params(n, found.root) or {}) for n in changed}
+    made = {name: dvc_yaml.parameters(name, found.root) for name in changed}
+    families = {name: params.family_name if params else None for name, params in made.items()}
     replaced = given | {(name, "checkpoint_scores") for name, _ in given}
     for entry in stage_outputs(found.pipelines, found.root):
         stage = entry["pipeline"], entry["stage"]

@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from minari_pipe._version import __version__
 from minari_pipe.core.messages import tell
 from minari_pipe.core.trust import add_trust
 from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
+
+if TYPE_CHECKING:
+    from minari_pipe.pipeline.config.schema import Config
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,7 +61,7 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
     here = os.getpid()
     codes = [0]
 
-    def job(name: str, config: dict[str, Any], overrides: list[str]) -> None:
+    def job(name: str, config: Config, overrides: list[str]) -> None:
         codes.append(_in_one_line(lambda: _job(name, config, overrides, flags, debug), debug=debug))
         if codes[-1] and os.getpid() != here:
             raise ToldError("a job failed")  # a launcher's process, whose list is not this one
@@ -96,7 +99,7 @@ def _told(exc: Exception) -> str:
 
 def _job(
     name: str,
-    config: dict[str, Any],
+    config: Config,
     overrides: list[str],
     flags: argparse.Namespace,
     debug: bool,

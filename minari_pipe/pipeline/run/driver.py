@@ -28,7 +28,8 @@ from minari_pipe.pipeline.config.conf_files import datasets
 from minari_pipe.pipeline.config.families import check_family, family_files, is_synced, sync_family
 from minari_pipe.pipeline.config.mixtures import completed, parents
 from minari_pipe.pipeline.config.oc_env import is_set, resolved, told_texts
-from minari_pipe.pipeline.config.policy_refs import divided, family_of
+from minari_pipe.pipeline.config.policy_refs import divided
+from minari_pipe.pipeline.config.schema import Config, Engine, params_values
 from minari_pipe.pipeline.config.validate_config import check_files, prepare
 from minari_pipe.pipeline.execution.inputs import changed
 from minari_pipe.pipeline.execution.stage import (
@@ -61,7 +62,7 @@ from minari_pipe.pipeline.workspace_links import open_root
 
 def run_pipeline(
     name: str,
-    config: dict[str, Any],
+    config: Config,
     overrides: list[str],
     *,
     is_parent: bool = False,
@@ -107,8 +108,8 @@ def run_pipeline(
         _check_dataset_choice(name, recorded or {}, overrides)
         files = check_files(config, root, told_texts(told, "env", "policy", "ref_scores"))
         params = prepare(name, config, previous or None, root)
-        dataset_id, replace = params["dataset"]["id"], _told_to_replace(params, told)
-        own, shared = divided(overrides) if family_of(params) else (overrides, [])
+        dataset_id, replace = params.dataset.id, _told_to_replace(params, told)
+        own, shared = divided(overrides) if params.family_name else (overrides, [])
         check_family(name, params, shared, root)
         check_owner(name, dataset_id, root)
         check_release(name, params, root)
@@ -135,7 +136,7 @@ def run_pipeline(
                     print(f"{name}: {line}", flush=True)
             return
         dvc_yaml.sync(name, params, own, root)
-        _trust_told(params["engine"], told, files)
+        _trust_told(params.engine, told, files)
         try:
             with _up_to_date_family(params, shared, root, pull):
                 ran = _reproduce(name, root, pull)
@@ -153,13 +154,13 @@ def run_pipeline(
 
 @contextmanager
 def _up_to_date_family(
-    params: dict[str, Any], shared: list[str], root: Path, pull: Pull | None
+    params: Config, shared: list[str], root: Path, pull: Pull | None
 ) -> Iterator[None]:
     """Bring up to date what a dataset shares with its family, and hold it as it is.
 
     Several datasets may use it at once; one that changes it waits for them, and they for it.
     """
-    family = family_of(params)
+    family = params.family_name
     if family is None:
         yield
         return
@@ -187,7 +188,7 @@ def _up_to_date_family(
 def _explain(
     dry_run: DryRun,
     name: str,
-    params: dict[str, Any],
+    params: Config,
     own: list[str],
     shared: list[str],
     root: Path,
@@ -198,7 +199,7 @@ def _explain(
     quiet_dvc()
     check_dvc(root)
     try:
-        if family := family_of(params):
+        if family := params.family_name:
             dry_run.explain(family, family_files(params, shared, root), root)
         return dry_run.explain(name, dvc_yaml.files(name, params, own, root), root)
     except DvcException as exc:
@@ -238,20 +239,20 @@ def _forget(name: str, root: Path) -> None:
             folder.rmdir()
 
 
-def _told_to_replace(params: dict[str, Any], overrides: list[str]) -> bool:
+def _told_to_replace(params: Config, overrides: list[str]) -> bool:
     """Whether this very command line says to install over somebody else's dataset.
 
     A config may come from a stranger, and must not remove what the user has.
     """
-    return is_set(overrides, "publish", "replace") and bool(params["publish"]["replace"])
+    return is_set(overrides, "publish", "replace") and bool(params.publish.replace)
 
 
-def _trust_told(engine: dict[str, Any], overrides: list[str], files: list[str]) -> None:
+def _trust_told(engine: Engine, overrides: list[str], files: list[str]) -> None:
     """Trust places that this very command line names; stages heed no others."""
     told = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
-    for key in ("address", "storage"):
-        if engine[key] is not None and is_set(overrides, "engine", key):
-            told.append(resolved(engine[key]))
+    for key, place in (("address", engine.address), ("storage", engine.storage)):
+        if place is not None and is_set(overrides, "engine", key):
+            told.append(resolved(place))
     os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, told))
 
 
@@ -297,7 +298,7 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
         )
 
 
-def check_release(name: str, params: dict[str, Any], root: Path) -> None:
+def check_release(name: str, params: Config, root: Path) -> None:
     """Refuse, before any work, to make a released version from another config.
 
     Args:
@@ -309,24 +310,25 @@ def check_release(name: str, params: dict[str, Any], root: Path) -> None:
         DatasetExistsError: names the keys that changed.
         ConfigError: the record cannot be read.
     """
-    dataset_id = params["dataset"]["id"]
+    dataset_id = params.dataset.id
     if released_manifest(dataset_id, root) is None:
         return
     # Not needed by most runs.
     from minari_pipe.pipeline.published import differing, flat
     from minari_pipe.pipeline.stages.assemble import NOT_CONTENT
 
-    then = read_json(root / "releases" / f"{dataset_id}.json").get("params") or params
-    contents = [{k: v for k, v in p.items() if k not in NOT_CONTENT} for p in (then, params)]
+    now = params_values(params)
+    then = read_json(root / "releases" / f"{dataset_id}.json").get("params") or now
+    contents = [{k: v for k, v in p.items() if k not in NOT_CONTENT} for p in (then, now)]
     if changed := differing(*map(flat, contents)):
         keys = ", ".join(f"{k}: {old!r}, now {new!r}" for k, (old, new) in changed.items())
         raise released(root, name, dataset_id, f"config changed ({keys})")
 
 
-def tell_versions(name: str, recorded: dict[str, Any], params: dict[str, Any], root: Path) -> None:
+def tell_versions(name: str, recorded: dict[str, Any], params: Config, root: Path) -> None:
     """Say in one line which versions are others than ``params.yaml`` records, if any."""
     old = {n: v for s in recorded.get("packages", {}).values() for n, v in s.items()}
-    new = {n: v for s in params["packages"].values() for n, v in s.items()}
+    new = {n: v for s in params.packages.values() for n, v in s.items()}
     for versions, stages in (
         (old, recorded.get("code", {})),
         (new, dvc_yaml.output_versions(name, params, root)),

@@ -20,6 +20,7 @@ from minari_pipe.core.files.manifest import CARD, POLICIES, changed_files, ident
 from minari_pipe.core.files.swap import copy_tree, recover, swap_in
 from minari_pipe.datasets import installation
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, TrustError
+from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
@@ -107,7 +108,7 @@ def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, repl
     return f"would be installed in {target}"
 
 
-def check_before(name: str, params: dict[str, Any], root: Path, *, replace: bool) -> None:
+def check_before(name: str, params: Config, root: Path, *, replace: bool) -> None:
     """Refuse, before any work, an id whose place in the Minari root can only be refused after it.
 
     A dataset of another workspace passes if it has the same config: the work may end with the very
@@ -117,7 +118,7 @@ def check_before(name: str, params: dict[str, Any], root: Path, *, replace: bool
         ConfigError: the Minari root cannot be made.
         DatasetExistsError: the place holds another dataset, or is no place for one.
     """
-    dataset_id = params["dataset"]["id"]
+    dataset_id = params.dataset.id
     minari_root = get_dataset_path()
     target = minari_root / dataset_id
     if target.resolve() == (root / "datasets" / dataset_id).resolve():

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from minari_pipe.core.messages import one_line, tell
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config import conf_files, dvc_yaml
 from minari_pipe.pipeline.config.families import check_family, sync_family
 from minari_pipe.pipeline.config.mixtures import recomposed
-from minari_pipe.pipeline.config.policy_refs import divided, family_of
+from minari_pipe.pipeline.config.policy_refs import divided
+from minari_pipe.pipeline.config.schema import Config, params_values
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.execution.inputs import Inputs
 from minari_pipe.pipeline.execution.stage import EXPERIMENT_VARIABLE, told_overrides
@@ -65,12 +65,12 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
     params = prepare(name, composed.config, previous or None, root)
     new_family = _sync_family(name, params, root)
-    if previous != params and _set_by_experiment(name, root):
+    if previous != params_values(params) and _set_by_experiment(name, root):
         print(
             f"{name}: keeps pipelines/{name}/params.yaml as dvc exp run set it, not as conf/ says"
         )
         return new_family
-    check_owner(name, params["dataset"]["id"], root)
+    check_owner(name, params.dataset.id, root)
     tell_versions(name, recorded, params, root)
     changed = dvc_yaml.sync(name, params, overrides, root)
     if extra := told_overrides(composed.overrides):
@@ -78,9 +78,9 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     return "dvc.yaml" in changed or new_family
 
 
-def _sync_family(name: str, params: dict[str, Any], root: Path) -> bool:
+def _sync_family(name: str, params: Config, root: Path) -> bool:
     """Recompose what a dataset shares with its family; whether the stages of that changed."""
-    family = family_of(params)
+    family = params.family_name
     recorded = (family and dvc_yaml.read_params(family, root)) or {}
     shared = divided(recorded.get("overrides", []))[1]
     check_family(name, params, shared, root)

@@ -26,6 +26,7 @@ from minari_pipe.core.messages import tell
 from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, user_config_dir
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ToldError, TrustError
 from minari_pipe.pipeline.config.oc_env import holds_value, resolved, told_texts, without_values
+from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.signals import run_abandonable
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def upload_to_targets(
-    name: str, params: dict[str, Any], root: Path, overrides: list[str], *, draft: bool
+    name: str, params: Config, root: Path, overrides: list[str], *, draft: bool
 ) -> None:
     """Upload what pipeline ``name`` published to every target that does not have it.
 
@@ -54,7 +55,7 @@ def upload_to_targets(
         CorruptDatasetError: the workspace's copy is not what was published.
         Stopped: a signal arrived; the next run goes on with what is missing.
     """
-    dataset_id, targets = params["dataset"]["id"], params["publish"]["targets"]
+    dataset_id, targets = params.dataset.id, params.publish.targets
     if not targets:
         return
     folder = root / "datasets" / dataset_id
@@ -76,7 +77,7 @@ def upload_to_targets(
 
 
 def would_upload(
-    params: dict[str, Any], root: Path, overrides: list[str], changes: bool, *, draft: bool
+    params: Config, root: Path, overrides: list[str], changes: bool, *, draft: bool
 ) -> Iterator[str]:
     """Say of each target what :func:`upload_to_targets` would do after a run; send nothing.
 
@@ -87,7 +88,7 @@ def would_upload(
         changes: the run may publish another content than there is.
         draft: upload a version that is not released, too.
     """
-    dataset_id = params["dataset"]["id"]
+    dataset_id = params.dataset.id
     named = told_texts(overrides, "publish")
     content = published_manifest(root / "datasets" / dataset_id)
     released = released_manifest(dataset_id, root)
@@ -95,7 +96,7 @@ def would_upload(
     uploads = None
     if content is not None and not changes:
         uploads = _Uploads("", dataset_id, content["content_sha256"], root, set())
-    for target in dict.fromkeys(params["publish"]["targets"]):
+    for target in dict.fromkeys(params.publish.targets):
         if not (draft or is_released):
             yield f"would not be uploaded to {target}, as {dataset_id} is a draft"
         elif uploads is not None and uploads.has_it(target):

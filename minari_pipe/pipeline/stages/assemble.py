@@ -10,14 +10,8 @@ from typing import Any
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.links import files_below
 from minari_pipe.core.metadata import dump_metadata
-from minari_pipe.pipeline.config.policy_refs import (
-    CHOOSING,
-    collected,
-    family_of,
-    is_mixture,
-    kind_of,
-    scores_pipeline,
-)
+from minari_pipe.pipeline.config.policy_refs import CHOOSING
+from minari_pipe.pipeline.config.schema import Config, params_values
 from minari_pipe.pipeline.workspace import read_json
 from minari_pipe.storage.formats import METADATA_FILE_NAME
 
@@ -25,7 +19,7 @@ NOT_CONTENT = ("engine", "publish", "validate", "overrides", "code")
 """Parameters that do not decide what a dataset holds."""
 
 
-def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
+def assemble(folder: Path, params: Config) -> dict[str, Any]:
     """The metadata that ``metadata.json`` of the published dataset holds.
 
     Only what the content determines: no time, host, path of this machine or git commit, so that
@@ -43,32 +37,32 @@ def assemble(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     metadata["ref_min_score"] = scores["ref_min_score"]
     metadata["ref_max_score"] = scores["ref_max_score"]
     metadata["num_episodes_average_score"] = max(
-        measured, default=params["ref_scores"]["n_episodes"] or 0
+        measured, default=params.ref_scores.n_episodes or 0
     )
     metadata["eval_env_spec"] = (measured_in / "eval_env.json").read_text(encoding="utf-8").strip()
     metadata["minari_pipe"] = {
         "config_sha256": config_sha256(params),
-        "packages": params["packages"],
-        **({"collect_seed": params["collect"]["seed"]} if collected(params) else {}),
+        "packages": params.packages,
+        **({"collect_seed": params.collect.seed} if params.collected else {}),
         "files": made["files"],
         "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
     }
     if made["skipped"]:
         metadata["minari_pipe"]["skipped_blocks"] = [entry["block"] for entry in made["skipped"]]
-    if params["collect"]["keep"] == "matching":
+    if params.collect.keep == "matching":
         metadata["minari_pipe"]["episodes_collected"] = made["n_collected"]
-    if kind := kind_of(params):
+    if kind := params.kind:
         chosen = read_json(folder / "chosen.json") if kind in CHOOSING else {}
-        metadata["minari_pipe"]["family"] = {"name": family_of(params), "kind": kind, **chosen}
-    if is_mixture(params):
+        metadata["minari_pipe"]["family"] = {"name": params.family_name, "kind": kind, **chosen}
+    if params.is_mixture:
         # Not in `combined_datasets`: real Minari uploads and downloads all that it names.
         metadata["minari_pipe"]["parents"] = read_json(folder / "parents.json")
     return metadata
 
 
-def scores_folder(folder: Path, params: dict[str, Any]) -> Path:
+def scores_folder(folder: Path, params: Config) -> Path:
     """The folder with the reference scores of the pipeline of ``folder``."""
-    return folder.parent / scores_pipeline(folder.name, params)
+    return folder.parent / params.scores_pipeline(folder.name)
 
 
 def _without_seeds(score: dict[str, Any]) -> dict[str, Any]:
@@ -76,9 +70,9 @@ def _without_seeds(score: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in score.items() if key != "seeds"}
 
 
-def config_sha256(params: dict[str, Any]) -> str:
+def config_sha256(params: Config) -> str:
     """sha256 of the resolved configuration as canonical JSON, without what is not content."""
-    content = {k: v for k, v in params.items() if k not in NOT_CONTENT}
+    content = {k: v for k, v in params_values(params).items() if k not in NOT_CONTENT}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

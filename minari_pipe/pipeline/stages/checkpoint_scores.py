@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minari_pipe.core.scores import ReferenceScore
-from minari_pipe.pipeline.config.policy_refs import as_measured
+from minari_pipe.pipeline.config.schema import CheckpointScores
 from minari_pipe.pipeline.execution.block_task import block_ranges
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.engines import make_engine
@@ -22,15 +22,15 @@ from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 
 def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[list[float]]:
     """The returns of the episodes of each policy, which are shared out to workers together."""
-    own, scores = run.params["family"]["checkpoint_scores"], run.params["ref_scores"]
-    n, eval_env = own["n_episodes"], scores["eval_env"]
+    own, scores = _measured(run), run.params.ref_scores
+    n, eval_env = own.n_episodes, scores.environment
     works = [
-        MeasureBlock(eval_env, policy, first, last, own["seed"], scores["n_envs"])
+        MeasureBlock(eval_env, policy, first, last, own.seed, scores.n_envs)
         for policy in policies
         for first, last in block_ranges(n, BLOCK_EPISODES)
     ]
     progress = Progress("checkpoint_scores", run.say)
-    with make_engine(run.params["engine"]) as engine, progress:
+    with make_engine(run.params.engine) as engine, progress:
         scheduler = make_scheduler(run, engine, "blocks", ".json", run.key(), policies, progress)
         progress.begin(n * len(policies), "episode")
         returns: list[list[float]] = [[] for _ in policies]
@@ -41,14 +41,19 @@ def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[lis
     return returns
 
 
+def _measured(run: StageRun) -> CheckpointScores:
+    assert run.params.family is not None
+    return run.params.family.checkpoint_scores
+
+
 def main(run: StageRun) -> None:
     """The command: ``train/`` in, ``checkpoint_scores.json`` and its CSV file out."""
-    own, scores = run.params["family"]["checkpoint_scores"], run.params["ref_scores"]
-    config = as_measured(run.params["policy"], scores)
+    own = _measured(run)
+    settings = run.params.policy.as_measured(run.params.ref_scores)
     trained = run.folder / "train"
     steps = checkpoint_steps(trained)
     policies = [
-        PolicyConfig.of(config, "policy", run.root, checkpoint_folder(trained, step))
+        PolicyConfig.of(settings, "policy", run.root, checkpoint_folder(trained, step))
         for step in steps
     ]
     found: list[dict[str, Any]] = []
@@ -70,10 +75,10 @@ def main(run: StageRun) -> None:
         writer.writerows((f["step"], f["mean_return"], f["std"], f["n"]) for f in found)
     write_atomic(
         run.folder / "checkpoint_scores.json",
-        dump_json({"seed": own["seed"], "checkpoints": found}),
+        dump_json({"seed": own.seed, "checkpoints": found}),
     )
     told = " ".join(f"{f['mean_return']:.1f}" for f in found)
-    run.say(f"mean returns over {own['n_episodes']} episodes each: {told}")
+    run.say(f"mean returns over {own.n_episodes} episodes each: {told}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config.policy_refs import CHOOSING, family_of, kind_of
+from minari_pipe.pipeline.config.policy_refs import CHOOSING
 from minari_pipe.pipeline.execution.stage import StageRun
 from minari_pipe.pipeline.workspace import read_json
 from minari_pipe.policies.checkpoints import checkpoint_folder
@@ -69,11 +69,11 @@ def nearest(
 
 def trained_folder(run: StageRun) -> Path | None:
     """The folder with the files of the trained policy that ``collect`` runs, if it was trained."""
-    family = family_of(run.params)
+    family = run.params.family_name
     if family is None:
-        return run.folder / "train" if run.params["policy"].get("train") else None
+        return run.folder / "train" if run.params.policy.train else None
     trained = family_folder(run) / "train"
-    if kind_of(run.params) in CHOOSING:
+    if run.params.kind in CHOOSING:
         return checkpoint_folder(trained, chosen_step(run))
     return trained
 
@@ -85,7 +85,7 @@ def chosen_step(run: StageRun) -> int:
 
 def family_folder(run: StageRun) -> Path:
     """``pipelines/FAMILY`` of a dataset's family."""
-    return run.root / "pipelines" / str(family_of(run.params))
+    return run.root / "pipelines" / str(run.params.family_name)
 
 
 def read_scores(path: Path) -> list[CheckpointScore]:

@@ -11,10 +11,10 @@ from minari_pipe.core.environments import spec_json
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config.policy_refs import collected
+from minari_pipe.pipeline.config.schema import Collect, Environment
 from minari_pipe.pipeline.execution.block_task import BlockPlace, block_ranges
 from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory, source_hashes
-from minari_pipe.pipeline.execution.collection import CollectBlock, Count, Stop, Until
+from minari_pipe.pipeline.execution.collection import CollectBlock, Count, Stop
 from minari_pipe.pipeline.execution.engines import crowded, make_engine
 from minari_pipe.pipeline.execution.progress import Progress
 from minari_pipe.pipeline.execution.scheduler import Scheduler, Skipped, make_scheduler
@@ -32,33 +32,16 @@ HOW_MUCH = ("n_episodes", "n_steps", "exact", "until", "keep", "on_error")
 """Keys of ``collect`` on which a block's bytes do not depend, but through its own parameters."""
 
 
-@dataclass(frozen=True)
-class Collection:
-    """How much to collect, and how; the keys of ``collect`` in the config."""
-
-    n_episodes: int | None = None
-    n_steps: int | None = None
-    exact: bool = False
-    until: Until = field(default_factory=Until)
-    keep: str = "all"
-    on_error: str = "fail"
-    seed: int = 0
-    block_episodes: int = 100
-    n_envs: int = 8
-    record_infos: bool = False
-    record_state: bool = False
-
-    @property
-    def stop(self) -> Stop:
-        """When there are enough episodes, if their number does not say so."""
-        return Stop(self.n_steps, self.until.n_episodes)
+def stop_of(collection: Collect) -> Stop:
+    """When there are enough episodes, if their number does not say so."""
+    return Stop(collection.n_steps, collection.until.n_episodes)
 
 
 def collect(
     *,
-    env: dict[str, Any],
+    env: Environment,
     policy: PolicyConfig,
-    collection: Collection,
+    collection: Collect,
     scheduler: Scheduler,
     out: Path,
     files: dict[str, str],
@@ -92,7 +75,7 @@ def collect(
     # First, so that what cannot be stored is not collected.
     described = _described(env, scheduler.place.root)
     works = _works(env, policy, collection, n_episodes)
-    ahead = None if n_episodes is None or collection.stop != Stop() else n_episodes
+    ahead = None if n_episodes is None or stop_of(collection) != Stop() else n_episodes
     taken = _Taken(collection)
     progress.begin(_total(n_episodes, collection), _unit(collection))
     with progress:
@@ -111,7 +94,7 @@ def collect(
                 )
             name = str(record["block"])
             copy_file(scheduler.store.folder / name, out / name, below=scheduler.store.folder)
-            if collection.stop.is_met(taken.count):
+            if stop_of(collection).is_met(taken.count):
                 break
     if len(taken.processors) > 1:
         kinds = ", ".join(sorted(taken.processors))
@@ -128,7 +111,7 @@ def collect(
 class _Taken:
     """What of the blocks becomes the dataset, in the order of the episodes."""
 
-    collection: Collection
+    collection: Collect
     count: Count = field(default_factory=Count)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     processors: set[str] = field(default_factory=set)
@@ -148,7 +131,7 @@ class _Taken:
                 self._last = episode["n_steps"]
                 if episode["report"] is not None:
                     self._reports.append(episode["report"])
-            if self.collection.stop.is_met(self.count):
+            if stop_of(self.collection).is_met(self.count):
                 break
         self.n_collected += n
         self.processors.add(str(record["processor"]))
@@ -192,7 +175,7 @@ class _Taken:
 
 
 def _works(
-    env: dict[str, Any], policy: PolicyConfig, collection: Collection, n_episodes: int | None
+    env: Environment, policy: PolicyConfig, collection: Collect, n_episodes: int | None
 ) -> Iterator[CollectBlock]:
     for first, last in block_ranges(n_episodes, collection.block_episodes):
         yield CollectBlock(
@@ -206,22 +189,22 @@ def _works(
             record_state=collection.record_state,
             until=collection.until,
             keeps_all=collection.keep == "all",
-            stop=collection.stop,
+            stop=stop_of(collection),
         )
 
 
-def _total(n_episodes: int | None, collection: Collection) -> int | None:
-    stop = collection.stop
+def _total(n_episodes: int | None, collection: Collect) -> int | None:
+    stop = stop_of(collection)
     return stop.n_steps or stop.n_matching or n_episodes
 
 
-def _unit(collection: Collection) -> str:
-    if collection.stop.n_steps is not None:
+def _unit(collection: Collect) -> str:
+    if stop_of(collection).n_steps is not None:
         return "step"
-    return "episode" if collection.stop.n_matching is None else "match"
+    return "episode" if stop_of(collection).n_matching is None else "match"
 
 
-def _described(env: dict[str, Any], root: Path) -> dict[str, Any]:
+def _described(env: Environment, root: Path) -> dict[str, Any]:
     made = environment_factory(env, root)()
     try:
         require_time_limit(made)
@@ -235,7 +218,7 @@ def _described(env: dict[str, Any], root: Path) -> dict[str, Any]:
         made.close()
 
 
-def _n_episodes(policy: Policy, collection: Collection) -> int | None:
+def _n_episodes(policy: Policy, collection: Collect) -> int | None:
     """How many episodes are run at most; ``None`` if another rule says when to stop."""
     offered = policy.n_episodes()
     if offered is not None and (collection.n_episodes or 0) > offered:
@@ -271,22 +254,20 @@ def skipped_before(path: Path, key: str) -> dict[int, str]:
 
 def main(run: StageRun) -> None:
     """The command: parameters in, ``episodes/`` out."""
-    params = run.params
     if source := episode_source(run):
         gather(run, source)
         return
-    config, trained = collected(params), trained_folder(run)
-    assert config is not None
-    policy = PolicyConfig.of(config, "policy", run.root, trained)
-    settings = params["collect"]
-    collection = Collection(**{**settings, "until": Until(**settings["until"])})
+    params, trained = run.config, trained_folder(run)
+    collection, settings = params.collect, params.collected
+    assert settings is not None
+    policy = PolicyConfig.of(settings, "policy", run.root, trained)
     skips = collection.on_error == "skip"
     list_of_skipped = run.folder / "skipped.json"
     progress = Progress("collect", run.say)
-    if warning := crowded(params["engine"]):
+    if warning := crowded(params.engine):
         run.say(f"warning: {warning}")
     key = run.key(without=[f"collect.{name}" for name in HOW_MUCH])
-    with run.output("episodes") as out, make_engine(params["engine"]) as engine:
+    with run.output("episodes") as out, make_engine(params.engine) as engine:
         scheduler = make_scheduler(
             run,
             engine,
@@ -299,12 +280,12 @@ def main(run: StageRun) -> None:
             skipped_before=skipped_before(list_of_skipped, key) if skips else {},
         )
         index = collect(
-            env=params["env"],
+            env=params.env,
             policy=policy,
             collection=collection,
             scheduler=scheduler,
             out=out,
-            files=source_hashes(config, run.root, trained),
+            files=source_hashes(settings, run.root, trained),
             progress=progress,
         )
     if skips:

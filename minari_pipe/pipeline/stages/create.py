@@ -18,7 +18,7 @@ from minari_pipe.core.progress_bar import ProgressBar
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import CorruptDatasetError
-from minari_pipe.pipeline.config.policy_refs import stored_as
+from minari_pipe.pipeline.config.schema import Author, Dataset
 from minari_pipe.pipeline.execution.block_file import read_block
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.workspace import dump_json, read_json
@@ -29,8 +29,8 @@ from minari_pipe.storage.writer import StableBuffers, buffer_of
 def create(
     *,
     episodes: Path,
-    dataset: dict[str, Any],
-    author: dict[str, Any],
+    dataset: Dataset,
+    author: Author,
     out: Path,
     returns: Path,
     say: Callable[[str], None],
@@ -54,7 +54,9 @@ def create(
         observation_space=observation_space,
         action_space=action_space,
         env_spec=gym.envs.registration.EnvSpec.from_json(index["env_spec"]),
-        **stored_as({"dataset": dataset}),
+        data_format=dataset.data_format,
+        jpeg_encoding=dataset.jpeg_encoding,
+        compression=dataset.compression,
     )
     rows: list[tuple[float, int]] = []
 
@@ -136,18 +138,18 @@ def cut_episode(buffer: EpisodeBuffer, n_steps: int) -> EpisodeBuffer:
     )
 
 
-def _metadata(dataset: dict[str, Any], author: dict[str, Any]) -> dict[str, Any]:
+def _metadata(dataset: Dataset, author: Author) -> dict[str, Any]:
     fields = {
-        "dataset_id": dataset["id"],
+        "dataset_id": dataset.id,
         "minari_version": MINARI_VERSION,
-        "author": [author["name"]],
-        "author_email": [author["email"]] if author["email"] else None,
-        "description": _one_paragraph(dataset["description"]),
-        "algorithm_name": dataset["algorithm_name"],
-        "code_permalink": dataset["code_permalink"],
-        "requirements": dataset["requirements"],
-        "license": dataset["license"],
-        "citation": dataset["citation"],
+        "author": [author.name],
+        "author_email": [author.email] if author.email else None,
+        "description": _one_paragraph(dataset.description),
+        "algorithm_name": dataset.algorithm_name,
+        "code_permalink": dataset.code_permalink,
+        "requirements": dataset.requirements,
+        "license": dataset.license,
+        "citation": dataset.citation,
     }
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -161,8 +163,8 @@ def main(run: StageRun) -> None:
     with run.output("dataset") as out:
         create(
             episodes=run.folder / "episodes",
-            dataset=run.params["dataset"],
-            author=run.params["author"],
+            dataset=run.config.dataset,
+            author=run.config.author,
             out=out,
             returns=run.folder / "returns.csv",
             say=run.say,

@@ -18,17 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.files.atomic import sha256_file
-from minari_pipe.core.files.fetch import FileSource, locate
+from minari_pipe.core.files.fetch import locate
 from minari_pipe.core.files.manifest import POLICIES
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.pipeline.config.policy_refs import (
-    PolicyRef,
-    expert_training,
-    published,
-    source_file,
-    sources,
-)
+from minari_pipe.pipeline.config.policy_refs import PolicyRef, expert_training, published
+from minari_pipe.pipeline.config.schema import Source
+from minari_pipe.pipeline.execution.build import file_source
 from minari_pipe.pipeline.execution.stage import StageRun
 from minari_pipe.pipeline.stages.assemble import scores_folder
 from minari_pipe.pipeline.stages.chosen_checkpoint import trained_folder
@@ -51,7 +47,7 @@ def copy_policy_files(run: StageRun, metadata: Mapping[str, Any], dataset: Path)
         RemoteError: a file could not be fetched again.
     """
     known = provenance(metadata)
-    for who, use in published(run.params).items():
+    for who, use in published(run.config).items():
         for key, path in _files(run, who, use).items():
             target = dataset / POLICIES / _name(who, key, path)
             target.parent.mkdir(exist_ok=True)
@@ -74,31 +70,27 @@ def provenance(metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 def _files(run: StageRun, who: str, use: PolicyRef) -> dict[str, Path]:
     """The files of one policy, by what its provenance calls them."""
-    if use.config.get("train"):
+    if use.settings.train:
         folder = _trained(run, who)
         found = {f"train/{path.name}": path for path in folder.iterdir()}
         return {key: found[key] for key in TRAINED if key in found}
     return {
         key: _located(source, where, run.root)
-        for where, source in sources(use)
+        for where, source in use.sources
         if (key := where.rpartition(".")[2]) != "source"  # demonstrations are no policy
     }
 
 
 def _trained(run: StageRun, who: str) -> Path:
     if who == "expert":
-        return scores_folder(run.folder, run.params) / expert_training(run.params)[0]
+        return scores_folder(run.folder, run.config) / expert_training(run.params)[0]
     folder = trained_folder(run)
     assert folder is not None
     return folder
 
 
-def _located(source: Mapping[str, Any], where: str, root: Path) -> Path:
-    path = source.get("path")
-    if path is not None:
-        path = str(source_file(path, root))
-    found = FileSource(path=path, address=source.get("address"), sha256=source.get("sha256"))
-    return locate(found, what=where, override=f"{where}.path=FILE")
+def _located(source: Source, where: str, root: Path) -> Path:
+    return locate(file_source(source, root), what=where, override=f"{where}.path=FILE")
 
 
 def _name(who: str, key: str, path: Path) -> str:

@@ -32,23 +32,15 @@ from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.pipeline.workspace_links import inside
 
 
-def publish(
-    *, name: str, folder: Path, params: dict[str, Any], root: Path, scratch: Path
-) -> dict[str, Any]:
+def publish(run: StageRun) -> dict[str, Any]:
     """Write ``datasets/<id>`` and ``catalog/<id>.json``; return what the catalog says.
-
-    Args:
-        name: of the pipeline.
-        folder: ``pipelines/NAME``.
-        params: of the pipeline.
-        root: the workspace.
-        scratch: a folder on the same file system.
 
     Raises:
         DatasetExistsError: the version is released and would change.
     """
-    dataset_id = params["dataset"]["id"]
-    metadata = assemble(folder, params)
+    name, folder, root = run.name, run.folder, run.root
+    dataset_id = run.config.dataset.id
+    metadata = assemble(folder, run.config)
     validation = read_json(folder / "validation.json")
     if not validation["ok"] or validation["assembled_sha256"] != [
         assembled_sha256(folder, metadata)
@@ -56,7 +48,7 @@ def publish(
         raise MinariPipeError(
             f"pipelines/{name}/validation.json is not of this dataset; run the pipeline again"
         )
-    new = scratch / "dataset"
+    new = run.temporary / "dataset"
     shutil.rmtree(new, ignore_errors=True)
     (new / "data").mkdir(parents=True)
     data = folder / "dataset" / "data"
@@ -64,7 +56,7 @@ def publish(
         (new / "data" / file).parent.mkdir(parents=True, exist_ok=True)
         copy_file(data / file, new / "data" / file, below=root)
     (new / "data" / "metadata.json").write_text(metadata_text(metadata), encoding="utf-8")
-    copy_policy_files(StageRun("publish", name, root, params), metadata, new)
+    copy_policy_files(run, metadata, new)
     content = manifest(new, validation["content_sha256"])
     (new / MANIFEST).write_text(dump_json(content), encoding="utf-8")
     check_released(root, name, dataset_id, content)
@@ -113,9 +105,7 @@ def check_released(root: Path, name: str, dataset_id: str, content: dict[str, An
 
 def main(run: StageRun) -> None:
     """The command: the validated dataset in, ``datasets/<id>`` and its catalog entry out."""
-    entry = publish(
-        name=run.name, folder=run.folder, params=run.params, root=run.root, scratch=run.temporary
-    )
+    entry = publish(run)
     run.say(f"datasets/{entry['id']}, content_sha256 {entry['content_sha256'][:12]}")
 
 

@@ -17,7 +17,6 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import MANIFEST, is_file_name, sha256_file
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.pipeline.config.policy_refs import is_mixture, kind_of
 from minari_pipe.pipeline.config.shares import exact_shares
 from minari_pipe.pipeline.execution.block_file import BlockWriter
 from minari_pipe.pipeline.execution.collection import Count, Stop
@@ -48,9 +47,9 @@ class EpisodeSource(Protocol):
 
 def episode_source(run: StageRun) -> EpisodeSource | None:
     """Where the episodes of a dataset come from; none where ``collect`` rolls them out."""
-    if is_mixture(run.params):
+    if run.params.is_mixture:
         return Mixture.of(run)
-    if kind_of(run.params) == "medium_replay":
+    if run.params.kind == "medium_replay":
         return TrainingEpisodes.of(run)
     return None
 
@@ -143,10 +142,10 @@ class Mixture:
     @classmethod
     def of(cls, run: StageRun) -> Mixture:
         """The mixture of a pipeline's config; what it takes is written to ``parents.json``."""
-        given = {parent["dataset"]: parent for parent in run.params["policy"]["parents"]}
-        folders = {name: run.root / "datasets" / parent["id"] for name, parent in given.items()}
-        shares = exact_shares({name: parent["share"] for name, parent in given.items()})
-        mixture = cls(folders, shares, run.params["collect"]["n_steps"])
+        given = {parent.dataset: parent for parent in run.params.policy.parents}
+        folders = {name: run.root / "datasets" / parent.id for name, parent in given.items()}
+        shares = exact_shares({name: parent.share for name, parent in given.items()})
+        mixture = cls(folders, shares, run.config.collect.n_steps)
         total = sum(steps for _, steps in mixture.taken.values())
         rows = []
         for name, (n_episodes, steps) in mixture.taken.items():
@@ -158,14 +157,14 @@ class Mixture:
                 )
             rows.append(
                 {
-                    "id": given[name]["id"],
+                    "id": given[name].id,
                     "content_sha256": content["content_sha256"],
-                    "share": given[name]["share"],
+                    "share": given[name].share,
                     "episodes": n_episodes,
                     "steps": steps,
                 }
             )
-            run.say(f"{given[name]['id']}: {n_episodes} episodes, {steps / total:.1%} of the steps")
+            run.say(f"{given[name].id}: {n_episodes} episodes, {steps / total:.1%} of the steps")
         write_atomic(run.folder / "parents.json", dump_json(rows))
         return mixture
 
@@ -233,9 +232,9 @@ def gather(run: StageRun, source: EpisodeSource) -> None:
 
     ``collect.n_episodes``, or ``collect.n_steps`` with ``collect.exact``, ends it early.
     """
-    limits = run.params["collect"]
-    n_episodes, n_steps = limits["n_episodes"], limits["n_steps"]
-    if is_mixture(run.params):
+    limits = run.config.collect
+    n_episodes, n_steps = limits.n_episodes, limits.n_steps
+    if run.params.is_mixture:
         n_steps = None  # the mixture has heeded it
     spaces = [deserialize_space(source.described[f"{k}_space"]) for k in ("observation", "action")]
     count, last = Count(), 0
@@ -243,7 +242,7 @@ def gather(run: StageRun, source: EpisodeSource) -> None:
 
     def wanted(episodes: Iterator[EpisodeBuffer]) -> Iterator[EpisodeBuffer]:
         nonlocal last
-        for episode in itertools.islice(episodes, limits["block_episodes"]):
+        for episode in itertools.islice(episodes, limits.block_episodes):
             last = len(episode)
             count.add(last, kept=True, matches=False)
             yield replace(episode, id=None)
@@ -271,7 +270,7 @@ def gather(run: StageRun, source: EpisodeSource) -> None:
                 raise ConfigError(
                     f"collect.{key} is {asked}, there are {found}; leave it out to take all"
                 )
-        cut = count.n_steps - n_steps if n_steps is not None and limits["exact"] else 0
+        cut = count.n_steps - n_steps if n_steps is not None and limits.exact else 0
         index = {
             "blocks": blocks,
             "cut_last_episode_to": last - cut if cut else None,

@@ -16,20 +16,20 @@ def main(run: StageRun) -> None:
     if take_given(run):
         return
     own = run.stage == "train"
-    policy = run.params["policy"] if own else run.params["ref_scores"]["expert"]
+    policy = run.params.policy if own else run.params.ref_scores.expert
+    assert policy is not None and policy.train is not None
+    training = policy.train
 
     def fill(out: Path) -> None:
         train(
-            environment_factory(run.params["env"], run.root),
-            algorithm=policy["algorithm"],
-            policy_class=policy["policy_class"],
-            policy_kwargs=policy["policy_kwargs"],
+            environment_factory(run.params.env, run.root),
             out_dir=out,
-            **policy["train"],
+            **policy.network,
+            **vars(training),
         )
 
     reused = run.output_once(run.stage, fill)
-    steps = f"{policy['algorithm']}, {policy['train']['total_timesteps']} steps"
+    steps = f"{policy.algorithm}, {training.total_timesteps} steps"
     run.say(f"{steps}, finished before" if reused else steps)
 
 

@@ -20,28 +20,27 @@ def main(run: StageRun) -> None:
     """
     if take_given(run):
         return
-    policy, family = run.params["policy"], run.params["family"]
-    n_checkpoints = family["n_checkpoints"]
+    policy, family = run.params.policy, run.params.family
+    assert family is not None and policy.train is not None
+    training, n_checkpoints = policy.train, family.n_checkpoints
 
     def fill(out: Path) -> None:
         with recorded_training(
-            out / "episodes", seed=policy["train"]["seed"], record_infos=family["record_infos"]
+            out / "episodes", seed=training.seed, record_infos=family.record_infos
         ) as vector_env:
             train(
-                environment_factory(run.params["env"], run.root),
-                algorithm=policy["algorithm"],
-                policy_class=policy["policy_class"],
-                policy_kwargs=policy["policy_kwargs"],
+                environment_factory(run.params.env, run.root),
                 n_checkpoints=n_checkpoints,
                 vector_env=vector_env,
                 out_dir=out,
-                **policy["train"],
+                **policy.network,
+                **vars(training),
             )
 
     reused = run.output_once("train", fill)
     saved = len(checkpoint_steps(run.folder / "train"))
     fewer = f" of {n_checkpoints}, one for each round of learning" if saved < n_checkpoints else ""
-    steps = f"{policy['algorithm']}, {policy['train']['total_timesteps']} steps"
+    steps = f"{policy.algorithm}, {training.total_timesteps} steps"
     run.say(f"{steps}, {saved} checkpoints{fewer}{', finished before' if reused else ''}")
 
 

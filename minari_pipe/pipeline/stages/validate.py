@@ -15,12 +15,13 @@ from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.import_graph import make_importable
 from minari_pipe.pipeline.config.policy_refs import environment_files
+from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.assemble import assemble, assembled_sha256, scores_folder
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
-def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
+def validate(folder: Path, params: Config) -> dict[str, Any]:
     """The content of ``validation.json``: findings, what was replayed, and the content's hash.
 
     Args:
@@ -29,15 +30,15 @@ def validate(folder: Path, params: dict[str, Any]) -> dict[str, Any]:
     """
     metadata = assemble(folder, params)
     data_path = folder / "dataset" / "data"
-    options = params["validate"]
+    options = params.validate
     subject = Subject.open(
         data_path,
         metadata,
         Options(
             trusted_modules=tuple(sorted(trusted_modules())),
-            acknowledge=tuple(options["acknowledge"]),
-            replay_steps=options["replay_steps"],
-            replay_tolerance=options["replay_tolerance"],
+            acknowledge=tuple(options.acknowledge),
+            replay_steps=options.replay_steps,
+            replay_tolerance=options.replay_tolerance,
         ),
     )
     with ProgressBar("validate", subject.total_episodes, "episode") as bar:
@@ -65,7 +66,7 @@ def _reports(folder: Path) -> list[dict[str, Any]]:
     return reports
 
 
-def _reported(folder: Path, params: dict[str, Any]) -> list[Finding]:
+def _reported(folder: Path, params: Config) -> list[Finding]:
     """What the policy and the measurement of the reference scores had to say."""
     found = [
         Finding.from_json(finding, check="demonstrations")
@@ -119,13 +120,13 @@ def main(run: StageRun) -> None:
     own = environment_files(run.params, "validate", run.root)
     trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(str(f) for f in own if "," not in str(f))]
     os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, trusted))
-    found = validate(run.folder, run.params)
+    found = validate(run.folder, run.config)
     write_atomic(run.folder / "validation.json", dump_json(found))
     for finding in found["findings"]:
         run.say(f"{finding['level']}: {finding['path']}: {finding['message']}{_id(finding)}")
     if not found["ok"]:
         raise ConfigError(
-            f"{counted(found['errors'], 'error')} in {run.params['dataset']['id']}, nothing is "
+            f"{counted(found['errors'], 'error')} in {run.config.dataset.id}, nothing is "
             f"published; "
             f"all findings are in pipelines/{run.name}/validation.json"
         )

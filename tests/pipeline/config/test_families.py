@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 import minari_pipe
 from minari_pipe.cli import app
 from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.families import check_family, family_params
 from minari_pipe.pipeline.config.hydra_compose import recompose
-from minari_pipe.pipeline.config.policy_refs import as_measured, divided, family_of
+from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.stages.chosen_checkpoint import nearest, read_scores
 from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
@@ -399,7 +400,7 @@ def test_a_family_that_is_killed_ends_like_an_undisturbed_one(made, tmp_path):
 @pytest.mark.parametrize("name", ["../../mine/pole", "a/b", "-x"])
 def test_the_name_of_a_family_is_that_of_a_pipeline(name):
     with pytest.raises(ConfigError, match=f"pipeline name '{name}' is not valid.*conf/family"):
-        family_of({"dataset": {}, "family": {"name": name}})
+        schema.Config(family=schema.Family(name)).family_name  # noqa: B018
 
 
 def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(workspace):
@@ -449,7 +450,7 @@ def test_the_noise_that_a_policy_is_sampled_with_is_each_dataset_s_own(tmp_path,
         check_family(name, params[name], [], folder)
     shared = family_params(params["noisy"])
     assert shared == family_params(params["random"])
-    measured = as_measured(shared["policy"], shared["ref_scores"])
+    measured = shared.policy.as_measured(shared.ref_scores).arguments
     assert measured["deterministic"] is True
     assert measured["exploration"] is None
     own = ["policy.deterministic=false", "policy.exploration=0.2", "policy.action_noise=[0.1]"]

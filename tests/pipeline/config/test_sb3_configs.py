@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+from dataclasses import replace
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.errors import ConfigError, MissingDependencyError
 from minari_pipe.pipeline.config import hydra_compose
-from minari_pipe.pipeline.config.policy_refs import as_measured
+from minari_pipe.pipeline.config.schema import RANDOM
 from minari_pipe.pipeline.config.validate_config import prepare
 
 TRAIN = "policy.train.hyperparameters={}"
@@ -25,14 +26,14 @@ def prepared(root, *overrides: str) -> dict:
 def test_dqn_that_explores_is_measured_without_exploring(tmp_path):
     dqn = ["policy.algorithm=dqn", "policy.deterministic=false", "policy.exploration=0.1"]
     params = prepared(tmp_path, *dqn)
-    assert params["policy"]["exploration"] == 0.1
-    expert, scores = params["ref_scores"]["expert"], params["ref_scores"]
-    assert expert["exploration"] == 0.1
-    assert as_measured(expert, scores)["exploration"] is None
-    assert as_measured(expert, scores)["deterministic"]
-    sampled = as_measured(expert, {**scores, "deterministic": False})
+    assert params.policy.arguments["exploration"] == 0.1
+    expert, scores = params.ref_scores.expert, params.ref_scores
+    assert expert.arguments["exploration"] == 0.1
+    measured = expert.as_measured(scores).arguments
+    assert (measured["exploration"], measured["deterministic"]) == (None, True)
+    sampled = expert.as_measured(replace(scores, deterministic=False)).arguments
     assert (sampled["exploration"], sampled["deterministic"]) == (0.1, False)
-    assert as_measured({"_target_": "x"}, scores) == {"_target_": "x"}
+    assert RANDOM.as_measured(scores) == RANDOM
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_noise_that_does_not_fit_is_refused_before_anything_runs(tmp_path, overr
 
 def test_the_version_of_sb3_contrib_is_a_parameter_of_what_it_makes(tmp_path):
     pytest.importorskip("sb3_contrib")
-    packages = prepared(tmp_path, "policy.algorithm=recurrent_ppo")["packages"]
+    packages = prepared(tmp_path, "policy.algorithm=recurrent_ppo").packages
     for stage in ("train", "collect", "ref_scores"):
         assert packages[stage]["sb3-contrib"] == importlib.metadata.version("sb3-contrib")
     assert "sb3-contrib" not in prepared(tmp_path, "policy.algorithm=ppo")["packages"]["collect"]

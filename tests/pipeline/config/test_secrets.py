@@ -57,9 +57,9 @@ def test_places_of_the_users_own_are_recorded_as_they_are_written(workspace):
     places = ["publish.targets=['s3://x/${oc.env:TOKEN}']", "engine.address='${oc.env:TOKEN}'"]
     copied = "dataset.license='${engine.address}'"
     composed = recompose(["+dataset=tiny", *places, copied])
-    assert composed.config["publish"]["targets"] == ["s3://x/${oc.env:TOKEN}"]
-    assert composed.config["engine"]["address"] == "${oc.env:TOKEN}"
-    assert composed.config["dataset"]["license"] == "${oc.env:TOKEN}"
+    assert composed.config.publish.targets == ["s3://x/${oc.env:TOKEN}"]
+    assert composed.config.engine.address == "${oc.env:TOKEN}"
+    assert composed.config.dataset.license == "${oc.env:TOKEN}"
     assert composed.overrides[1:] == [*places, copied]
     assert told_texts(composed.overrides, "publish") == {"s3://x/${oc.env:TOKEN}"}
     assert oc_env.resolved("s3://x/${oc.env:TOKEN}") == f"s3://x/{SECRET}"

@@ -18,19 +18,20 @@ from hypothesis import strategies as st
 
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.pipeline.config import schema
+from minari_pipe.pipeline.config.schema import Collect, Engine, Environment, Until
 from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.build import PolicyConfig
-from minari_pipe.pipeline.execution.collection import Until
 from minari_pipe.pipeline.execution.engines import make_engine
-from minari_pipe.pipeline.execution.scheduler import Limits, Scheduler
-from minari_pipe.pipeline.stages.collect import Collection, collect, skipped_before
+from minari_pipe.pipeline.execution.scheduler import Scheduler
+from minari_pipe.pipeline.stages.collect import collect, skipped_before
 from minari_pipe.pipeline.stages.create import create
 from tests.conftest import FULL
 from tests.pipeline.stages.test_collect_create import DATASET
 from tests.support.engine_works import ShuffledEngine, Told, scheduler
 
-RANDOM = PolicyConfig({"_target_": "minari_pipe.policies.RandomPolicy"}, "policy")
+RANDOM = PolicyConfig(schema.RANDOM, "policy")
 
 
 @pytest.fixture(autouse=True)
@@ -53,13 +54,13 @@ def run(
     out = folder / "out"
     out.mkdir(parents=True, exist_ok=True)
     options = {"n_episodes": 20, "block_episodes": 5, "n_envs": 1}
-    settings = {"n_workers": 2, "block_timeout_s": timeout, "address": None, "storage": None}
-    made = make_engine({"name": engine, **settings}) if isinstance(engine, str) else engine
-    with made as engine:
+    if isinstance(engine, str):
+        engine = make_engine(Engine(engine, n_workers=2, block_timeout_s=timeout))
+    with engine:
         index = collect(
-            env={"id": "tests.support.trouble_env:Trouble-v0", "kwargs": kwargs, "wrappers": []},
+            env=Environment("tests.support.trouble_env:Trouble-v0", kwargs),
             policy=RANDOM,
-            collection=Collection(**{**options, **changes}),
+            collection=Collect(**{**options, **changes}),
             scheduler=scheduler(
                 folder,
                 engine,
@@ -262,21 +263,21 @@ def test_a_success_that_no_environment_tells_of_is_refused(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     told = Told()
-    with make_engine({"name": "local", "block_timeout_s": None}) as engine:
+    with make_engine(Engine()) as engine:
         scheduler = Scheduler(
             engine,
             BlockStore(tmp_path / "blocks", ".npz"),
             "key",
-            Limits(max_retries=3, max_failures=9, block_timeout_s=None),
+            Engine(max_retries=3, max_failures=9),
             told,
             BlockPlace(tmp_path),
             tmp_path / "temporary",
         )
         with pytest.raises(MinariPipeError, match="until.success needs an environment whose info"):
             collect(
-                env={"id": "CartPole-v1", "kwargs": {}, "wrappers": []},
+                env=Environment("CartPole-v1"),
                 policy=RANDOM,
-                collection=Collection(until=Until(n_episodes=1, success=True)),
+                collection=Collect(until=Until(n_episodes=1, success=True)),
                 scheduler=scheduler,
                 out=out,
                 files={},

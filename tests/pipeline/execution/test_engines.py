@@ -25,6 +25,7 @@ import psutil
 import pytest
 
 from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.engine_names import ENGINES
 from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore
@@ -33,7 +34,7 @@ from minari_pipe.pipeline.execution.engines import crowded, make_engine
 from minari_pipe.pipeline.execution.engines.base import Engine, usable_cores
 from minari_pipe.pipeline.execution.engines.processes import DIED
 from minari_pipe.pipeline.execution.inputs import Expected
-from minari_pipe.pipeline.stages.collect import Collection, collect
+from minari_pipe.pipeline.stages.collect import collect
 from minari_pipe.pipeline.stages.create import create
 from minari_pipe.policies.checkpoint import write_checkpoint
 from tests.conftest import FULL
@@ -41,13 +42,7 @@ from tests.pipeline.stages.test_collect_create import DATASET
 from tests.support.engine_works import ShuffledEngine, Text, Told, scheduler
 from tests.support.ray_clusters import two_nodes
 
-SETTINGS: dict[str, Any] = {
-    "name": "local",
-    "n_workers": 2,
-    "block_timeout_s": None,
-    "address": None,
-    "storage": None,
-}
+SETTINGS = schema.Engine(n_workers=2)
 
 KINDS = ("local", "shuffled", "processes", "ray", "ray on two nodes")
 
@@ -61,10 +56,10 @@ def engine(request) -> Iterator[Engine]:
     elif kind == "ray on two nodes":
         with two_nodes() as cluster, pytest.MonkeyPatch.context() as patch:
             patch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", cluster.address)
-            with make_engine({**SETTINGS, "name": "ray", "address": cluster.address}) as made:
+            with make_engine(replace(SETTINGS, name="ray", address=cluster.address)) as made:
                 yield made
     else:
-        with make_engine({**SETTINGS, "name": kind}) as made:
+        with make_engine(replace(SETTINGS, name=kind)) as made:
             yield made
 
 
@@ -132,7 +127,7 @@ def test_a_process_that_dies_takes_no_other_call_with_it(engine, tmp_path):
 
 
 def test_a_kill_of_the_process_that_workers_are_forked_from_costs_their_calls_only(tmp_path):
-    with make_engine({**SETTINGS, "name": "processes"}) as engine:
+    with make_engine(replace(SETTINGS, name="processes")) as engine:
         engine.submit(0, call(tmp_path, Text("a"), 0))
         assert outcomes(engine, 1)[0].error is None
         server = multiprocessing.forkserver._forkserver
@@ -231,9 +226,9 @@ def made_by(engine: Engine, folder: Path, name: str, policy: str, checkpoint: Pa
         (folder / made).mkdir(parents=True)
     told = Told()
     collect(
-        env={"id": env_id, "kwargs": {"max_episode_steps": horizon}, "wrappers": []},
-        policy=PolicyConfig(config, "policy"),
-        collection=Collection(n_episodes=7, block_episodes=2, n_envs=3, seed=11),
+        env=schema.Environment(env_id, {"max_episode_steps": horizon}),
+        policy=PolicyConfig(schema.PolicySettings.of(config, "policy"), "policy"),
+        collection=schema.Collect(n_episodes=7, block_episodes=2, n_envs=3, seed=11),
         scheduler=scheduler(folder, engine, watcher=told),
         out=folder / "episodes",
         files={},
@@ -243,7 +238,7 @@ def made_by(engine: Engine, folder: Path, name: str, policy: str, checkpoint: Pa
     create(
         episodes=folder / "episodes",
         dataset=DATASET,
-        author={"name": "Ada", "email": None},
+        author=schema.Author("Ada"),
         out=folder / "dataset",
         returns=folder / "returns.csv",
         say=lambda text: None,
@@ -270,7 +265,7 @@ def test_the_number_of_workers_and_their_order_change_no_byte(n_workers, checkpo
     for seed in range(3):
         engine = ShuffledEngine(n_workers, seed)
         found.add(made_by(engine, tmp_path / str(seed), *cell, checkpoints[cell]))
-    with make_engine({**SETTINGS, "name": "processes", "n_workers": n_workers}) as engine:
+    with make_engine(replace(SETTINGS, name="processes", n_workers=n_workers)) as engine:
         found.add(made_by(engine, tmp_path / "processes", *cell, checkpoints[cell]))
     assert len(found) == 1
 
@@ -278,7 +273,7 @@ def test_the_number_of_workers_and_their_order_change_no_byte(n_workers, checkpo
 def test_a_pool_that_is_closed_leaves_no_thread(tmp_path):
     """Which would still use its pipes while the interpreter ends, and tell of it."""
     before = set(threading.enumerate())
-    with make_engine({**SETTINGS, "name": "processes"}) as engine:
+    with make_engine(replace(SETTINGS, name="processes")) as engine:
         engine.submit(1, call(tmp_path, Text("a"), 0))
         outcomes(engine, 1)
         engine.submit(2, call(tmp_path, Text("b", "dies"), 1))
@@ -291,12 +286,13 @@ def test_a_pool_that_is_closed_leaves_no_thread(tmp_path):
 def test_ray_on_this_machine_writes_nothing_to_the_home(tmp_path):
     """To which a job of a cluster may not write at all."""
     start = (
+        f"from minari_pipe.pipeline.config.schema import Engine; "
         f"from minari_pipe.pipeline.execution.engines import make_engine; "
-        f"make_engine({SETTINGS}).close()"
+        f"make_engine({replace(SETTINGS, name='ray')}).close()"
     )
     variables = {k: v for k, v in os.environ.items() if k != "RAY_AUTH_TOKEN"}
     done = subprocess.run(
-        [sys.executable, "-c", start.replace("'local'", "'ray'")],
+        [sys.executable, "-c", start],
         env={**variables, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -312,24 +308,24 @@ def test_ray_on_this_machine_writes_nothing_to_the_home(tmp_path):
 
 def test_an_unknown_engine_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match="unknown engine.name 'proceses'. Did you mean 'process"):
-        make_engine({**SETTINGS, "name": "proceses"})
+        make_engine(replace(SETTINGS, name="proceses"))
     assert set(ENGINES) == {"local", "processes", "ray"}
 
 
 def test_a_cluster_that_only_a_file_names_is_not_spoken_to():
     with pytest.raises(TrustError, match="engine.address is '10.0.0.1:6379' because a file says"):
-        make_engine({**SETTINGS, "name": "ray", "address": "10.0.0.1:6379"})
+        make_engine(replace(SETTINGS, name="ray", address="10.0.0.1:6379"))
 
 
 def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"no Ray cluster at engine.address='127.0.0.1:9': "):
-        make_engine({**SETTINGS, "name": "ray", "address": "127.0.0.1:9"})
+        make_engine(replace(SETTINGS, name="ray", address="127.0.0.1:9"))
 
 
 def test_more_workers_than_cores_are_told_where_they_cost_time():
     cores = usable_cores()
-    more = {**SETTINGS, "name": "processes", "n_workers": cores + 1}
+    more = replace(SETTINGS, name="processes", n_workers=cores + 1)
     told = crowded(more)
     assert told is not None
     assert f"engine.n_workers is {cores + 1}, this process may use {cores} cores" in told

@@ -11,25 +11,28 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minari_pipe.errors import MinariPipeError
+from minari_pipe.pipeline.config import schema
+from minari_pipe.pipeline.config.schema import EvaluationEnvironment, ReferenceScores
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.engines import make_engine
 from minari_pipe.pipeline.execution.engines.base import Engine
-from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES, Measurement, measure
+from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES, measure
 from minari_pipe.policies.evaluation import EpisodeResult
 from tests.conftest import FULL
 from tests.support.engine_works import ShuffledEngine, Told, scheduler
 from tests.support.workspaces import make_workspace, minari_pipe, run_ok, validation
 
-RANDOM = PolicyConfig({"_target_": "minari_pipe.policies.RandomPolicy"}, "ref_scores.expert")
+RANDOM = PolicyConfig(schema.RANDOM, "ref_scores.expert")
 
 
 def measured(
     folder: Path, engine: Engine, env_id: str = "StepIndex-v0", **how: Any
 ) -> list[EpisodeResult]:
     """The results of a random policy."""
-    how = {"n_episodes": None, "max_stderr": None, "seed": 3, "n_envs": 4, **how}
-    env = {"id": env_id, "kwargs": {}, "wrappers": []}
-    return measure(env, RANDOM, Measurement(**how), scheduler(folder, engine, ".json"), Told())
+    scores = ReferenceScores(
+        **{"seed": 3, "n_envs": 4, **how}, eval_env=EvaluationEnvironment(env_id)
+    )
+    return measure(RANDOM, scores, scheduler(folder, engine, ".json"), Told())
 
 
 def stderr(results: list[EpisodeResult]) -> float:
@@ -62,8 +65,7 @@ def test_more_workers_change_neither_the_episodes_nor_their_number(tmp_path):
 
 
 def test_the_episodes_of_several_processes_are_those_of_one(tmp_path):
-    settings = {"name": "processes", "n_workers": 2, "block_timeout_s": None}
-    with make_engine({**settings, "address": None, "storage": None}) as engine:
+    with make_engine(schema.Engine("processes", n_workers=2)) as engine:
         found = measured(tmp_path / "two", engine, "CartPole-v1", n_episodes=60)
     one = ShuffledEngine(1, 0)
     assert found == measured(tmp_path / "one", one, "CartPole-v1", n_episodes=60)
@@ -73,15 +75,12 @@ def test_the_episodes_of_several_processes_are_those_of_one(tmp_path):
 @pytest.mark.parametrize(("kind", "reward"), [("NaN reward", "nan"), ("infinite reward", "-inf")])
 def test_a_reward_that_is_no_number_is_named_with_its_episode(kind, reward, tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "tests")
-    env = {
-        "id": "tests.support.trouble_env:Trouble-v0",
-        "kwargs": {"kind": kind, "episode": 30, "seed": 3},
-        "wrappers": [],
-    }
-    how = Measurement(n_episodes=60, max_stderr=None, seed=3, n_envs=4)
+    kwargs = {"kind": kind, "episode": 30, "seed": 3}
+    env = EvaluationEnvironment("tests.support.trouble_env:Trouble-v0", kwargs)
+    how = ReferenceScores(n_episodes=60, seed=3, n_envs=4, eval_env=env)
     message = f"block 1: episode 30, step 2: the environment returned the reward {reward}"
     with pytest.raises(MinariPipeError, match=message):
-        measure(env, RANDOM, how, scheduler(tmp_path, ShuffledEngine(1, 0)), Told())
+        measure(RANDOM, how, scheduler(tmp_path, ShuffledEngine(1, 0)), Told())
 
 
 CONFIG = """\

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minari_pipe.errors import MinariPipeError
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
 from minari_pipe.pipeline.execution.engines.processes import ProcessesEngine
@@ -51,14 +52,18 @@ def test_of_endless_blocks_only_a_few_are_begun_ahead(tmp_path):
 
 def test_finished_blocks_are_taken_and_others_made_again_with_a_word(tmp_path):
     works = [Text(f"block {i}") for i in range(4)]
-    list(scheduler(tmp_path, LocalEngine({})).records(works))
+    list(scheduler(tmp_path, LocalEngine(schema.Engine())).records(works))
     (tmp_path / "blocks" / "block_00002.txt").write_text("block 2, changed")
     told = Told()
-    list(scheduler(tmp_path, LocalEngine({}), watcher=told).records(works))
+    list(scheduler(tmp_path, LocalEngine(schema.Engine()), watcher=told).records(works))
     assert told.n_reused == 3
     assert told.lines == ["block 2 is made again: its file is damaged"]
     told = Told()
-    list(scheduler(tmp_path, LocalEngine({}), key="another", watcher=told).records(works))
+    list(
+        scheduler(tmp_path, LocalEngine(schema.Engine()), key="another", watcher=told).records(
+            works
+        )
+    )
     assert told.n_reused == 0
     assert told.lines == ["block 0 is made again: it is of another config"]
 
@@ -67,14 +72,14 @@ def test_a_block_that_fails_is_tried_again_and_then_named(tmp_path):
     told = Told()
     works = [Text("a"), Text("b", "raises", n_failures=2), Text("c")]
     with pytest.raises(MinariPipeError) as raised:
-        list(scheduler(tmp_path, LocalEngine({}), watcher=told).records(works))
+        list(scheduler(tmp_path, LocalEngine(schema.Engine()), watcher=told).records(works))
     reason = "episode 7, step 2: RuntimeError: no battery"
     assert str(raised.value) == f"block 1: {reason} (failed 2 times)"
     assert told.lines == [f"block 1 failed, retry 1 of 1: {reason}"]
     assert not list((tmp_path / "blocks").glob(".*"))
     works[1] = Text("b", "raises", n_failures=2)  # the third attempt, of the next run
     told = Told()
-    found = list(scheduler(tmp_path, LocalEngine({}), watcher=told).records(works))
+    found = list(scheduler(tmp_path, LocalEngine(schema.Engine()), watcher=told).records(works))
     assert [r["text"] for r in found] == ["a", "b", "c"]
     assert told.n_reused == 1
 
@@ -92,7 +97,9 @@ def test_a_block_that_fails_for_good_is_skipped_where_the_config_says_so(tmp_pat
 
 def test_blocks_that_were_skipped_before_are_not_even_tried(tmp_path):
     works = [Text("a"), Text("b"), Text("c")]
-    records = scheduler(tmp_path, LocalEngine({}), skips=True, skipped_before={1: "no battery"})
+    records = scheduler(
+        tmp_path, LocalEngine(schema.Engine()), skips=True, skipped_before={1: "no battery"}
+    )
     found = list(records.records(works))
     assert isinstance(found[1], Skipped)
     assert not (tmp_path / "failures of b").exists()
@@ -103,14 +110,14 @@ def test_blocks_that_were_skipped_before_are_not_even_tried(tmp_path):
 )
 def test_what_another_attempt_cannot_mend_ends_the_run_at_once(trouble, message, tmp_path):
     told = Told()
-    records = scheduler(tmp_path, LocalEngine({}), watcher=told, skips=True)
+    records = scheduler(tmp_path, LocalEngine(schema.Engine()), watcher=told, skips=True)
     with pytest.raises(MinariPipeError, match=message):
         list(records.records([Text("a", trouble)]))
     assert told.lines == []
 
 
 def test_a_worker_with_other_packages_makes_no_block(tmp_path):
-    records = scheduler(tmp_path, LocalEngine({}))
+    records = scheduler(tmp_path, LocalEngine(schema.Engine()))
     records.place = BlockPlace(tmp_path, packages=(("numpy", "0.1"),))
     with pytest.raises(MinariPipeError, match="numpy is .* where blocks are made, the stage has 0"):
         list(records.records([Text("a")]))
@@ -119,7 +126,7 @@ def test_a_worker_with_other_packages_makes_no_block(tmp_path):
 
 def test_too_many_failures_end_the_run(tmp_path):
     works = (Text(f"block {i}", "raises", n_failures=9) for i in itertools.count())
-    records = scheduler(tmp_path, LocalEngine({}), skips=True, max_failures=5)
+    records = scheduler(tmp_path, LocalEngine(schema.Engine()), skips=True, max_failures=5)
     with pytest.raises(MinariPipeError, match="6 attempts at blocks failed, more than engine.max_"):
         list(records.records(works))
 

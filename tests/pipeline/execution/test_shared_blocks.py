@@ -15,10 +15,11 @@ import pytest
 
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import MinariPipeError, RemoteError
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace
 from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.execution.build import PolicyConfig
-from minari_pipe.pipeline.execution.collection import CollectBlock, Stop, Until
+from minari_pipe.pipeline.execution.collection import CollectBlock, Stop
 from minari_pipe.pipeline.execution.engines import make_engine
 from minari_pipe.pipeline.execution.engines.base import Engine
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
@@ -122,8 +123,7 @@ def ray(bucket) -> Iterator[Engine]:
     """Ray, whose workers have the server in their environment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "s3://blocks/ray")
-        settings = {"name": "ray", "n_workers": 2, "block_timeout_s": None, "address": None}
-        with make_engine({**settings, "storage": "s3://blocks/ray"}) as engine:
+        with make_engine(schema.Engine("ray", n_workers=2, storage="s3://blocks/ray")) as engine:
             yield engine
 
 
@@ -147,15 +147,15 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
         made = scheduler(folder, engine, place=place, shared=shared)
         works = [
             CollectBlock(
-                env={"id": "CartPole-v1", "kwargs": {}, "wrappers": []},
-                policy=PolicyConfig(config, "policy"),
+                env=schema.Environment("CartPole-v1"),
+                policy=PolicyConfig(schema.PolicySettings.of(config, "policy"), "policy"),
                 first=first,
                 last=first + 2,
                 seed=3,
                 n_envs=2,
                 record_infos=True,
                 record_state=False,
-                until=Until(),
+                until=schema.Until(),
                 keeps_all=True,
                 stop=Stop(),
             )
@@ -167,7 +167,7 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
         ]
         return [r["sha256"] for r in found]
 
-    expected = records(LocalEngine({}), tmp_path / "own", str(checkpoint), None)
+    expected = records(LocalEngine(schema.Engine()), tmp_path / "own", str(checkpoint), None)
     shared = SharedBlocks("s3://blocks/ray", ".npz")
     found = records(ray, tmp_path / "other", "/nowhere/policy.zip", shared)
     assert found == expected

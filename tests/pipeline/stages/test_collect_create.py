@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -15,23 +16,17 @@ from hypothesis import strategies as st
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
-from minari_pipe.pipeline.stages.collect import Collection, collect
+from minari_pipe.pipeline.stages.collect import collect
 from minari_pipe.pipeline.stages.create import create
 from minari_pipe.policies.random import RandomPolicy
 from tests.conftest import FULL
 from tests.support.engine_works import Told, scheduler
 
-DATASET = {
-    "id": "tests/steps-v0",
-    "description": None,
-    "license": "CC-BY-4.0",
-    "citation": None,
-    "algorithm_name": None,
-    "code_permalink": None,
-    "requirements": ["gymnasium"],
-}
+DATASET = schema.Dataset("tests/steps-v0", license="CC-BY-4.0", requirements=["gymnasium"])
+LENGTHS = "tests.pipeline.stages.test_collect_create.Lengths"
 
 
 class Lengths(RandomPolicy):
@@ -65,13 +60,11 @@ def run(folder: Path, n: int | None = None, **changes) -> tuple[dict, Told]:
     for old in out.iterdir():
         old.unlink()
     watcher = Told("collect")
-    with LocalEngine({}) as engine:
+    with LocalEngine(schema.Engine()) as engine:
         index = collect(
-            env={"id": "StepIndex-v0", "kwargs": {}, "wrappers": []},
-            policy=PolicyConfig(
-                {"_target_": "tests.pipeline.stages.test_collect_create.Lengths", "n": n}, "policy"
-            ),
-            collection=Collection(**{**options, **changes}),
+            env=schema.Environment("StepIndex-v0"),
+            policy=PolicyConfig(schema.PolicySettings(LENGTHS, {"n": n}), "policy"),
+            collection=schema.Collect(**{**options, **changes}),
             scheduler=scheduler(folder, engine, watcher=watcher),
             out=out,
             files={},
@@ -86,8 +79,8 @@ def created(folder: Path, name: str = "dataset", **stored) -> MinariDataset:
     made.mkdir()
     create(
         episodes=folder / "out",
-        dataset={**DATASET, **stored},
-        author={"name": "Ada", "email": None},
+        dataset=replace(DATASET, **stored),
+        author=schema.Author("Ada"),
         out=made,
         returns=folder / "returns.csv",
         say=lambda text: None,

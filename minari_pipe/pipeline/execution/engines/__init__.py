@@ -7,17 +7,18 @@ Each is one file here, and one line of ``ENGINES`` in
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from dataclasses import replace
 
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.oc_env import resolved
 from minari_pipe.pipeline.execution.engines.base import Engine, usable_cores
 
 
-def crowded(settings: dict[str, Any]) -> str | None:
+def crowded(settings: schema.Engine) -> str | None:
     """What to say of more workers than this machine has cores for, if that is so."""
-    n, cores = settings["n_workers"], usable_cores()
-    if n is None or n <= cores or settings["name"] == "local" or settings["address"] is not None:
+    n, cores = settings.n_workers, usable_cores()
+    if n is None or n <= cores or settings.name == "local" or settings.address is not None:
         return None
     return (
         f"engine.n_workers is {n}, this process may use {cores} cores: unless the environment "
@@ -25,7 +26,7 @@ def crowded(settings: dict[str, Any]) -> str | None:
     )
 
 
-def make_engine(settings: dict[str, Any]) -> Engine:
+def make_engine(settings: schema.Engine) -> Engine:
     """The engine that the keys of ``engine`` in a config describe.
 
     A block that has a time limit needs a process that can be ended, also with ``local``.
@@ -34,11 +35,14 @@ def make_engine(settings: dict[str, Any]) -> Engine:
         ConfigError: there is no such engine, or it cannot be started.
         MissingDependencyError: it needs a package that is not installed.
     """
-    given = {key: settings[key] for key in ("address", "storage") if settings.get(key)}
-    places = {key: resolved(text) for key, text in given.items()}
-    name, settings = settings["name"], {**settings, **places}
-    if name == "local" and settings["block_timeout_s"] is not None:
-        name, settings = "processes", {**settings, "n_workers": 1}
+    name, address, storage = settings.name, settings.address, settings.storage
+    settings = replace(
+        settings,
+        address=resolved(address) if address else address,
+        storage=resolved(storage) if storage else storage,
+    )
+    if name == "local" and settings.block_timeout_s is not None:
+        name, settings = "processes", replace(settings, n_workers=1)
     module, _, attribute = find_engine(name).partition(":")
     engine = getattr(importlib.import_module(module), attribute)(settings)
     assert isinstance(engine, Engine)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.engines.base import Call, Engine, Outcome
 
 
@@ -13,7 +12,7 @@ class LocalEngine(Engine):
     n_workers = 1
     in_process = True
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: schema.Engine) -> None:
         """There is nothing to start.
 
         Args:

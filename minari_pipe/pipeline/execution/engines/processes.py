@@ -24,6 +24,7 @@ from typing import Any
 import psutil
 
 from minari_pipe.core.messages import show_each_warning_once, tell
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.processes import end_tree, end_with, identity
 
@@ -47,14 +48,14 @@ _SECONDS_TO_DIE = 0.5
 class ProcessesEngine(Engine):
     """Runs calls in processes that live as long as the engine, and no longer than this one."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: schema.Engine) -> None:
         """Start nothing yet: a worker begins with its first call.
 
         Args:
             settings: the keys of ``engine`` in the config; without ``n_workers`` there are as many
                 as this process may use cores.
         """
-        self.n_workers = settings["n_workers"] or usable_cores()
+        self.n_workers = settings.n_workers or usable_cores()
         self._context = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
         if _FORKS:
             self._context.set_forkserver_preload(_PRELOADED)

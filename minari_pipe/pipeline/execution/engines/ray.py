@@ -18,6 +18,7 @@ from typing import Any
 from minari_pipe.core.files.fetch import MIRROR_VARIABLE
 from minari_pipe.core.trust import MODULES_VARIABLE, SHA256_VARIABLE, check_address
 from minari_pipe.errors import ConfigError, MinariPipeError, MissingDependencyError, Stopped
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.oc_env import holds_value
 from minari_pipe.pipeline.execution.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.execution.engines.processes import DIED, ONE_THREAD
@@ -36,7 +37,7 @@ _LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 class RayEngine(Engine):
     """Runs calls as tasks of Ray Core, which neither retries them nor keeps their files."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: schema.Engine) -> None:
         """Connect to ``engine.address``, or start Ray on this machine, on its loopback interface.
 
         Args:
@@ -48,20 +49,19 @@ class RayEngine(Engine):
             ConfigError: there is no cluster at the address.
             TrustError: the address is only a file's.
         """
-        for key in ("address", "storage"):
-            if settings[key] is not None:
-                address = settings[key]
+        for key, address in (("address", settings.address), ("storage", settings.storage)):
+            if address is not None:
                 check_address(f"engine.{key}", address, exactly=holds_value(address))
         self._ray = _import_ray()
-        self.shares_disk = settings["storage"] is None
-        address = settings["address"]
+        self.shares_disk = settings.storage is None
+        address = settings.address
         self._folder: tempfile.TemporaryDirectory | None = None
         self._is_lost = False
         # Ray answers SIGTERM itself from here on; whoever has a handler for it keeps it.
         handler = signal.getsignal(signal.SIGTERM)
         try:
             if address is None:
-                self.n_workers = settings["n_workers"] or usable_cores()
+                self.n_workers = settings.n_workers or usable_cores()
                 # A short name: those of sockets may have no more than 107 bytes.
                 self._folder = tempfile.TemporaryDirectory(
                     prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
@@ -69,7 +69,7 @@ class RayEngine(Engine):
                 _start(self._ray, self.n_workers, self._folder.name)
             else:
                 _connect(self._ray, str(address))
-                self.n_workers = settings["n_workers"] or max(1, self._n_processors())
+                self.n_workers = settings.n_workers or max(1, self._n_processors())
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)
         except BaseException as exc:

@@ -1,0 +1,124 @@
+"""Frozen dataclasses from plain values and back, and as Hydra takes them.
+
+A field's metadata say what is different about its key: ``hydra``, another type that Hydra is told
+(None: it is no key of a config), whose value is checked elsewhere; ``omitted``, that plain values
+leave it out where it has its default.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import Field, field, fields, is_dataclass, make_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Optional, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from minari_pipe.errors import ConfigError
+
+T = TypeVar("T")
+
+MISSING: Any = "???"
+"""That of OmegaConf, whose import takes a tenth of a second: the default of what must be given."""
+
+
+class OpenSettings(ABC):
+    """A part of a config whose keys are not fixed."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, values: Any, where: str) -> Self:
+        """Return plain values as such a part.
+
+        Raises:
+            ConfigError: they are none.
+        """
+
+    @property
+    @abstractmethod
+    def values(self) -> dict[str, Any]:
+        """The plain values."""
+
+
+@cache
+def hydra_node(cls: type) -> type:
+    """Return a dataclass as Hydra takes it: of a frozen one OmegaConf changes nothing."""
+    made = []
+    for each, kind in _kinds(cls):
+        kind = each.metadata.get("hydra", kind)
+        if kind is None:
+            continue
+        inner: Any = next((k for k in get_args(kind) or (kind,) if is_dataclass(k)), None)
+        if inner is not None:
+            kind = Optional[hydra_node(inner)] if NoneType in get_args(kind) else hydra_node(inner)
+        if inner is not None and each.default_factory is inner:
+            made.append((each.name, kind, field(default_factory=hydra_node(inner))))  # type: ignore[arg-type]
+        elif each.default_factory is not NO_DEFAULT:
+            made.append((each.name, kind, field(default_factory=each.default_factory)))
+        else:
+            made.append((each.name, kind, field(default=each.default)))
+    return make_dataclass(cls.__name__, made)
+
+
+@cache
+def _kinds(cls: type) -> list[tuple[Field[Any], Any]]:
+    hints = get_type_hints(cls)
+    return [(each, hints[each.name]) for each in fields(cls)]
+
+
+def read(cls: type[T], values: Any, where: str = "") -> T:
+    """Return plain values as the dataclass whose keys they are.
+
+    Args:
+        cls: the dataclass.
+        values: by key; keys that are left out have their defaults.
+        where: the key of all of them, for messages.
+
+    Raises:
+        ConfigError: a value is of another type than its key has, or a key is missing.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where or 'the config'} is {values!r:.80}; expected keys and values")
+    found = {}
+    for each, kind in _kinds(cls):  # type: ignore[arg-type]
+        key = f"{where}.{each.name}" if where else each.name
+        if each.name in values:
+            found[each.name] = _typed(kind, values[each.name], key, "hydra" not in each.metadata)
+        elif each.default == MISSING or each.default is each.default_factory:
+            raise ConfigError(f"no value for {key}")
+    return cls(**found)
+
+
+def _typed(kind: Any, value: Any, where: str, is_checked: bool) -> Any:
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if value is None and NoneType in options:
+        return None
+    option: Any
+    for option in options:
+        if isinstance(option, type) and issubclass(option, OpenSettings):
+            return option.of(value, where)
+        if is_dataclass(option):
+            return read(option, value, where)  # type: ignore[arg-type]
+    plain = tuple(get_origin(option) or option for option in options)
+    if float in plain:
+        plain += (int,)
+    is_flag = isinstance(value, bool) and bool not in plain
+    if is_checked and (is_flag or not isinstance(value, plain)):
+        names = " or ".join(option.__name__ for option in plain)
+        raise ConfigError(f"{where} is {value!r:.80}; expected {names}")
+    return value
+
+
+def values_of(part: Any) -> Any:
+    """Return the plain values of a dataclass; whatever else is one already."""
+    if isinstance(part, OpenSettings):
+        return part.values
+    if is_dataclass(part) and not isinstance(part, type):
+        found = {each.name: (each, values_of(vars(part)[each.name])) for each in fields(part)}
+        return {
+            name: value
+            for name, (each, value) in found.items()
+            if not ("omitted" in each.metadata and value == each.default)
+        }
+    return part
