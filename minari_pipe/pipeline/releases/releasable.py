@@ -8,7 +8,7 @@ from pathlib import Path
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.mixtures import recomposed
-from minari_pipe.pipeline.config.schema import Config, MixtureParent
+from minari_pipe.pipeline.config.schema import Config, MixtureParent, Shared, read_params
 from minari_pipe.pipeline.config.validate_config import recorded
 from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
@@ -49,12 +49,13 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
         params = dvc_yaml.read_params(made, root)
         if params is None or not params.get("overrides"):
             raise ConfigError(f"pipelines/{made}/params.yaml is missing or damaged; {again}")
-        if "dataset" not in params:  # what a family shares is in the params of its datasets
+        typed = read_params(params)
+        if isinstance(typed, Shared):  # it is in the params of its datasets
             continue
-        if made == name and params["dataset"]["id"] != dataset_id:
+        if made == name and typed.dataset.id != dataset_id:
             raise ConfigError(
-                f"pipeline {name!r} makes {params['dataset']['id']!r} now; to release "
-                f"{dataset_id!r}, check out the commit that made it"
+                f"pipeline {name!r} makes {typed.dataset.id!r} now; to release {dataset_id!r}, "
+                f"check out the commit that made it"
             )
         config = recomposed(params["overrides"], root).config
         previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
@@ -64,9 +65,9 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
                 f"pipelines/{made}/params.yaml is not what conf/ gives; {again} and commit"
             )
     for made in pipelines_of(name, root):
-        typed = dvc_yaml.parameters(made, root)
+        now = dvc_yaml.parameters(made, root)
         text = (root / "pipelines" / made / "dvc.yaml").read_text(encoding="utf-8")
-        if typed is None or text != dvc_yaml.dvc_yaml(made, typed, root):  # DVC reads nothing else
+        if now is None or text != dvc_yaml.dvc_yaml(made, now, root):  # DVC reads nothing else
             raise ConfigError(
                 f"pipelines/{made}/dvc.yaml is not what its params.yaml gives; {again} and commit"
             )
