@@ -155,7 +155,7 @@ class Source:
     sha256: Optional[str] = None
 
     def __bool__(self) -> bool:
-        return any(value is not None for value in (self.path, self.address, self.sha256))
+        return any((self.path, self.address, self.sha256))
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class PolicySettings(OpenSettings):
     @property
     def network(self) -> dict[str, Any]:
         """The arguments of a training that describe the network."""
-        return {key: self.arguments[key] for key in TRAINING_KEYS if key != "train"}
+        return {k: v for k, v in self.arguments.items() if k in TRAINING_KEYS and k != "train"}
 
     @property
     def sources(self) -> dict[str, Source]:
