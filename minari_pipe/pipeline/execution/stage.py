@@ -278,7 +278,8 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
 
 def _check_versions(run: StageRun) -> None:
     """Refuse to make data under other package versions than the parameters record."""
-    if other := other_version(run.params.packages.get(run.stage, {}).items()):
+    packages = run.values.get("packages", {})
+    if other := other_version(packages.get(run.stage, {}).items()):
         package, installed, version = other
         raise ConfigError(
             f"{package} is {installed}, pipelines/{run.name}/params.yaml records {version}; "

@@ -17,8 +17,9 @@ def main(run: StageRun) -> None:
         return
     own = run.stage == "train"
     policy = run.params.policy if own else run.params.ref_scores.expert
-    assert policy is not None and policy.train is not None
-    training = policy.train
+    training = policy.train if policy else None
+    assert policy is not None
+    assert training is not None
 
     def fill(out: Path) -> None:
         train(

@@ -21,8 +21,9 @@ def main(run: StageRun) -> None:
     if take_given(run):
         return
     policy, family = run.params.policy, run.params.family
-    assert family is not None and policy.train is not None
+    assert family is not None
     training, n_checkpoints = policy.train, family.n_checkpoints
+    assert training is not None
 
     def fill(out: Path) -> None:
         with recorded_training(

@@ -60,7 +60,7 @@ def test_the_version_of_sb3_contrib_is_a_parameter_of_what_it_makes(tmp_path):
     packages = prepared(tmp_path, "policy.algorithm=recurrent_ppo").packages
     for stage in ("train", "collect", "ref_scores"):
         assert packages[stage]["sb3-contrib"] == importlib.metadata.version("sb3-contrib")
-    assert "sb3-contrib" not in prepared(tmp_path, "policy.algorithm=ppo")["packages"]["collect"]
+    assert "sb3-contrib" not in prepared(tmp_path, "policy.algorithm=ppo").packages["collect"]
 
 
 def test_a_missing_sb3_contrib_is_named_before_anything_runs(tmp_path, monkeypatch):

@@ -83,7 +83,7 @@ def created(folder: Path) -> MinariDataset:
     create(
         episodes=folder / "out",
         dataset=DATASET,
-        author={"name": "Ada", "email": None},
+        author=schema.Author("Ada"),
         out=folder / "dataset",
         returns=folder / "returns.csv",
         say=lambda text: None,

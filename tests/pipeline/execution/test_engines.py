@@ -335,4 +335,4 @@ def test_more_workers_than_cores_are_told_where_they_cost_time():
         {"name": "local"},
         {"name": "ray", "address": "auto"},
     ]
-    assert [crowded({**more, **settings}) for settings in fine] == [None] * 4
+    assert [crowded(replace(more, **settings)) for settings in fine] == [None] * 4

@@ -141,7 +141,7 @@ def test_running_blocks_are_asked_by_the_clock_however_many_end(tmp_path):
             self.n += 1
 
     told = Counting()
-    with ProcessesEngine({"n_workers": 2}) as engine:
+    with ProcessesEngine(schema.Engine("processes", n_workers=2)) as engine:
         records = scheduler(tmp_path, engine, watcher=told).records([Text("a")] * 300)
         next(records)  # the workers have started
         before, began = told.n, time.monotonic()
@@ -153,7 +153,7 @@ def test_running_blocks_are_asked_by_the_clock_however_many_end(tmp_path):
 def test_a_block_that_hangs_is_ended_with_its_process_and_tried_again(tmp_path):
     told = Told()
     works = [Text("a"), Text("b", "hangs")]
-    with ProcessesEngine({"n_workers": 2}) as engine:
+    with ProcessesEngine(schema.Engine("processes", n_workers=2)) as engine:
         records = scheduler(tmp_path, engine, watcher=told, block_timeout_s=4.0)
         assert [r["text"] for r in records.records(works)] == ["a", "b"]
     assert told.lines == [

@@ -25,6 +25,7 @@ from minari_pipe.errors import (
     LinkError,
     MinariPipeError,
 )
+from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.run.driver import _told_to_replace, check_owner
 from minari_pipe.pipeline.run.install import MARKER, install, settle
 from tests.support.repositories import hashes
@@ -391,7 +392,8 @@ TOLD = {
 
 @pytest.mark.parametrize(("value", "overrides", "expected"), TOLD.values(), ids=TOLD)
 def test_only_the_command_line_can_tell_to_replace(value, overrides, expected):
-    assert _told_to_replace({"publish": {"replace": value}}, overrides) is expected
+    config = schema.Config(publish=schema.Publish(replace=value))
+    assert _told_to_replace(config, overrides) is expected
 
 
 OWNERS = {
