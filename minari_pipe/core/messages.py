@@ -36,14 +36,18 @@ def one_line(value: Any) -> str:
     return printable(" ".join(str(value).split()))
 
 
-def without_passwords(text: str) -> str:
+def without_passwords(text: str, mark: str = "…@") -> str:
     """Text whose addresses carry no user name and password, which may hold an ``@`` themselves.
+
+    Args:
+        text: a message, or an address.
+        mark: in their place.
 
     Example:
         >>> without_passwords("GET http://ada:p@ss@example.org/data failed")
         'GET http://…@example.org/data failed'
     """
-    return re.sub(r"//[^/\s'\"<>]*@", "//…@", text)
+    return re.sub(r"//[^/\s'\"<>]*@", f"//{mark}", text)
 
 
 def tell(level: str, text: str) -> None:

@@ -321,7 +321,7 @@ class StoredEpisodes(ABC):
             >>> storage.is_of(OpenedFolder(storage.data_path))
             True
         """
-        return self._opened is None or self._opened.identity[:2] == folder.identity[:2]
+        return self._opened is None or self._opened.identity == folder.identity
 
     def get_size(self) -> float:
         """Return the size of the data directory's files in MB, rounded to 0.1."""
@@ -423,8 +423,7 @@ def opened(
         spaces["action_space"],
         jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
     )
-    now = storage._opened
-    if now and folder and now.identity != folder.identity:  # a download has replaced it meanwhile
+    if folder is not None and not storage.is_of(folder):  # a download has replaced it meanwhile
         return opened(data_path, trusted_modules)
     return storage, metadata
 

@@ -158,7 +158,9 @@ def test_a_stage_without_its_shell_tells_no_error_of_its_own(tmp_path):
     (tmp_path / "conf").mkdir()
     folder = tmp_path / "pipelines" / "x"
     folder.mkdir(parents=True)
-    (folder / "params.yaml").write_text("packages: {}\n")
+    (folder / "params.yaml").write_text(
+        "{env: {id: X-v0}, family: {}, policy: {_target_: x}, ref_scores: {}, packages: {}}\n"
+    )
     entry = {"cmd": "", "params": [{"pipelines/x/params.yaml": ["env"]}]}
     (folder / "dvc.yaml").write_text(json.dumps({"stages": {"collect": entry}}))
     shell = start(

@@ -269,7 +269,7 @@ class Elsewhere(BaseHTTPRequestHandler):
         self.send_response(404)
         self.end_headers()
 
-    do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815
+    do_PUT = do_POST = do_HEAD = do_GET  # noqa: N815  # as http.server calls them
 
     def log_message(self, *args: object) -> None:
         pass

@@ -19,7 +19,14 @@ from typing import Any, TypeVar
 
 from minari_pipe.core.datasets_root import root_of, writing_below_root
 from minari_pipe.core.files.changes import move_below, new_file, remove
-from minari_pipe.core.files.links import files_below, held_folder, opener, refuse_links, replaced
+from minari_pipe.core.files.links import (
+    PathLike,
+    files_below,
+    held_folder,
+    opener,
+    refuse_links,
+    replaced,
+)
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
 
@@ -90,7 +97,7 @@ def remove_all_but(folder: Path, sizes: Mapping[Path, int]) -> None:
                 path.unlink()
 
 
-def read_text(path: Path, below: str | os.PathLike[str] | None = None) -> str:
+def read_text(path: Path, below: PathLike | None = None) -> str:
     """Return a file's text, for :func:`current`.
 
     Args:

@@ -30,14 +30,17 @@ def remove_folder(path: PathLike) -> None:
     try:
         shutil.rmtree(path)
         return
-    except (RecursionError, OSError):
-        pass
-    if not HAS_DESCRIPTORS:
-        raise OSError(errno.ENAMETOOLONG, "lies too deep to be removed", os.fspath(path))
+    except OSError:
+        if not HAS_DESCRIPTORS:
+            raise
+    except RecursionError:
+        if not HAS_DESCRIPTORS:
+            problem = "lies too deep to be removed"
+            raise OSError(errno.ENAMETOOLONG, problem, os.fspath(path)) from None
     with _folder(os.fspath(path)) as top:
         _flatten(top)
         for entry in list(os.scandir(top.handle)):
-            if entry.is_dir(follow_symlinks=False):
+            if _is_folder(entry):
                 shutil.rmtree(entry.name, dir_fd=top.handle)
             else:
                 os.unlink(entry.name, dir_fd=top.handle)

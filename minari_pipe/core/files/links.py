@@ -105,14 +105,16 @@ class OpenedFolder:
         self,
         path: PathLike,
         below: PathLike | None = None,
-        identity: tuple[int, ...] | None = None,
+        identity: tuple[int, int] | None = None,
+        generation: int | None = None,
     ) -> None:
         """Open a folder.
 
         Args:
             path: the folder; itself it may be a link to another place in ``below``.
             below: the folder that the user named, by links or not; None if it is ``path``.
-            identity: of the folder that is meant, if it was opened before.
+            identity: device and number of the folder that is meant, if it was opened before.
+            generation: what tells that from a later folder of its number.
 
         Raises:
             LinkError: a link leads out of ``below``.
@@ -120,6 +122,8 @@ class OpenedFolder:
         """
         self._path, self._below = os.fspath(path), below
         self.handle: int | None = None
+        self._generation = generation
+        """None while the folder is kept open, and nobody else can get its number."""
         if not HAS_DESCRIPTORS:
             found = os.stat(path) if below is None else _resolved_status(path, below)
         else:
@@ -129,7 +133,8 @@ class OpenedFolder:
                 OpenedFolder._n_kept += 1
                 self.handle = handle
             else:
-                identity = identity or (found.st_dev, found.st_ino, _generation(handle))
+                if identity is None:
+                    self._generation = _generation(handle)
                 os.close(handle)
         self.identity = identity or (found.st_dev, found.st_ino)
 
@@ -143,7 +148,7 @@ class OpenedFolder:
             DatasetNotFoundError: the path leads to another folder.
         """
         try:
-            if len(self.identity) > 2:
+            if self._generation is not None:
                 os.close(self.reopened())
                 return
             found = os.stat(self._path)
@@ -174,16 +179,16 @@ class OpenedFolder:
         """
         handle = _walk(self._path, self._below)
         found = os.fstat(handle)
-        now = (found.st_dev, found.st_ino, _generation(handle))
-        if now[: len(self.identity)] != self.identity:
+        is_same = (found.st_dev, found.st_ino) == self.identity
+        if not is_same or self._generation not in (None, _generation(handle)):
             os.close(handle)
             raise replaced(self._path)
         return handle
 
     def __reduce__(self) -> tuple[type[OpenedFolder], tuple[object, ...]]:
         kept = self.kept()
-        more = () if kept is None else (_generation(kept),)
-        return OpenedFolder, (self._path, self._below, (*self.identity, *more))
+        generation = self._generation if kept is None else _generation(kept)
+        return OpenedFolder, (self._path, self._below, self.identity, generation)
 
     def __del__(self) -> None:
         if "handle" in vars(self) and (handle := self.kept()) is not None:
@@ -192,12 +197,8 @@ class OpenedFolder:
 
 
 def _most_kept() -> int:
-    return _MOST_KEPT if resource is None else min(_MOST_KEPT, _limit() // 4)
-
-
-def _limit() -> int:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST_KEPT * 4 if limit == resource.RLIM_INFINITY else limit
+    limit = -1 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MOST_KEPT if limit < 0 else min(_MOST_KEPT, limit // 4)  # below 0 there is none
 
 
 def _generation(handle: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config import import_graph, schema
+from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.plots import RETURNS, write_template
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
@@ -25,6 +25,7 @@ from minari_pipe.pipeline.config.schema import (
     Config,
     Params,
     Shared,
+    params_of,
     params_values,
 )
 from minari_pipe.pipeline.config.validate_config import code_files
@@ -363,13 +364,13 @@ def read_params(name: str, root: Path) -> dict[str, Any] | None:
 
 
 def parameters(name: str, root: Path) -> Params | None:
-    """The parameters of a pipeline; see :func:`read_params`.
+    """The parameters of a pipeline; see :func:`~minari_pipe.pipeline.config.schema.params_of`.
 
     Raises:
         ConfigError: a value is of another type than its key has.
     """
     found = read_params(name, root)
-    return None if found is None else schema.read_params(found)
+    return None if found is None else params_of(found)
 
 
 def dependencies(name: str, root: Path) -> list[str]:

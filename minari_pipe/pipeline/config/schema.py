@@ -2,7 +2,7 @@
 
 Hydra merges ``conf/dataset/NAME.yaml`` over this, so a wrong key or type is refused before
 anything runs. Keys without a default (``MISSING``) must be given. What it composes becomes a
-:class:`Config` once, and so does what ``params.yaml`` holds (:func:`read_params`).
+:class:`Config` once, and so does what ``params.yaml`` holds (:func:`params_of`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Dataset:
     @property
     def is_stored_as_usual(self) -> bool:
         """Whether the keys that decide how it is stored have their defaults."""
-        return (self.data_format, self.jpeg_encoding, self.compression) == ("hdf5", False, None)
+        usual = (Dataset.data_format, Dataset.jpeg_encoding, Dataset.compression)
+        return (self.data_format, self.jpeg_encoding, self.compression) == usual
 
 
 @dataclass(frozen=True)
@@ -534,7 +535,7 @@ POLICY_SCHEMAS = {
 }
 
 
-def read_params(values: Mapping[str, Any]) -> Params:
+def params_of(values: Mapping[str, Any]) -> Params:
     """Return what ``params.yaml`` of a pipeline holds.
 
     Raises:

@@ -52,12 +52,12 @@ def hydra_node(cls: type) -> type:
         inner: Any = next((k for k in get_args(kind) or (kind,) if is_dataclass(k)), None)
         if inner is not None:
             kind = Optional[hydra_node(inner)] if NoneType in get_args(kind) else hydra_node(inner)
-        if inner is not None and each.default_factory is inner:
-            made.append((each.name, kind, field(default_factory=hydra_node(inner))))  # type: ignore[arg-type]
-        elif each.default_factory is not NO_DEFAULT:
-            made.append((each.name, kind, field(default_factory=each.default_factory)))
-        else:
+        factory: Any = each.default_factory
+        if factory is NO_DEFAULT:
             made.append((each.name, kind, field(default=each.default)))
+        else:
+            factory = hydra_node(inner) if factory is inner else factory
+            made.append((each.name, kind, field(default_factory=factory)))
     return make_dataclass(cls.__name__, made)
 
 
@@ -81,11 +81,11 @@ def read(cls: type[T], values: Any, where: str = "") -> T:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where or 'the config'} is {values!r:.80}; expected keys and values")
     found = {}
-    for each, kind in _kinds(cls):  # type: ignore[arg-type]
+    for each, kind in _kinds(cls):  # type: ignore[arg-type]  # it takes no class for hashable
         key = f"{where}.{each.name}" if where else each.name
         if each.name in values:
             found[each.name] = _typed(kind, values[each.name], key, "hydra" not in each.metadata)
-        elif each.default == MISSING or each.default is each.default_factory:
+        elif each.default in (MISSING, NO_DEFAULT) and each.default_factory is NO_DEFAULT:
             raise ConfigError(f"no value for {key}")
     return cls(**found)
 
@@ -94,12 +94,11 @@ def _typed(kind: Any, value: Any, where: str, is_checked: bool) -> Any:
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if value is None and NoneType in options:
         return None
-    option: Any
     for option in options:
         if isinstance(option, type) and issubclass(option, OpenSettings):
             return option.of(value, where)
-        if is_dataclass(option):
-            return read(option, value, where)  # type: ignore[arg-type]
+        if isinstance(option, type) and is_dataclass(option):
+            return read(option, value, where)
     plain = tuple(get_origin(option) or option for option in options)
     if float in plain:
         plain += (int,)

@@ -24,7 +24,7 @@ from minari_pipe.core.files.swap import copy_tree
 from minari_pipe.core.messages import each_warning_once, tell
 from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.pipeline.config.oc_env import without_values
-from minari_pipe.pipeline.config.schema import Config, Params, read_params
+from minari_pipe.pipeline.config.schema import Config, Family, Params, params_of
 from minari_pipe.pipeline.execution.blocks import sync_to_disk
 from minari_pipe.pipeline.execution.inputs import Inputs, changed
 from minari_pipe.pipeline.execution.versions import other_version
@@ -74,13 +74,19 @@ class StageRun:
     @cached_property
     def params(self) -> Params:
         """The parameters of the pipeline."""
-        return read_params(self.values)
+        return params_of(self.values)
 
     @property
     def config(self) -> Config:
         """The parameters of a dataset's pipeline, for a stage that no family has."""
         assert isinstance(self.params, Config)
         return self.params
+
+    @property
+    def family(self) -> Family:
+        """What the parameters say of the family, for a stage that no other pipeline has."""
+        assert self.params.family is not None
+        return self.params.family
 
     @property
     def folder(self) -> Path:
@@ -278,8 +284,7 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
 
 def _check_versions(run: StageRun) -> None:
     """Refuse to make data under other package versions than the parameters record."""
-    packages = run.values.get("packages", {})
-    if other := other_version(packages.get(run.stage, {}).items()):
+    if other := other_version(run.params.packages.get(run.stage, {}).items()):
         package, installed, version = other
         raise ConfigError(
             f"{package} is {installed}, pipelines/{run.name}/params.yaml records {version}; "

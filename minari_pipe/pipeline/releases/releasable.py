@@ -8,7 +8,7 @@ from pathlib import Path
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.mixtures import recomposed
-from minari_pipe.pipeline.config.schema import Config, MixtureParent, Shared, read_params
+from minari_pipe.pipeline.config.schema import Config, MixtureParent, Shared, params_of
 from minari_pipe.pipeline.config.validate_config import recorded
 from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
@@ -49,7 +49,7 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
         params = dvc_yaml.read_params(made, root)
         if params is None or not params.get("overrides"):
             raise ConfigError(f"pipelines/{made}/params.yaml is missing or damaged; {again}")
-        typed = read_params(params)
+        typed = params_of(params)
         if isinstance(typed, Shared):  # it is in the params of its datasets
             continue
         if made == name and typed.dataset.id != dataset_id:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from minari_pipe.core.scores import ReferenceScore
-from minari_pipe.pipeline.config.schema import CheckpointScores
 from minari_pipe.pipeline.execution.block_task import block_ranges
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.engines import make_engine
@@ -22,7 +21,7 @@ from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 
 def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[list[float]]:
     """The returns of the episodes of each policy, which are shared out to workers together."""
-    own, scores = _measured(run), run.params.ref_scores
+    own, scores = run.family.checkpoint_scores, run.params.ref_scores
     n, eval_env = own.n_episodes, scores.environment
     works = [
         MeasureBlock(eval_env, policy, first, last, own.seed, scores.n_envs)
@@ -41,14 +40,9 @@ def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[lis
     return returns
 
 
-def _measured(run: StageRun) -> CheckpointScores:
-    assert run.params.family is not None
-    return run.params.family.checkpoint_scores
-
-
 def main(run: StageRun) -> None:
     """The command: ``train/`` in, ``checkpoint_scores.json`` and its CSV file out."""
-    own = _measured(run)
+    own = run.family.checkpoint_scores
     settings = run.params.policy.as_measured(run.params.ref_scores)
     trained = run.folder / "train"
     steps = checkpoint_steps(trained)

@@ -20,8 +20,7 @@ def main(run: StageRun) -> None:
     """The command: ``checkpoint_scores.json`` and ``ref_scores.json`` in, ``chosen.json`` out."""
     scores = read_json(family_folder(run) / "ref_scores.json")
     low, high = float(scores["ref_min_score"]), float(scores["ref_max_score"])
-    assert run.params.family is not None
-    fraction = float(run.params.family.fraction)
+    fraction = float(run.family.fraction)
     checkpoints = read_scores(family_folder(run) / "checkpoint_scores.json")
     found = nearest(checkpoints, fraction, ref_min=low, ref_max=high)
     target = target_return(fraction, ref_min=low, ref_max=high)

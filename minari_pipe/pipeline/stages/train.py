@@ -17,8 +17,8 @@ def main(run: StageRun) -> None:
         return
     own = run.stage == "train"
     policy = run.params.policy if own else run.params.ref_scores.expert
-    training = policy.train if policy else None
     assert policy is not None
+    training = policy.train
     assert training is not None
 
     def fill(out: Path) -> None:

@@ -20,8 +20,7 @@ def main(run: StageRun) -> None:
     """
     if take_given(run):
         return
-    policy, family = run.params.policy, run.params.family
-    assert family is not None
+    policy, family = run.params.policy, run.family
     training, n_checkpoints = policy.train, family.n_checkpoints
     assert training is not None
 

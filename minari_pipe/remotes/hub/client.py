@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from minari_pipe._version import __version__
+from minari_pipe.core.messages import without_passwords
 from minari_pipe.errors import MissingDependencyError, RemoteError
 from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault, check_length, one_line
 from minari_pipe.remotes.hub.index import RepoIndex
@@ -47,10 +48,6 @@ class HiddenError(FileNotFoundError):
     """There is nothing that those without a token may see."""
 
 
-def _without_user(url: str) -> str:
-    return re.sub(r"//[^/]*@", "//", url)
-
-
 class HubClient:
     """Reads repositories of datasets of one organization or user, each at one commit."""
 
@@ -67,7 +64,7 @@ class HubClient:
         # read now: huggingface_hub reads it once, when it is imported
         self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         #: for messages and pages: who is behind a proxy may have a password in the address
-        self.shown = _without_user(self.endpoint)
+        self.shown = without_passwords(self.endpoint, "")
         self.api = HfApi(self.endpoint, token, "minari_pipe", __version__)
         self._lock = threading.Lock()
         self._headers: dict[str, str] | None = None
@@ -201,7 +198,7 @@ class HubClient:
         """
         own = self._own_headers().get("authorization")
         is_sent = own is not None and request.headers.get("authorization") == own
-        if is_sent and not _without_user(str(request.url)).startswith(f"{self.shown}/"):
+        if is_sent and not without_passwords(str(request.url), "").startswith(f"{self.shown}/"):
             raise RemoteError(
                 f"{self.address}: {self.shown} has the token sent to another address, "
                 f"{one_line(request.url)!r}, which is not done; is it the Hub?"

@@ -400,7 +400,7 @@ def test_a_family_that_is_killed_ends_like_an_undisturbed_one(made, tmp_path):
 @pytest.mark.parametrize("name", ["../../mine/pole", "a/b", "-x"])
 def test_the_name_of_a_family_is_that_of_a_pipeline(name):
     with pytest.raises(ConfigError, match=f"pipeline name '{name}' is not valid.*conf/family"):
-        schema.Config(family=schema.Family(name)).family_name  # noqa: B018
+        assert schema.Config(family=schema.Family(name)).family_name
 
 
 def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(workspace):

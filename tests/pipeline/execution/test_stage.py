@@ -12,6 +12,7 @@ import yaml
 from minari_pipe.pipeline.execution.stage import StageRun, _run
 
 PARAMS = {"env": {"id": "X-v0"}, "collect": {"seed": 1}, "author": {"name": "Ada"}}
+OF_A_FAMILY = {"family": {}, "policy": {"_target_": "x"}, "ref_scores": {}, "packages": {}}
 
 
 def stage(root: Path, **changes) -> StageRun:
@@ -134,7 +135,7 @@ def test_warnings_of_a_stage_are_said_once_and_in_plain_text(tmp_path, monkeypat
     """Also where a module of the user's asks for all of them, and Gymnasium colours them."""
     folder = tmp_path / "pipelines" / "x"
     folder.mkdir(parents=True)
-    (folder / "params.yaml").write_text(yaml.safe_dump({**PARAMS, "packages": {}}))
+    (folder / "params.yaml").write_text(yaml.safe_dump({**PARAMS, **OF_A_FAMILY}))
     (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"collect": {"cmd": ""}}}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["collect", "x"])

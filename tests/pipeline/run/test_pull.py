@@ -98,7 +98,7 @@ def test_no_password_of_a_remote_follows_it_to_another_host(auth, clone):
                 self.send_header("Location", f"http://127.0.0.1:{other.server_port}{self.path}")
             self.end_headers()
 
-        do_HEAD = do_GET  # noqa: N815
+        do_HEAD = do_GET  # noqa: N815  # as http.server calls it
 
         def log_message(self, *args: object) -> None:
             pass
