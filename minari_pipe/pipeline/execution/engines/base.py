@@ -36,7 +36,8 @@ Call = Callable[[], Outcome]
 class Engine(AbstractContextManager, ABC):
     """Runs calls in places of its own; a context manager, whose end stops what still runs.
 
-    An engine neither retries nor judges: that is the scheduler's, for all engines alike.
+    An engine neither retries nor judges: that is the scheduler's, for all engines alike. It is made
+    of the keys of ``engine`` in a config, :class:`~minari_pipe.pipeline.config.schema.Engine`.
     """
 
     n_workers: int
