@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from tests.support.servers.running import AT_HOME
 
 # Before a test imports what reads it.
 os.environ.update(AT_HOME)
+# Container images set this. Every process that a test starts would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHARED = CHECKOUT.parent / "shared" / "data"

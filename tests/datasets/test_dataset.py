@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
+import shutil
 import subprocess
 import sys
 import warnings
@@ -22,6 +23,7 @@ from minari_pipe.datasets.dataset import MinariDataset, MinariDatasetSpec
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
+    DatasetNotFoundError,
     EnvironmentNotFoundError,
     InvalidEpisodeError,
     TrustError,
@@ -151,6 +153,29 @@ def test_a_refused_update_changes_nothing(dataset: MinariDataset) -> None:
     with pytest.raises(InvalidEpisodeError, match="episode 7: actions has 7 steps, rewards has 8"):
         dataset.update_dataset_from_buffer([episode(6), bad])
     assert numbers(dataset) == numbers(MinariDataset(dataset.storage)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept aside", "removed"])
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_an_append_to_a_dataset_that_is_replaced_meanwhile_says_so(
+    tmp_path: Path, data_format: str, keep: bool
+) -> None:
+    data, aside = tmp_path / "data", tmp_path / "aside"
+    storage = MinariStorage.new(data, INDEX, spaces.Discrete(2), data_format=data_format)
+    storage.update_episodes([episode(0)])
+
+    def episodes():
+        yield episode(1)
+        shutil.copytree(data, tmp_path / "new", ignore=shutil.ignore_patterns(".*"))
+        data.rename(aside)
+        (tmp_path / "new").rename(data)
+        if not keep:
+            shutil.rmtree(aside)
+        yield episode(2)
+
+    with pytest.raises(DatasetNotFoundError, match="the dataset was replaced"):
+        storage.update_episodes(episodes())
+    assert MinariStorage.read(data).total_episodes == 1
 
 
 def test_environments_are_recovered(dataset: MinariDataset) -> None:

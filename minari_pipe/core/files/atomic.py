@@ -197,8 +197,7 @@ def transaction(directory: Path) -> Iterator[Path]:
             held_folder(directory, root or directory, may_be_link=True) as held,
             exclusive(held) as locked,
         ):
-            if not os.path.samestat(os.stat(directory), locked):  # while it was waited for
-                raise replaced(directory)
+            _require_same(directory, locked)  # another one may have come while it was waited for
             _roll_forward(held, parent if directory.name == "data" else None)
             stage = held / _STAGE
             refuse_links(directory / _STAGE, directory)
@@ -207,9 +206,12 @@ def transaction(directory: Path) -> Iterator[Path]:
                 stage.mkdir()
             try:
                 yield stage
+                _require_same(directory, locked)
                 os.rename(stage, held / _COMMIT)
-            except BaseException:
+            except BaseException as error:
                 shutil.rmtree(stage, ignore_errors=True)
+                if isinstance(error, FileNotFoundError):
+                    _require_same(directory, locked)
                 raise
             try:
                 _roll_forward(held, parent if directory.name == "data" else None)
@@ -226,6 +228,12 @@ def transaction(directory: Path) -> Iterator[Path]:
         raise DatasetNotFoundError(
             f"The data path {directory} doesn't exist any more; was the dataset deleted?"
         ) from error
+
+
+def _require_same(directory: Path, locked: os.stat_result) -> None:
+    """Raise DatasetNotFoundError if another directory has taken the place of the locked one."""
+    if not os.path.samestat(os.stat(directory), locked):
+        raise replaced(directory)
 
 
 def settle(directory: Path) -> None:
