@@ -1,6 +1,6 @@
 """Collect, publish and read Minari datasets; ``import minari_pipe as minari`` runs Minari code.
 
-Importing the package is cheap: each public name is imported when it is first used.
+Importing the package is cheap: each public name is imported on first use.
 
 Example:
     >>> import minari_pipe as minari
@@ -20,7 +20,7 @@ import importlib
 
 from minari_pipe._version import __version__
 
-TYPE_CHECKING = False  # as type checkers know it: `python -m` would import a typing.py beside it
+TYPE_CHECKING = False  # not from typing: `python -m` would import a typing.py of this folder
 
 _MODULES = {
     "minari_pipe.recording.collector": ("DataCollector",),

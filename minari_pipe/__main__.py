@@ -1,4 +1,4 @@
-"""``python -m minari_pipe +dataset=NAME [key=value ...]``, and the commands of ``minari-pipe``."""
+"""Run ``python -m minari_pipe +dataset=NAME [key=value ...]`` or a command of ``minari-pipe``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 from minari_pipe.errors import did_you_mean
 
+#: First words of a command line that is not a pipeline's run.
 COMMANDS = (
     "list",
     "show",
@@ -32,21 +33,20 @@ COMMANDS = (
     "--install-completion",
     "--show-completion",
 )
-"""Words that start another command than a pipeline's run."""
 
+#: Set by the shell when it asks for completions of a command line.
 COMPLETION = "_MINARI_PIPE_COMPLETE"
-"""Set by the shell that asks how a command line could go on."""
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's is one line and exit code 1."""
+    """Run the command line; a user's mistake prints one line and exits with code 1."""
     words = [word for word in sys.argv[1:] if word != "--debug"]
     if COMPLETION in os.environ or (words and words[0] in COMMANDS):
         try:
             from minari_pipe.cli import app
 
-            app(prog_name="minari-pipe")  # also under python -m, whose name no shell completes
-        except KeyboardInterrupt:  # before typer, which says the same, has begun
+            app(prog_name="minari-pipe")  # the name that shells complete, also for python -m
+        except KeyboardInterrupt:  # before typer starts, which prints the same
             sys.exit("Aborted!")
     elif words and words[0].replace("-", "").isalpha() and not words[0].startswith("-"):
         near = did_you_mean(words[0], COMMANDS)
@@ -60,10 +60,10 @@ def main() -> None:
 def _run() -> int:
     from minari_pipe.pipeline.run.command import run
 
-    # Imports and Hydra make many objects and drop few: collecting them is a tenth of the time of
-    # a run on which nothing happens.
+    # Imports and Hydra create many objects and free few: garbage collection takes a tenth of the
+    # time of a run without work.
     gc.set_threshold(100_000)
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # lines of the stages arrive when written
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # show lines of the stages as they are written
     return run(sys.argv[1:])
 
 

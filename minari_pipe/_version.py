@@ -1,4 +1,4 @@
-"""The version of this package, which imports nothing."""
+"""Define the version of this package; import nothing."""
 
+#: Version of this package, not of the standard that it writes.
 __version__ = "0.1.0"
-"""Version of this package; the version of the standard that it writes is another one."""

@@ -1,15 +1,15 @@
-"""Makes ``import minari`` mean this library in the running process, for code that names Minari.
+"""Make ``import minari`` mean this library in the running process, for code that names Minari.
 
-Opt-in: nothing happens before :func:`install` is called, or a program is started with ::
+Opt-in: nothing happens until :func:`install` is called, or a program is started with ::
 
     python -m minari_pipe.alias train.py --its-own arguments
     python -m minari_pipe.alias -m some.module
 
-Arrays of episodes can be written to then, as Minari's can, unless something else is asked for.
+Arrays of episodes are then writable by default, as in Minari.
 
-The objects are the same ones (``minari.MinariDataset is minari_pipe.MinariDataset``), so pickles
-and ``isinstance`` agree whichever name they were reached by. A process that is started anew (a
-``spawn`` of multiprocessing) installs the alias for itself, if it imports Minari by name.
+The objects are the same (``minari.MinariDataset is minari_pipe.MinariDataset``), so pickles and
+``isinstance`` work whichever name was imported. A newly started process (``spawn`` of
+multiprocessing) must install the alias itself if it imports Minari by name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from minari_pipe.core import views
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.errors import MinariPipeError
 
-#: what ``minari.__version__`` says: the version of the standard, not of this package
+#: The value of ``minari.__version__``: the version of the standard, not of this package.
 __version__ = MINARI_VERSION
 
-#: the keys that a step callback returned before Minari 0.5
+#: The keys that a step callback returned before Minari 0.5.
 STEP_DATA_KEYS = {"actions", "observations", "rewards", "terminations", "truncations", "infos"}
 
 _HERE = "minari_pipe.alias"
@@ -46,8 +46,8 @@ _SPACES = "minari_pipe.core.spaces"
 _STORAGE = "minari_pipe.storage.base"
 _TABLES = "minari_pipe.datasets.spec_tables"
 
-#: every module path of Minari 0.5.4, and of 0.4 where it differs: home -> the names it has from
-#: there
+#: Every module path of Minari 0.5.4, and of 0.4 where it differs, mapped to its names by the module
+#: that they come from.
 _MODULES: dict[str, dict[str, str]] = {
     "minari": {
         _PUBLIC: """
@@ -84,7 +84,7 @@ _MODULES: dict[str, dict[str, str]] = {
     },
     "minari.data_collector.callbacks.episode_metadata": {_PUBLIC: "EpisodeMetadataCallback"},
     "minari.data_collector.callbacks.step_callback": {_PUBLIC: "StepDataCallback StepData"},
-    # until 0.4.3
+    # removed after 0.4.3
     "minari.data_collector.callbacks.step_data": {
         _PUBLIC: "StepDataCallback",
         _HERE: "STEP_DATA_KEYS",
@@ -180,7 +180,7 @@ _MODULES: dict[str, dict[str, str]] = {
     },
 }
 
-#: what ``from minari import *`` brings, as in Minari
+#: The names that ``from minari import *`` imports in Minari.
 _STAR = """
     MinariDataset EpisodeData StepData DataCollector EpisodeMetadataCallback StepDataCallback
     download_dataset list_remote_datasets upload_dataset delete_dataset list_local_datasets
@@ -189,12 +189,12 @@ _STAR = """
 
 _ANY = importlib.metadata.DistributionFinder.Context()
 
-#: modules of the real Minari that ``force=True`` took out, to be put back
+#: Modules of the real Minari that ``force=True`` removed; :func:`uninstall` restores them.
 _replaced: dict[str, ModuleType] = {}
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """Answers ``importlib.metadata.version("minari")``, which requirements and libraries ask."""
+    """Answers ``importlib.metadata.version("minari")``, which other libraries check."""
 
     def read_text(self, filename: str) -> str | None:
         text = f"Metadata-Version: 2.1\nName: minari\nVersion: {MINARI_VERSION}\n"
@@ -205,14 +205,14 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 class _Alias(MetaPathFinder, Loader):
-    """Finds and makes the modules of :data:`_MODULES`; their names are resolved on first use."""
+    """Finds and creates the modules of :data:`_MODULES`; their names are resolved on first use."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname not in _MODULES:
             return None
-        # A package without a folder: no file of this library is found under Minari's name.
+        # A package without a folder, so that no file of this library is found under Minari's name.
         spec = ModuleSpec(fullname, self, origin=__file__, is_package=bool(_children(fullname)))
         spec.has_location = True
         return spec
@@ -226,7 +226,7 @@ class _Alias(MetaPathFinder, Loader):
         module.__doc__ = f"{module.__name__} of the Minari standard, implemented by minari_pipe."
         homes = _homes(module.__name__)
         children = _children(module.__name__)
-        # without what is in a module that is not there yet: a star import asks for all of them
+        # Omit names from modules that do not exist: a star import would resolve all of them.
         public = [
             name
             for name, home in homes.items()
@@ -259,11 +259,11 @@ def install(*, force: bool = False) -> None:
     Call it before anything imports Minari. Calling it again changes nothing.
 
     Args:
-        force: also where the real Minari is imported already; what was taken from it keeps its
-            own classes, and :func:`uninstall` puts it back.
+        force: install even if the real Minari is imported; objects already imported from it keep
+            their own classes, and :func:`uninstall` restores it.
 
     Raises:
-        MinariPipeError: the real Minari is imported already.
+        MinariPipeError: the real Minari is already imported.
 
     Example:
         >>> import minari_pipe.alias
@@ -289,7 +289,7 @@ def install(*, force: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Take the alias away again; the real Minari, if :func:`install` replaced it, is back.
+    """Remove the alias and restore the real Minari if :func:`install` replaced it.
 
     Example:
         >>> import minari_pipe.alias
@@ -316,12 +316,12 @@ def _loaded() -> list[str]:
 
 
 def _homes(module: str) -> dict[str, str]:
-    """Name to the module of this library that has it."""
+    """Map each name of a module to the module of this library that has it."""
     return {name: home for home, names in _MODULES[module].items() for name in names.split()}
 
 
 def _is_there(home: str) -> bool:
-    # looked for by the part below minari_pipe, as more would import that
+    # Look only for the part directly below minari_pipe: find_spec imports the parents of the rest.
     return importlib.util.find_spec(".".join(home.split(".")[:2])) is not None
 
 
@@ -346,7 +346,7 @@ def _resolve(module: str, name: str, homes: dict[str, str]) -> Any:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a script, or ``-m`` a module, under the alias; what is left are its arguments."""
+    """Run a script, or ``-m`` a module, under the alias with the remaining arguments."""
     is_module = arguments[:1] == ["-m"]
     command = arguments[1:] if is_module else arguments
     if not command or command[0].startswith("-"):
@@ -361,5 +361,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # The finder of the module by its own name, not of a second copy called __main__.
+    # Use the module under its own name, not a second copy called __main__.
     sys.exit(importlib.import_module(_HERE).main(sys.argv[1:]))

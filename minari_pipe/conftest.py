@@ -1,4 +1,4 @@
-"""For ``pytest --doctest-modules``: the examples get a datasets root of their own."""
+"""Give the examples a datasets root of their own in ``pytest --doctest-modules``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the examples away from the user's datasets, and silent about missing authors."""
+    """Keep the examples away from the user's datasets, cache and settings."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
     monkeypatch.delenv("MINARI_PIPE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -18,7 +18,7 @@ def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let an example leave out what a published dataset should have, such as an author."""
+    """Ignore warnings about metadata that an example leaves out, such as an author."""
     for item in items:
         if isinstance(item, pytest.DoctestItem):
             item.add_marker(pytest.mark.filterwarnings("ignore::UserWarning"))

@@ -1,4 +1,4 @@
-"""Every error of the package, drawn as one tree.
+"""Define every error of the package, as one tree.
 
 ::
 
@@ -15,8 +15,8 @@
     CorruptDatasetError
     └─ LinkError
 
-A class names a second builtin where real Minari raises that one for the same fault, so that the
-``except`` clauses of existing user code go on working.
+A class also inherits a second builtin if real Minari raises that one for the same fault, so that
+``except`` clauses of existing user code keep working.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from collections.abc import Iterable
 
 
 class MinariPipeError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class Stopped(BaseException):
-    """The user or the system asked this process to stop: no error, and for nobody to catch."""
+    """The user or the system asked this process to stop; not an error, and not to be caught."""
 
     def __init__(self, signum: int) -> None:
-        """Remember the signal.
+        """Store the exit code for a signal.
 
         Args:
-            signum: its number.
+            signum: the signal's number.
         """
         super().__init__(signum)
         self.exit_code = 128 + signum
@@ -47,7 +47,7 @@ class DatasetNotFoundError(MinariPipeError, FileNotFoundError, ValueError):
 
 
 class DatasetExistsError(MinariPipeError, FileExistsError, ValueError):
-    """A dataset is already there and is not overwritten (Minari: ValueError)."""
+    """A dataset already exists and is not overwritten (Minari: ValueError)."""
 
 
 class CorruptDatasetError(MinariPipeError, OSError, ValueError):
@@ -55,7 +55,7 @@ class CorruptDatasetError(MinariPipeError, OSError, ValueError):
 
 
 class LinkError(CorruptDatasetError):
-    """A link stands where only files and folders of a dataset, a workspace or a remote may be."""
+    """A link where only files and folders of a dataset, a workspace or a remote are allowed."""
 
 
 class InvalidDatasetIdError(MinariPipeError, ValueError):
@@ -91,15 +91,15 @@ class EnvironmentNotFoundError(MinariPipeError, LookupError, ValueError):
 
 
 class TrustError(MinariPipeError, PermissionError):
-    """A file asked to run code that the person at the keyboard has not trusted."""
+    """A file asks for something that needs the user's trust, such as running code."""
 
 
 class RemoteError(MinariPipeError, OSError):
-    """A remote could not be reached or sent something else than what was asked for."""
+    """A remote could not be reached or sent something other than what was requested."""
 
 
 class MissingDependencyError(MinariPipeError, ModuleNotFoundError):
-    """A package is not installed: an optional one, or the one of a dataset's environment."""
+    """A package is not installed: an optional one, or one that a dataset's environment needs."""
 
 
 class ConfigError(MinariPipeError, ValueError):
@@ -107,19 +107,19 @@ class ConfigError(MinariPipeError, ValueError):
 
 
 class ToldError(MinariPipeError):
-    """The user was told already, in one line that needs no second."""
+    """The error was already printed; the caller only has to fail."""
 
 
 def did_you_mean(
     name: object, known: Iterable[str], *, prefix: str = "", cutoff: float = 0.6
 ) -> str:
-    """The hint that follows an unknown name: `` Did you mean 'x'?``, or nothing.
+    """Return the hint after an unknown name: `` Did you mean 'x'?``, or an empty string.
 
     Args:
-        name: what was given.
-        known: what it could have been.
+        name: the unknown name.
+        known: the names that exist.
         prefix: written before the nearest name, such as the section of a key.
-        cutoff: how alike they must be, from 0 to 1; see ``difflib.get_close_matches``.
+        cutoff: how similar they must be, from 0 to 1; see ``difflib.get_close_matches``.
     """
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
     return f" Did you mean {prefix + near[0]!r}?" if near else ""

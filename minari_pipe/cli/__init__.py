@@ -1,4 +1,4 @@
-"""``minari-pipe``: the commands beside a run. Only this and the pipeline print anything."""
+"""The commands of ``minari-pipe`` except runs. Only this package and the pipeline print."""
 
 from __future__ import annotations
 

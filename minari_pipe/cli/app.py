@@ -1,4 +1,4 @@
-"""The command line ``minari-pipe``: its commands, and how each tells of a mistake in one line."""
+"""Define the command line ``minari-pipe``: its commands, and their errors in one line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config.import_graph import make_importable
 from minari_pipe.pipeline.workspace import find_root
 
-#: the variable by which tracebacks are asked for in a pipeline's run, too
+#: Environment variable that enables tracebacks, in pipeline runs as well.
 _DEBUG = "HYDRA_FULL_ERROR"
 
 app = typer.Typer(
@@ -51,18 +51,18 @@ def _group(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Makes, checks, versions and publishes offline RL datasets in the Minari standard.
+    """Make, check, version and publish offline RL datasets in the Minari standard.
 
-    A pipeline runs with: minari-pipe +dataset=NAME
+    To run a pipeline: minari-pipe +dataset=NAME
     """
     if debug:
         os.environ[_DEBUG] = "1"
-    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack a letter of an author's
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack a letter of a name
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command tell what it raises in one line, and exit with code 1."""
+    """Wrap a command so that an exception is printed in one line and exits with code 1."""
 
     @wraps(command)
     def told(*args: Any, **kwargs: Any) -> None:
@@ -73,10 +73,10 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
                     make_importable(find_root())
                 command(*args, **kwargs)
                 if sys.stdout is not None:
-                    sys.stdout.flush()  # what cannot be written is told here
+                    sys.stdout.flush()  # raise write errors here
         except (typer.Exit, typer.Abort):
             raise
-        except BrokenPipeError:  # `| head` has read enough
+        except BrokenPipeError:  # e.g. `| head` has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
         except Exception as exc:

@@ -1,4 +1,4 @@
-"""The commands that look at datasets, or remove them from the local root."""
+"""The commands that list, describe and delete datasets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from minari_pipe.storage.base import MinariStorage
 
 
 def complete_id(incomplete: str) -> list[str]:
-    """Ids of the local root that begin like this, for the shell's completion."""
+    """Return the ids in the local root that begin with ``incomplete``, for shell completion."""
     return list(list_local_datasets(prefix=incomplete))
 
 
@@ -53,7 +53,7 @@ def list_datasets(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List datasets, the latest version of each; of a remote the latest that can be read."""
+    """List the latest version of each dataset; for a remote, the latest readable one."""
     if source == "local":
         place = str(get_dataset_path())
         found = list_local_datasets(latest_version=not all, prefix=prefix)
@@ -108,7 +108,7 @@ def show(
     ],
     as_json: Json = False,
 ) -> None:
-    """Describe a dataset of the local root or of a remote: spaces, environment, scores, files."""
+    """Describe a local or remote dataset: spaces, environment, scores, files."""
     if is_address(dataset_id):
         return show_remote(dataset_id, as_json)
     try:
@@ -138,7 +138,7 @@ def show(
 
 
 def _policies(manifest: dict[str, Any]) -> str:
-    """The checkpoints that the dataset was made with."""
+    """Return the names of the checkpoints that the dataset was made with."""
     return names([name for name in entries_of(manifest) if name.startswith(f"{POLICIES}/")])
 
 
@@ -152,7 +152,7 @@ def delete(
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove datasets from the local root; all of them must be there."""
+    """Delete datasets from the local root; all of them must exist."""
     found = {name: _metadata_to_delete(name) for name in dataset_ids}
     if not yes:
         print_datasets("To be deleted", found)
@@ -163,14 +163,14 @@ def delete(
 
 
 def confirm(question: str) -> None:
-    """Ask whoever is there to answer; anything but a yes ends the command."""
+    """Ask the user; any answer but yes aborts the command."""
     if sys.stdin is None:
         raise ConfigError("nobody can be asked, as the standard input is closed; --yes says yes")
     typer.confirm(question, abort=True)
 
 
 def _metadata_to_delete(dataset_id: str) -> dict[str, Any]:
-    """What a dataset says of itself; nothing if it is damaged, which is a reason to delete it."""
+    """Return a dataset's metadata; ``{}`` if damaged, which is a reason to delete it."""
     latest = latest_version_of(dataset_id)
     if latest != dataset_id:
         raise ConfigError(f"which version of {dataset_id!r} to delete? The latest is {latest!r}")

@@ -1,4 +1,4 @@
-"""What ``minari-pipe show`` tells of a dataset, whether it is here or in a remote."""
+"""Format what ``minari-pipe show`` prints about a local or remote dataset."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from minari_pipe.errors import CorruptDatasetError, MinariPipeError
 
 
 def dataset_fields(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, str]:
-    """Return what is shown of a dataset whose data are there, by its name.
+    """Return the fields of a dataset whose data are local, by name.
 
     Args:
         dataset: the dataset.
-        metadata: as stored.
+        metadata: its metadata as stored.
     """
     return _fields(
         metadata,
@@ -36,10 +36,10 @@ def dataset_fields(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str
 
 
 def metadata_fields(metadata: dict[str, Any]) -> dict[str, str]:
-    """Return what the metadata alone tell of a dataset, by its name.
+    """Return the fields that the metadata alone provide, by name.
 
     Args:
-        metadata: as published.
+        metadata: metadata as published.
     """
     return _fields(
         metadata,
@@ -88,7 +88,7 @@ def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> di
 
 
 def _parents(metadata: dict[str, Any]) -> str:
-    """What of which datasets a pipeline mixed; nothing where metadata do not say so."""
+    """Return the parents of a pipeline's mixture; empty if the metadata name none."""
     made = metadata.get("minari_pipe")
     parents = made.get("parents") if isinstance(made, dict) else None
     if not isinstance(parents, list):
@@ -110,7 +110,7 @@ def _spread(returns: np.ndarray) -> str:
 
 
 def _scores(metadata: dict[str, Any]) -> str:
-    """The reference scores; a declared one was not measured over any episodes."""
+    """Return the reference scores; a declared score was not measured over episodes."""
     made = metadata.get("minari_pipe")
     measured = made.get("ref_scores") if isinstance(made, dict) else None
     n = metadata.get("num_episodes_average_score")
@@ -128,7 +128,7 @@ def _scores(metadata: dict[str, Any]) -> str:
 
 
 def print_environments(metadata: dict[str, Any], dataset_id: str) -> None:
-    """Print what metadata say of the environments of collection and of evaluation."""
+    """Print the environments of collection and evaluation from the metadata."""
     collection, evaluation = metadata.get("env_spec"), metadata.get("eval_env_spec")
     same = evaluation == collection
     for title, spec in (

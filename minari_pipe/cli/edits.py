@@ -1,4 +1,4 @@
-"""The commands that make a dataset of what is there: combine, split, migrate, recover."""
+"""The commands that make datasets from existing data: combine, split, migrate, recover."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def combine(
     dataset_id: Annotated[str, typer.Option(help="Id of the new dataset.")],
     as_json: Json = False,
 ) -> None:
-    """Make one dataset of the episodes of several; the others stay."""
+    """Combine the episodes of several datasets into a new one; the originals are kept."""
     if len(datasets) < 2:
         raise ConfigError(f"to combine takes two or more datasets, got {datasets}")
     _say(combine_datasets([load_dataset(name) for name in datasets], dataset_id), as_json)
@@ -66,7 +66,7 @@ def split(
     seed: Annotated[int | None, typer.Option(help="Seed of the choice of episodes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make datasets of random episodes of one, none of them in two; the other stays.
+    """Split random episodes of a dataset into new, disjoint datasets; the original is kept.
 
     \b
     For example:
@@ -80,7 +80,7 @@ def split(
         for (new_id, _, _), view in zip(parts, split_dataset(source, sizes, seed), strict=True):
             made.append(combine_datasets([view], new_id))
     except BaseException:
-        for dataset_made in made:  # all of them or none
+        for dataset_made in made:  # all or none
             delete_dataset(dataset_made.id)
         raise
     if as_json:
@@ -107,7 +107,7 @@ def migrate(
     trust_module: Trusted = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
-    """Write a dataset of any generation, or D4RL's file, in today's layout; the source stays."""
+    """Convert a dataset of any layout, or a D4RL file, to the current layout; keep the source."""
     _say(
         migrate_dataset(
             source, dataset_id, data_format=data_format, trusted_modules=tuple(trust_module)
@@ -134,7 +134,7 @@ def recover(
     code_permalink: Annotated[str | None, typer.Option(help="Address of the code.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a dataset of the episodes that a broken-off collection left, or list what is left."""
+    """Make a dataset from the episodes of an interrupted collection, or list the leftovers."""
     found = {place.path.name: place for place in list_leftovers()}
     if remove is not None:
         place = _chosen(found, remove)

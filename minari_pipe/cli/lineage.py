@@ -1,4 +1,4 @@
-"""The commands that compare versions of a dataset, and make one again."""
+"""The commands that compare versions of a dataset, and reproduce one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from minari_pipe.pipeline.signals import stop_on_signals
 
 _Id = Annotated[str, typer.Argument(autocompletion=complete_id, help="With its version.")]
 _LONGEST = 60
+#: Hash digits that are enough to tell versions apart.
 _HASH = 12
-"""Digits of a hash that are enough to tell it from others."""
 
 _TITLES = {
     "config": "Config",
@@ -75,7 +75,7 @@ def reproduce(
         typer.Option(help="Trust a checkpoint to be unpickled in full.", metavar="SHA256"),
     ] = None,
 ) -> None:
-    """Make a released version again, from nothing but git, and compare it with its record."""
+    """Reproduce a released version from git alone, and compare it with its record."""
     add_trust(trust_module or [], trust or [])
     try:
         stop_on_signals()
@@ -120,7 +120,7 @@ def _shown(part: str, key: str, value: Any) -> str:
         return megabytes(value)
     if key.endswith("sha256") or key == "git_commit":
         return one_line(value)[:_HASH]
-    if isinstance(value, float) and part != "config":  # which is shown as it was written
+    if isinstance(value, float) and part != "config":  # config values are shown as written
         return f"{value:.4g}" if abs(value) < 1 else f"{value:,.2f}"
     if isinstance(value, int) and not isinstance(value, bool) and part != "config":
         return count(value)

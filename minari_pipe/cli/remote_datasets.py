@@ -1,4 +1,4 @@
-"""What ``list`` and ``show`` find at an address."""
+"""List and describe datasets of a remote, for ``list`` and ``show``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from minari_pipe.remotes.transfer.published import parse_manifest
 
 
 def remote_place(source: str, prefix: str | None) -> tuple[str, str | None]:
-    """Return the address of a remote, and the beginning of the ids that are meant.
+    """Return the address of a remote, and the prefix of the ids to list.
 
     Args:
-        source: ``remote``, or an address that may go on with the beginning of ids.
-        prefix: which follows it.
+        source: ``remote``, or an address that may end with a prefix of ids.
+        prefix: a further prefix, appended to that of ``source``.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: ``source`` is neither.
     """
     if source == "remote":
         source = default_address()
@@ -43,11 +43,11 @@ def show_remote(dataset_id: str, as_json: bool) -> None:
     """Describe a dataset of a remote.
 
     Args:
-        dataset_id: its id or address; without a version the latest.
+        dataset_id: its id or address; without a version, the latest.
         as_json: print JSON for programs.
 
     Raises:
-        MinariPipeError: it cannot be found, or contradicts itself.
+        MinariPipeError: the dataset cannot be found or contradicts itself.
     """
     remote, found = find_datasets(dataset_id, force=True)
     for name, metadata in found.items():

@@ -1,4 +1,4 @@
-"""What the commands show: tables on a terminal, plain JSON for programs."""
+"""Print tables on a terminal, and plain JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from minari_pipe.checks.base import counted as counted
 from minari_pipe.core.messages import one_line, printable
 from minari_pipe.core.metadata import is_finite_number
 
-#: a line of a file or a pipe is not cut to the width of some terminal
+#: Lines for a file or a pipe are not cut to a terminal's width.
 _WIDE = 10_000
 
-#: the names of fields are this wide at least, so that the values of several groups align
+#: Minimum width of field names, so that the values of several groups align.
 _FIELD = 17
 
+#: The same for fields with a sha256: name, gap and hash fill the 80 columns of a terminal.
 FILES_WIDTH = 14
-"""Those beside which a sha256 is: with it, they fill the 80 columns of a terminal."""
 
-#: a column of text is folded down to this width, before a table is given up
+#: Text columns are folded down to this width before fields replace a table.
 _SLIVER = 12
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, in ASCII and without NaN, so that every program can read it."""
+    """Print one JSON document in ASCII and without NaN, so that every program can read it."""
     text = json.dumps(value, default=_plain)
     print(json.dumps(json.loads(text, parse_constant=lambda _: None), indent=2))
 
@@ -48,10 +48,10 @@ def print_table(
     """Print a table.
 
     Args:
-        title: above it.
+        title: text above the table.
         columns: header to alignment, ``left`` or ``right``.
-        rows: the cells; one cell alone is the heading of the rows below it.
-        caption: below it.
+        rows: the cells; a row with a single cell is a heading for the rows below it.
+        caption: text below the table.
     """
     console = _console()
     cells = [[_cell(cell) for cell in row] for row in rows]
@@ -62,7 +62,7 @@ def print_table(
     whole = [index == 0 or justify == "right" for index, justify in enumerate(columns.values())]
     if _width(list(columns), cells, whole) <= console.width:
         console.print(_table(columns, cells, whole))
-    else:  # nothing is cut on a narrow terminal: the cells of a row go below each other
+    else:  # too narrow for a table: print each row as fields, so that nothing is cut
         for row in cells:
             name = row[0].plain.replace("\n", "")
             print_fields(name, dict(zip(list(columns)[1:], row[1:])))
@@ -91,7 +91,7 @@ def _cell(cell: str | Text) -> Text:
 
 
 def _width(headers: list[str], cells: list[list[Text]], whole: list[bool]) -> int:
-    """The least width at which no cell of a ``whole`` column is cut, nor others to slivers."""
+    """Return the least width that cuts no cell of ``whole`` columns and leaves others readable."""
     widths = []
     for index, header in enumerate(headers):
         column = [row[index] for row in cells if index < len(row)]
@@ -102,7 +102,7 @@ def _width(headers: list[str], cells: list[list[Text]], whole: list[bool]) -> in
 
 
 def _broken(name: Text, width: int) -> Text:
-    """Break a long id after its slashes, where the table would break it in the middle of a word."""
+    """Break a long id after its slashes, where the table would break it inside a word."""
     if name.cell_len <= width:
         return name
     lines = [""]
@@ -114,12 +114,12 @@ def _broken(name: Text, width: int) -> Text:
 
 
 def print_fields(title: str, fields: Mapping[str, str | Text], *, name_width: int = _FIELD) -> None:
-    """Print names and values below each other.
+    """Print names and values, one pair per line.
 
     Args:
-        title: above them.
-        fields: values by their names.
-        name_width: letters that the names have at least, so that several groups align.
+        title: text above them.
+        fields: values by name.
+        name_width: minimum width of the names, so that several groups align.
     """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True, min_width=name_width)
@@ -132,12 +132,12 @@ def print_fields(title: str, fields: Mapping[str, str | Text], *, name_width: in
 
 
 def count(value: Any) -> str:
-    """A number with separated thousands, ``?`` where metadata has none."""
+    """Format a number with thousands separators, ``?`` if metadata has none."""
     return f"{value:,}" if isinstance(value, int) else "?"
 
 
 def megabytes(value: Any) -> str:
-    """A size in MB as people read it; metadata holds it in tenths."""
+    """Format a size in MB for people; metadata stores it in tenths."""
     if not is_finite_number(value):
         return "?"
     if value < 0.05:
@@ -150,7 +150,7 @@ def megabytes(value: Any) -> str:
 
 
 def size(n_bytes: int) -> str:
-    """A number of bytes as people read it.
+    """Format a number of bytes for people.
 
     Example:
         >>> size(999), size(12_345), size(7_300_000)
@@ -162,7 +162,7 @@ def size(n_bytes: int) -> str:
 
 
 def names(value: Any) -> str:
-    """A list of names as text."""
+    """Format a list of names as text."""
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(sorted(map(str, value)))
     return str(value) if value else ""
@@ -170,11 +170,11 @@ def names(value: Any) -> str:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise  # rich would exit with a code of its own
+        raise  # rich would exit with its own code
 
 
 def _console() -> Console:
-    # made for each print, as the output may be redirected in between, or closed
+    # Made for each print, as stdout may be redirected or closed in between.
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     return _Console(file=sys.stdout, highlight=False, width=None if on_terminal else _WIDE)
 

@@ -1,4 +1,4 @@
-"""The commands that bring datasets to remotes and from them: upload, download."""
+"""The commands that transfer datasets to and from remotes: upload, download."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minari_pipe.remotes.transfer.upload import Published
 from minari_pipe.remotes.transfer.upload import upload as publish
 from minari_pipe.storage.base import MinariStorage
 
-#: files of a dataset that a dry run names, or groups of them
+#: How many files, or groups of files, a dry run lists.
 _N_SHOWN = 20
 _LONGEST_TOKEN = 4096
 _WITHOUT_TOKENS = {
@@ -59,7 +59,7 @@ def upload(
 ) -> None:
     """Publish datasets; a published one never changes.
 
-    Credentials come from where the provider's own tools take them.
+    Credentials are found where the provider's own tools find them.
     """
     if addresses := [word for word in datasets if "://" in word]:
         raise ConfigError(
@@ -70,7 +70,7 @@ def upload(
     remote = opened(address, _token(address, token_file, key_path))
     _check_all_are_there(datasets)
     named = list(dict.fromkeys(datasets))
-    notes = unnamed_parents(named)  # the metadata name them, and may be a stranger's
+    notes = unnamed_parents(named)  # metadata name the parents, and may come from a stranger
     told: list[dict[str, Any]] = []
     for name in named:
         try:
@@ -92,7 +92,7 @@ def upload(
 
 
 def _token(address: str, token_file: Path | None, key_path: str | None) -> str | None:
-    """Return what a remote takes as its token, which for Google is the path of a file."""
+    """Return the token for a remote; for Google this is the path of a key file."""
     if token_file is None and key_path is None:
         return None
     if token_file is not None and key_path is not None:
@@ -103,7 +103,7 @@ def _token(address: str, token_file: Path | None, key_path: str | None) -> str |
     if token_file is None or scheme in ("gs", "gcp"):
         return key_path or str(token_file)
     try:
-        with token_file.open(encoding="utf-8") as file:  # which may be a device that never ends
+        with token_file.open(encoding="utf-8") as file:  # may be a device that never ends
             token = file.read(_LONGEST_TOKEN + 1).strip()
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is no text"
@@ -114,7 +114,7 @@ def _token(address: str, token_file: Path | None, key_path: str | None) -> str |
 
 
 def _check_all_are_there(dataset_ids: Iterable[str]) -> None:
-    """Look for every dataset before the first is sent."""
+    """Raise if a dataset does not exist, before the first upload."""
     missing = {}
     for name in dataset_ids:
         try:
@@ -166,7 +166,7 @@ def _show(done: Published) -> None:
 
 
 def _grouped(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Return name, number and bytes of files, the most bytes first; those of episodes as one."""
+    """Return name, number and bytes per group of files, largest first; episodes form one group."""
     groups: dict[str, list[int]] = {}
     for name, n_bytes in sizes.items():
         groups.setdefault(re.sub(r"/\d+/", "/*/", name), []).append(n_bytes)
@@ -195,9 +195,9 @@ def download(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite without asking.")] = False,
 ) -> None:
-    """Fetch datasets into the local root; without a version, the latest that can be read.
+    """Download datasets into the local root; without a version, the latest readable one.
 
-    Of a namespace with a slash at its end, such as D4RL/door/, every dataset that is missing comes.
+    A namespace with a slash at its end, such as D4RL/door/, stands for all its missing datasets.
     """
     found: dict[str, Remote] = {}
     asked_for: set[str] = set()
@@ -241,7 +241,7 @@ def download(
 def _local_metadata(dataset_id: str) -> dict[str, Any]:
     try:
         return MinariStorage.read_raw_metadata(data_path_of(dataset_id))
-    except MinariPipeError:  # a damaged one, which is a reason to fetch it again
+    except MinariPipeError:  # damaged, which is a reason to download it again
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The command ``validate``: every check on a dataset, findings as a table or as JSON."""
+"""The command ``validate``: run every check on a dataset, print findings as a table or JSON."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def validate(
 
 
 def _found(dataset: str) -> tuple[str, Path]:
-    """Return what the dataset is called, and where its data is."""
+    """Return the name of the dataset, and the folder or file of its data."""
     path = Path(os.path.abspath(dataset))
     if path.name != "data" and os.path.basename(os.path.realpath(path)) == "data":
-        path = Path(os.path.realpath(path))  # a link to the data, which lie beside their manifest
+        path = Path(os.path.realpath(path))  # a link to the data folder, beside the manifest
     for place in (data_in(path), path):
         if has_metadata_file(place) or other_format(place) is not None:
             return dataset, place
@@ -109,7 +109,7 @@ def _found(dataset: str) -> tuple[str, Path]:
 
 
 def _upgraded(data_path: Path) -> str:
-    """Rewrite the manifest of a dataset that has no fault if it is of format 1; say what was done.
+    """Rewrite the manifest of a faultless dataset if its format is older; return what was done.
 
     Raises:
         ConfigError: there is no manifest.
@@ -133,10 +133,10 @@ def _upgraded(data_path: Path) -> str:
 
 
 def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:
-    """Files that are not what the manifest beside the data names.
+    """Return a finding for each file that differs from the manifest beside the data.
 
-    Where the totals are others too, a program that keeps no manifest has changed the dataset. To
-    the files ``elsewhere`` its links lead, for episodes.
+    If the totals differ as well, a program that keeps no manifest has changed the dataset.
+    ``elsewhere`` are the files with episodes to which links of the dataset lead.
     """
     dataset = data_path.parent
     if data_path.name != "data":
@@ -185,6 +185,6 @@ def _show(dataset: str, report: Report) -> None:
 
 
 def _what(finding: Finding) -> str:
-    """The message, with the id that ``--acknowledge`` takes where it does not say so itself."""
+    """Return the message, with the id that ``--acknowledge`` takes unless the message has it."""
     shows_id = finding.id and finding.id not in finding.message
     return f"{finding.message} [{finding.id}]" if shows_id else finding.message

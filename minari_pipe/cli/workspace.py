@@ -13,7 +13,7 @@ from minari_pipe.pipeline.run.init import init as make_workspace
 
 
 def init() -> None:
-    """Make this folder a workspace: DVC, its settings, and a place for configs."""
+    """Make this folder a workspace: set up DVC, its settings, and folders for configs."""
     for line in make_workspace():
         print(line)
 
@@ -24,7 +24,7 @@ def release(
         bool, typer.Option("--no-push", help="Leave the outputs on this machine.")
     ] = False,
 ) -> None:
-    """Freeze a published version: it is recorded in releases/ and immutable from then on.
+    """Freeze a published version: record it in releases/; it is immutable from then on.
 
     Its outputs are pushed to the DVC remote first.
     """
@@ -41,7 +41,7 @@ def release(
 def bump(
     name: Annotated[str, typer.Argument(help="Of conf/dataset/NAME.yaml.")],
 ) -> None:
-    """Raise the version of a dataset in its config to the next one that is free."""
+    """Raise the version in a dataset's config to the next free one."""
     done = raise_version(name)
     print(f"{done.path}: dataset.id is {done.after}, was {done.before}")
     print(f"next: python -m minari_pipe +dataset={name}, commit, minari-pipe release {done.after}")

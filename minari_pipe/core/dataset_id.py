@@ -1,4 +1,4 @@
-"""Dataset ids, ``(namespace/)name(-v(version))``: parse, build and validate them.
+"""Parse, build and validate dataset ids: ``(namespace/)name(-v(version))``.
 
 An id becomes a path below the datasets root, so every id is validated before anything is written
 or removed: the alphabet has no dot, no backslash and no empty path component.
@@ -13,11 +13,11 @@ from minari_pipe.errors import InvalidDatasetIdError
 
 VERSION_RE = r"(?:-v(?P<version>[0-9]+))"
 DATASET_NAME_RE = r"(?:(?P<dataset>[-_\w]+?))"
-# Minari's has a + at the end, which matches nothing more and takes minutes for a long id
+# Minari's pattern has a + at the end, which matches nothing more and takes minutes for a long id
 NAMESPACE_RE = r"(?:(?P<namespace>[-_\w][-_\w/]*[-_\w])\/)"
 DATASET_ID_RE = re.compile(rf"^{NAMESPACE_RE}?{DATASET_NAME_RE}{VERSION_RE}?$")
 NAMESPACE_REGEX = re.compile(r"[-_\w][-_\w/]*[-_\w]")
-#: Python refuses to read numbers of more than 4300 digits; no file system has names so long
+#: Python refuses to parse numbers of more than 4300 digits; no file system has such long names
 _LONGEST_VERSION = 255
 
 
@@ -25,7 +25,7 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
     """Split an id into its namespace, name and version.
 
     Args:
-        dataset_id: the id, of a dataset that need not exist.
+        dataset_id: the id; the dataset need not exist.
 
     Returns:
         ``(namespace, name, version)``; namespace and version are None where the id has none.
@@ -57,7 +57,7 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
 
 
 def _shown(name: object) -> str:
-    """A name as it is, or as Python writes it if a terminal would obey it."""
+    """Return a name as it is, or its repr if a terminal would interpret its characters."""
     text = str(name)[:300]
     return text if text.isprintable() else repr(text)
 
@@ -66,7 +66,7 @@ def gen_dataset_id(namespace: str | None, dataset_name: str, version: int | None
     """Build an id from its parts; the inverse of :func:`parse_dataset_id`.
 
     Args:
-        namespace: None for a dataset in none.
+        namespace: None for a dataset without one.
         dataset_name: the part before the version.
         version: None for an id without one, which means the latest.
 
@@ -81,13 +81,13 @@ def gen_dataset_id(namespace: str | None, dataset_name: str, version: int | None
 
 
 def dataset_id_sort_key(dataset_id: str) -> tuple[str, str, int]:
-    """Order ids by namespace, then name, then version (a number); without a version comes first."""
+    """Return a key that sorts by namespace, name and numeric version, ids without one first."""
     namespace, name, version = parse_dataset_id(dataset_id)
     return namespace or "", name, -1 if version is None else version
 
 
 def validate_namespace(namespace: str | None) -> None:
-    """Check a namespace's form.
+    """Raise if a namespace is malformed.
 
     Args:
         namespace: its name, such as ``D4RL/door``.
@@ -118,14 +118,14 @@ def validate_namespace(namespace: str | None) -> None:
 
 
 def check_new_namespace(namespace: str | None) -> None:
-    """Check that a namespace and its parents may be made.
+    """Raise if a namespace or one of its parents may not be created.
 
-    More is read than made: real Minari lists a namespace of one character, but refuses every
-    other use of it, and a dataset in one breaks its listing of the whole root.
+    More can be read than created: real Minari lists a namespace of one character, but refuses
+    every other use of it, and a dataset in one breaks its listing of the whole root.
 
     Raises:
         TypeError: it is None.
-        InvalidDatasetIdError: it is malformed, has one character only, or a part ``data``.
+        InvalidDatasetIdError: it is malformed, has only one character, or has a part ``data``.
 
     Example:
         >>> check_new_namespace("D4RL/door")
@@ -141,11 +141,11 @@ def check_new_namespace(namespace: str | None) -> None:
 
 
 def check_new_dataset_id(dataset_id: str) -> None:
-    """Check that a dataset of this id may be made; more ids can be read.
+    """Raise if a dataset of this id may not be created; more ids can be read.
 
     Raises:
-        InvalidDatasetIdError: it is malformed, has no version, is in a namespace that may not be
-            made, or has a part ``data``.
+        InvalidDatasetIdError: it is malformed, has no version or one with leading zeros, is in a
+            namespace that may not be created, or has a part ``data``.
 
     Example:
         >>> check_new_dataset_id("D4RL/door/human-v2")
@@ -170,7 +170,7 @@ def check_new_dataset_id(dataset_id: str) -> None:
 
 
 def refuse_data(path: str) -> None:
-    """Refuse an id or a namespace of which a folder would make a dataset of the one above it.
+    """Raise if a folder of an id or a namespace would make a dataset of its parent folder.
 
     Raises:
         InvalidDatasetIdError: it has a part ``data``.

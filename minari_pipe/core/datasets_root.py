@@ -1,4 +1,4 @@
-"""Where the local root is and where an id's data lies in it; without the library's import time.
+"""Locate the local datasets root and a dataset's data in it, without the library's import time.
 
 ::
 
@@ -21,27 +21,27 @@ from minari_pipe.core.files.links import OpenedFolder, refuse_link, refuse_links
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
-#: what the oldest releases called it
+#: name of the variable in the oldest Minari releases
 OLD_ROOT_VARIABLE = "MINARI_DATASET_LOCATION"
 
-#: what Linux's file systems take: bytes of a name, and of a path less what a dataset adds to it
+#: limits of Linux file systems in bytes: a name, and a path less what a dataset adds to it
 _LONGEST_NAME = 255
 _LONGEST_PATH = 4096 - 128
 
 
 def get_dataset_path(dataset_id: str | None = None) -> Path:
-    """Return the directory of a dataset or a namespace, or the root if none is given.
+    """Return the directory of a dataset or a namespace, or the root if no id is given.
 
     The root is ``MINARI_DATASETS_PATH``, else ``MINARI_DATASET_LOCATION``, else
-    ``~/.minari/datasets``; it is made if missing. What is asked for need not exist.
+    ``~/.minari/datasets``; it is created if missing. The dataset itself need not exist.
 
     Args:
         dataset_id: id of a dataset, or name of a namespace; None means the root.
 
     Raises:
-        ConfigError: the root is not there and cannot be made, or is no folder.
+        ConfigError: the root does not exist and cannot be created, or is not a folder.
         InvalidDatasetIdError: the id would lead out of the root, is malformed or is too long.
-        CorruptDatasetError: a link is on the way, or leads out of the root.
+        CorruptDatasetError: the path has a symlink, or leads out of the root.
 
     Example:
         >>> from minari_pipe import get_dataset_path
@@ -53,7 +53,7 @@ def get_dataset_path(dataset_id: str | None = None) -> Path:
 
 
 def _place(dataset_id: str, root: Path) -> Path:
-    """Return the directory of an id below the root, wherever a link may lead from there."""
+    """Return the directory of an id below the root, without checking for symlinks."""
     try:
         validate_namespace(dataset_id)
     except InvalidDatasetIdError:
@@ -85,7 +85,7 @@ def data_in(folder: Path) -> Path:
     """Return ``data/`` of a folder that the user named.
 
     Raises:
-        LinkError: it is a link, which who gave the folder away may have made.
+        LinkError: it is a symlink, which the author of the folder may have planted.
 
     Example:
         >>> data_in(Path("downloads/door")).as_posix()
@@ -96,12 +96,12 @@ def data_in(folder: Path) -> Path:
 
 
 def data_path_of(dataset_id: str) -> Path:
-    """Return where a dataset's data lies: ``<root>/<id>/data``, or the file ``<root>/<id>.hdf5``.
+    """Return the path of a dataset's data: ``<root>/<id>/data``, or the file ``<root>/<id>.hdf5``.
 
     Raises:
-        ConfigError: there is no root.
+        ConfigError: the root does not exist and cannot be created.
         InvalidDatasetIdError: the id is malformed.
-        CorruptDatasetError: the place cannot be read, or leads out of the root.
+        CorruptDatasetError: the path cannot be read, or leads out of the root.
 
     Example:
         >>> data_path_of("door/human-v2").relative_to(get_dataset_path()).as_posix()
@@ -120,18 +120,18 @@ def data_path_of(dataset_id: str) -> Path:
 
 
 def root_of(path: Path) -> Path | None:
-    """Return the datasets root if a path lies in it; else the user named the path."""
+    """Return the datasets root if it contains a path, else None: the user named the path."""
     root = _configured_root()
     is_in = os.fspath(path).startswith(f"{root}{os.sep}") and os.pardir not in path.parts
     return root if is_in else None
 
 
 def open_folder(path: Path) -> OpenedFolder:
-    """Open the folder of a dataset, or of its data, from the datasets root if it lies there.
+    """Open the folder of a dataset or of its data, from the datasets root if it lies there.
 
     Raises:
-        LinkError: a link is on the way from the root, and not ``data`` to another place there.
-        OSError: there is no such folder.
+        LinkError: the path below the root has a symlink, other than ``data`` to a place there.
+        OSError: the folder does not exist.
 
     Example:
         >>> import tempfile
@@ -144,10 +144,10 @@ def open_folder(path: Path) -> OpenedFolder:
 
 @contextmanager
 def writing_below_root() -> Iterator[None]:
-    """Say clearly that the root is read-only, if that is what the body fails of.
+    """Raise a clear error if the body fails because the root is read-only.
 
     Raises:
-        ConfigError: nothing can be written or removed there.
+        ConfigError: the process may not write or remove files there.
     """
     try:
         yield
@@ -163,13 +163,13 @@ def writing_below_root() -> Iterator[None]:
 def _configured_root() -> Path:
     configured = os.environ.get(ROOT_VARIABLE) or os.environ.get(OLD_ROOT_VARIABLE)
     root = Path(configured) if configured else Path.home() / ".minari" / "datasets"
-    return root if root.parts else Path.cwd()  # paths below "." do not begin like it
+    return root if root.parts else Path.cwd()  # a path below "." does not start with "."
 
 
 def _root() -> Path:
     root = _configured_root()
     try:
-        if not root.is_dir():  # one that is there may be read-only
+        if not root.is_dir():  # an existing root may be read-only
             root.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigError(
@@ -180,9 +180,9 @@ def _root() -> Path:
 
 
 def _inside(path: Path, root: Path) -> Path:
-    """Return a path below the root if no link is on the way.
+    """Return a path below the root if it has no symlinks.
 
-    Only ``data`` itself may be a link of the user's, to another place below the root.
+    Only ``data`` itself may be a symlink, made by the user, to another place below the root.
     """
     place = os.fspath(root)
     for part in os.fspath(path)[len(place) :].strip(os.sep).split(os.sep):
@@ -190,13 +190,13 @@ def _inside(path: Path, root: Path) -> Path:
         try:
             if stat.S_ISLNK(os.lstat(place).st_mode):
                 break
-        except OSError:  # what is not there, or cannot be looked into, is no link
+        except OSError:  # a missing or unreadable part is not a symlink
             return path
     else:
-        return path  # most have no link, and to resolve a path costs a look at all of its parts
+        return path  # most paths have no symlinks, and resolving one costs an lstat of every part
     try:
         end = path.resolve()
-    except RuntimeError:  # of Python before 3.13: it leads to itself
+    except RuntimeError:  # Python before 3.13: the symlink leads to itself
         refuse_link(place)
     if not end.is_relative_to(root.resolve()):
         raise CorruptDatasetError(

@@ -1,4 +1,4 @@
-"""Makes Gymnasium environments from names and stored specs, under the rules of :mod:`trust`."""
+"""Make Gymnasium environments from names and stored specs, under the rules of :mod:`trust`."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class EnvironmentPackage:
     """Regular expression of the environment ids it registers."""
     module: str
     pip: str
-    """What ``pip install`` takes."""
+    """Argument of ``pip install``."""
     distributions: tuple[str, ...]
     """Distributions whose version decides what the environments do."""
 
 
-# Gymnasium no longer loads plugins by itself, so an id alone does not say what to import. Others
-# announce themselves with the entry-point group of ENTRY_POINTS.
+# Gymnasium no longer loads plugins by itself, so an id alone does not say what to import. Other
+# packages announce themselves with the entry-point group of ENTRY_POINTS.
 PACKAGES = (
     EnvironmentPackage(
         r"(Adroit|Fetch|Hand(Reach|Manipulate)|FrankaKitchen|PointMaze_|AntMaze_|MaMuJoCo)",
@@ -67,19 +67,19 @@ PACKAGES = (
 )
 ENTRY_POINTS = "minari_pipe.environments"
 
-# Modules inside Gymnasium whose environments run on a simulator of their own.
+#: modules of Gymnasium whose environments need a simulator, each with its distributions (all of
+#: them are needed) and the argument of ``pip install``
 SIMULATORS = {
     "gymnasium.envs.mujoco": (("mujoco",), "gymnasium[mujoco]"),
     "gymnasium.envs.box2d": (("box2d",), "gymnasium[box2d]"),
     "gymnasium.envs.phys2d": (("jax",), "gymnasium[jax]"),
     "gymnasium.envs.tabular": (("jax",), "gymnasium[jax]"),
 }
-"""With the distributions they run on, all of them needed, and what pip installs."""
 
 # Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
 _OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
 
-# Registered, but made by importing whatever OpenAI Gym environment their arguments name.
+# Registered, but they import whatever OpenAI Gym environment their arguments name.
 GYM_ADAPTERS = ("GymV21Environment-v0", "GymV26Environment-v0")
 
 REFUSED_WRAPPERS = {
@@ -111,8 +111,8 @@ def _import_package(env_id: str) -> None:
     for package in PACKAGES:
         if env_id not in registry and re.match(package.pattern, env_id):
             try:
-                # A notice that a package prints about some of its environments comes with all of
-                # them, in every process; what concerns a dataset is an advisory of the checks.
+                # A package prints notices about some environments for all of them, in every
+                # process; those that concern a dataset are advisories of the checks.
                 with redirect_stderr(io.StringIO()), importing():
                     importlib.import_module(package.module)
             except gym.error.DependencyNotInstalled as exc:
@@ -132,7 +132,7 @@ def _load(entry_point: str) -> Any:
 
 
 def _load_before(spec: EnvSpec) -> None:
-    """Import what :func:`gymnasium.make` will import, which is to tell what is wrong with it."""
+    """Import what :func:`gymnasium.make` will import; leave it to report any error."""
     if isinstance(spec.entry_point, str):
         with suppress(Exception):
             _load(spec.entry_point)
@@ -140,16 +140,16 @@ def _load_before(spec: EnvSpec) -> None:
 
 
 def registered_spec(env_id: str) -> EnvSpec:
-    """The spec that the running process has registered for ``env_id``.
+    """Return the spec that the running process has registered for ``env_id``.
 
     Args:
         env_id: such as ``AdroitHandDoor-v1``, or ``my_module:Env-v0``, whose module is imported
             only if the user trusts it.
 
     Raises:
-        TrustError: the module before the colon is not trusted, or it imports what its arguments
-            name.
-        EnvironmentNotFoundError: nothing registers this id.
+        TrustError: the module before the colon is not trusted, or the environment imports what
+            its arguments name.
+        EnvironmentNotFoundError: no package registers this id.
         MissingDependencyError: its package is known but not installed.
 
     Example:
@@ -189,7 +189,7 @@ def registered_spec(env_id: str) -> EnvSpec:
 
 
 def registered_horizon(env_id: str) -> int | None:
-    """``max_episode_steps`` as registered for ``env_id``, ``None`` if it has no time limit.
+    """Return ``max_episode_steps`` as registered for ``env_id``, ``None`` without a time limit.
 
     Example:
         >>> registered_horizon("Pendulum-v1")
@@ -199,7 +199,7 @@ def registered_horizon(env_id: str) -> int | None:
 
 
 def creator(env_id: str) -> Any:
-    """The class or the function that makes ``env_id``, imported.
+    """Import and return the class or function that makes ``env_id``.
 
     Raises:
         MissingDependencyError: it cannot be imported.
@@ -216,7 +216,7 @@ def creator(env_id: str) -> Any:
 
 
 def time_limit(env_id: str, kwargs: Mapping[str, Any]) -> int | None:
-    """``max_episode_steps`` of an environment made with ``kwargs``; ``None`` if it has no limit.
+    """Return ``max_episode_steps`` of an environment made with ``kwargs``, ``None`` if unlimited.
 
     Example:
         >>> time_limit("CartPole-v1", {"max_episode_steps": 7}), time_limit("CartPole-v1", {})
@@ -224,15 +224,15 @@ def time_limit(env_id: str, kwargs: Mapping[str, Any]) -> int | None:
     """
     given = kwargs.get("max_episode_steps")
     limit = registered_horizon(env_id) if given is None else given
-    return None if limit == -1 else limit  # -1 is Gymnasium's word for no limit
+    return None if limit == -1 else limit  # -1 means no limit in Gymnasium
 
 
 def wrapper_class(target: str) -> type[gym.Wrapper]:
-    """The wrapper named ``gymnasium.wrappers.NAME``, or one of a trusted module.
+    """Return the wrapper named ``gymnasium.wrappers.NAME``, or one of a trusted module.
 
     Raises:
-        ConfigError: a wrapper that cannot be used for datasets, with the reason.
-        TrustError: a wrapper of a module the user does not trust.
+        ConfigError: the wrapper cannot be used for datasets; the message says why.
+        TrustError: the user does not trust the wrapper's module.
 
     Example:
         >>> wrapper_class("gymnasium.wrappers.TimeAwareObservation").__name__
@@ -272,11 +272,11 @@ def make_environment(
 
     Args:
         env_id: see :func:`registered_spec`.
-        kwargs: keyword arguments of ``gymnasium.make``, ``max_episode_steps`` among them.
-        wrappers: from the innermost to the outermost, each ``{"_target_": name, **arguments}``.
+        kwargs: keyword arguments of ``gymnasium.make``, including ``max_episode_steps``.
+        wrappers: from innermost to outermost, each ``{"_target_": name, **arguments}``.
 
     Raises:
-        ConfigError: arguments that the environment or a wrapper does not take.
+        ConfigError: the environment or a wrapper does not take its arguments.
 
     Example:
         >>> make_environment("CartPole-v1", {"max_episode_steps": 7}).spec.max_episode_steps
@@ -284,7 +284,7 @@ def make_environment(
     """
     _load_before(registered_spec(env_id))
     try:
-        # The spec is asked for by its plain name: the module before a colon is imported by now.
+        # By its plain name, because the module before a colon is imported by now.
         env = gym.make(env_id.rpartition(":")[2], **dict(kwargs or {}))
     except (gym.error.DependencyNotInstalled, ImportError) as exc:
         raise MissingDependencyError(f"environment {env_id!r} cannot be imported: {exc}") from exc
@@ -293,7 +293,7 @@ def make_environment(
         raise ConfigError(
             f"environment {env_id!r} cannot be made with env.kwargs={dict(kwargs or {})}: {reason}"
         ) from exc
-    _keep_no_log()  # of a simulator that was imported only now
+    _keep_no_log()  # for a simulator that was imported only now
     for wrapper in wrappers:
         arguments = dict(wrapper)
         target = str(arguments.pop("_target_", ""))
@@ -301,16 +301,16 @@ def make_environment(
             env = wrapper_class(target)(env, **arguments)
         except MinariPipeError:
             raise
-        except Exception as exc:  # a wrapper raises what it likes at arguments of a wrong type
+        except Exception as exc:  # a wrapper may raise anything for arguments of a wrong type
             reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
             raise ConfigError(f"env.wrappers: {target} with {arguments}: {reason}") from exc
     return env
 
 
 def _keep_no_log() -> None:
-    """Let MuJoCo print its warnings, and not append them to a file of the current folder too.
+    """Make MuJoCo print its warnings without appending them to ``MUJOCO_LOG.TXT`` as well.
 
-    A link may stand there under that name, ``MUJOCO_LOG.TXT``.
+    A symlink of that name may be in the current folder.
     """
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:
@@ -318,7 +318,7 @@ def _keep_no_log() -> None:
 
 
 def entry_point_name(entry_point: Any) -> str:
-    """``module:name`` of an entry point, which may be registered as a class or a function.
+    """Return ``module:name`` of an entry point, which may be a class, a function or a string.
 
     Example:
         >>> entry_point_name(gym.Env)
@@ -330,10 +330,10 @@ def entry_point_name(entry_point: Any) -> str:
 
 
 def spec_json(spec: EnvSpec) -> str:
-    """JSON of a spec as Gymnasium writes it, with a class as entry point written by its name.
+    """Return a spec's JSON as Gymnasium writes it, with a class as entry point given by its name.
 
     Raises:
-        ConfigError: the spec holds something that JSON cannot, or that has no name to import.
+        ConfigError: the spec holds something that JSON cannot, or its entry point has no name.
 
     Example:
         >>> json.loads(spec_json(gym.spec("CartPole-v1")))["id"]
@@ -364,7 +364,7 @@ def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str)
         )
     try:
         found = _load(entry_point)
-    except Exception:  # to make the environment says so
+    except Exception:  # gym.make reports it
         return
     # A trusted module may have imported anything, and the arguments come from the file.
     home = str(getattr(found, "__module__", ""))
@@ -377,9 +377,9 @@ def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str)
 
 
 def _check_installed(entry_point: Any, env_id: str) -> None:
-    """Say that an environment's package is missing, which trust would not mend.
+    """Raise if an environment's package is missing, which trust would not fix.
 
-    Only the first part of the name is looked up: nothing is imported.
+    It looks up only the first part of the name, and imports nothing.
     """
     package = str(entry_point).partition(":")[0].partition(".")[0]
     if not package.isidentifier() or package in sys.modules:
@@ -410,10 +410,10 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
 
 
 def todays_spec(env_spec: str) -> str:
-    """Write the JSON of a spec of any Gymnasium release as today's release reads it.
+    """Convert the JSON of a spec from any Gymnasium release to the form of the installed one.
 
     Raises:
-        AttributeError, RecursionError, TypeError, ValueError: it is no JSON object.
+        AttributeError, RecursionError, TypeError, ValueError: it is not a JSON object.
 
     Example:
         >>> todays_spec('{"id": "CartPole-v1", "autoreset": false}')
@@ -425,10 +425,10 @@ def todays_spec(env_spec: str) -> str:
 
 
 def stored_spec(env_spec: str) -> EnvSpec:
-    """Read the JSON of a spec, of any Gymnasium release; nothing in it is imported.
+    """Read a spec from JSON of any Gymnasium release, without importing anything in it.
 
     Raises:
-        AttributeError, RecursionError, TypeError, ValueError: it is none.
+        AttributeError, RecursionError, TypeError, ValueError: it is not a spec.
 
     Example:
         >>> stored_spec(gym.spec("CartPole-v1").to_json()).max_episode_steps
@@ -465,11 +465,11 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
     """Make the environment that a dataset's ``env_spec`` describes.
 
     The spec is used only if its id is registered in the running process with the same entry
-    point, or the module of its entry point is trusted; its wrappers only if they are Gymnasium's
-    or of a trusted module.
+    point, or the module of its entry point is trusted; its wrappers only if they are from
+    Gymnasium or a trusted module.
 
-    Wrappers that cannot be made again, because they do not record their arguments, are left out
-    with a warning that names them.
+    Wrappers that do not record their arguments cannot be made again; they are left out with a
+    warning that names them.
 
     Args:
         env_spec: JSON of a Gymnasium ``EnvSpec``, of any Gymnasium release.
@@ -479,7 +479,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
     Raises:
         TrustError: the spec names code or a file that the user does not trust.
         MissingDependencyError: its id is not registered and its package is not installed.
-        ConfigError: the spec is none, or the environment does not take its arguments.
+        ConfigError: the text is not a spec, or the environment does not take its arguments.
 
     Example:
         >>> env = recover(gym.spec("CartPole-v1").to_json(), max_episode_steps=9)
@@ -518,7 +518,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         raise MissingDependencyError(
             f"No module named {exc.name!r}: environment {spec.id!r} needs it"
         ) from exc
-    except Exception as exc:  # an environment raises what it likes at arguments of a wrong type
+    except Exception as exc:  # an environment may raise anything for arguments of a wrong type
         reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
         raise ConfigError(
             f"environment {spec.id!r} cannot be made from the stored env_spec with its arguments "
@@ -536,10 +536,10 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
 
 
 def _without_lost_wrappers(spec: EnvSpec, kwargs: Mapping[str, Any]) -> tuple[gym.Env, list[str]]:
-    """Make a spec, without the wrappers that kept no arguments; return their names too.
+    """Make a spec without the wrappers that recorded no arguments; also return their names.
 
-    Those that the entry point applies itself stay: only Gymnasium, once it has called the entry
-    point, can tell them from others, which it refuses. They come first, so the last one goes.
+    Wrappers that the entry point applies itself stay. Only Gymnasium can tell them from others: it
+    refuses the others once it has called the entry point. They come first, so drop the last one.
     """
     lost: list[str] = []
     while True:
@@ -566,7 +566,7 @@ def _require(distributions: tuple[str, ...], env_id: str, pip: str) -> None:
 
 
 def packages_of(env_id: str) -> dict[str, str]:
-    """Versions of the distributions that decide what ``env_id`` does, by distribution name.
+    """Return the versions of the distributions that decide what ``env_id`` does, by name.
 
     Example:
         >>> list(packages_of("CartPole-v1"))
@@ -589,10 +589,10 @@ def packages_of(env_id: str) -> dict[str, str]:
 
 
 def distributions_of(package: str) -> list[str]:
-    """Names of the distributions that an importable top-level package comes from."""
+    """Return the names of the distributions that an importable top-level package comes from."""
     return _packages_distributions().get(package, [])
 
 
-@functools.cache  # reads the files of everything that is installed, half a second or more
+@functools.cache  # reads the files of every installed distribution, half a second or more
 def _packages_distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()

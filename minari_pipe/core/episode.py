@@ -1,7 +1,7 @@
-"""One step, one episode being recorded, one episode being read: plain carriers of values.
+"""Carry the values of one step, of one episode being recorded, and of one episode being read.
 
-They do not judge what they carry; the storage refuses what cannot be stored, the checks report
-what should not be published. Alignment everywhere: ``T`` actions, rewards, terminations and
+The classes do not check what they carry: the storage refuses what cannot be stored, and the checks
+report what should not be published. Alignment everywhere: ``T`` actions, rewards, terminations and
 truncations, ``T + 1`` observations and infos (the first row is the reset's).
 """
 
@@ -19,12 +19,12 @@ import numpy.typing as npt
 from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import InvalidEpisodeError
 
-#: what a step's record holds in the standard; any other key is a group of extra step data
+#: keys of a step's record in the standard; any other key is a group of extra step data
 STEP_DATA_KEYS = ("observation", "action", "reward", "terminated", "truncated", "info")
 
 _STEP_DATA_KEYS = frozenset(STEP_DATA_KEYS)
 
-#: what callbacks written for Minari before 0.5.3 call the values of a step
+#: names of the values of a step in callbacks written for Minari before 0.5.3
 OLDER_STEP_DATA_KEYS = {
     "observations": "observation",
     "actions": "action",
@@ -36,11 +36,11 @@ OLDER_STEP_DATA_KEYS = {
     "infos": "info",
 }
 
-#: attribute of an episode whose layout kept no observation after the last step: the last row of
-#: its observations is the one before repeated, so its last transition leads nowhere
+#: attribute of an episode whose layout kept no observation after the last step: its last
+#: observation repeats the one before, so its last transition leads nowhere
 FINAL_OBSERVATION_MISSING = "final_observation_missing"
 
-#: what an episode has a row of for each step, in the standard's order, and extra step data
+#: columns of an episode with a row per step, in the standard's order, then extra step data
 EPISODE_COLUMNS = (
     "observations",
     "actions",
@@ -60,12 +60,12 @@ class StepData(TypedDict):
     Any other key is a group of extra step data, see :attr:`EpisodeBuffer.extras`.
 
     Attributes:
-        observation: what the environment shows after the step.
-        action: what was done; None at a reset, as the three below.
+        observation: the observation after the step.
+        action: the action taken; None at a reset, as are the next three.
         reward: number in reward units of the environment.
-        terminated: whether the episode is over by the rules of the task.
-        truncated: whether it is over for another reason, such as a time limit.
-        info: the environment's further information.
+        terminated: whether the rules of the task ended the episode.
+        truncated: whether it ended for another reason, such as a time limit.
+        info: further information from the environment.
 
     Example:
         >>> from minari_pipe import StepData
@@ -132,7 +132,7 @@ class EpisodeBuffer:
     extras: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Copy what a reset returned: environments may write the next observation over it."""
+        """Copy what a reset returned, because environments may overwrite it in the next step."""
         if not len(self.rewards):
             for name in ("observations", "infos"):
                 object.__setattr__(self, name, map_leaves(_own_array, getattr(self, name)))
@@ -141,14 +141,14 @@ class EpisodeBuffer:
     def add_step_data(self, step_data: StepData) -> EpisodeBuffer:
         """Append one step; the values are copied, so an environment may reuse its arrays.
 
-        The lists are extended in place and shared with the returned buffer, as in Minari: go on
-        with the returned one only.
+        The lists are extended in place and shared with the returned buffer, as in Minari: use
+        only the returned one afterwards.
 
         Args:
-            step_data: the step, as a ``StepDataCallback`` makes it.
+            step_data: the step, as a ``StepDataCallback`` returns it.
 
         Raises:
-            InvalidEpisodeError: the step's dicts have other keys than those before. Info keys
+            InvalidEpisodeError: the step's dicts have other keys than earlier ones. Info keys
                 that come and go need :class:`minari_pipe.recording.recorder.EpisodeRecorder`, which
                 ``DataCollector`` uses.
 
@@ -186,7 +186,7 @@ class EpisodeBuffer:
         return replace(self, observations=observations, actions=actions, infos=infos, extras=extras)
 
     def __len__(self) -> int:
-        """Number of steps ``T``."""
+        """Return the number of steps ``T``."""
         return len(self.rewards)
 
 
@@ -205,7 +205,7 @@ _IMMUTABLE = (bool, int, float, str, np.generic)
 
 
 def copied(value: Any) -> Any:
-    """Copy a value that its owner might change later; immutable ones are returned as they are."""
+    """Copy a value that its owner might change later; return immutable ones as they are."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if value is None or isinstance(value, _IMMUTABLE):
@@ -229,7 +229,7 @@ class EpisodeData:
         terminations: shape ``(T,)``, bool.
         truncations: shape ``(T,)``, bool.
         infos: nested dicts of ``T + 1`` rows, empty if none were recorded.
-        seed: seed of the episode's reset, None if it is not known.
+        seed: seed of the episode's reset, None if unknown.
         extras: further groups of step data by name, see :class:`EpisodeBuffer`.
 
     Example:
@@ -255,12 +255,12 @@ class EpisodeData:
     extras: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of steps ``T``."""
+        """Return the number of steps ``T``."""
         return len(self.rewards)
 
     @property
     def total_timesteps(self) -> int:
-        """Number of steps ``T``, under the name that it had before Minari 0.5."""
+        """Number of steps ``T``, under its name from before Minari 0.5."""
         return len(self)
 
     def __repr__(self) -> str:
@@ -289,11 +289,11 @@ Carrier = TypeVar("Carrier", EpisodeBuffer, EpisodeData)
 
 
 def each_with_fields(cls: type[Carrier], many: Iterable[dict[str, Any]]) -> Iterator[Carrier]:
-    """Make episodes of all their fields at once: one by one they take longer than reading them.
+    """Make episodes from all their fields at once; constructing each takes longer than reading it.
 
     Args:
-        cls: a frozen dataclass without slots; its ``__post_init__`` is passed over.
-        many: of each a value for every field. The dict becomes the object's own.
+        cls: a frozen dataclass without slots; its ``__post_init__`` is skipped.
+        many: for each episode, a dict of all fields, which becomes the object's own.
 
     Example:
         >>> fields = {**vars(EpisodeBuffer()), "rewards": [1.0]}
@@ -308,7 +308,7 @@ def each_with_fields(cls: type[Carrier], many: Iterable[dict[str, Any]]) -> Iter
 
 
 class StepDataCallback:
-    """Makes the record of one step from what the environment returned; override to edit it.
+    """Makes the record of one step from what the environment returned; override to change it.
 
     Example:
         >>> import gymnasium as gym, warnings
@@ -332,7 +332,7 @@ class StepDataCallback:
         """Keep the environment, as subclasses for Minari 0.3 expect.
 
         Args:
-            env: the environment inside of the collector, which passes it.
+            env: the environment inside the collector, which passes it.
         """
         self.env = env
 
@@ -349,10 +349,10 @@ class StepDataCallback:
         """Return the step's record; at a reset, action, reward and flags are None.
 
         Args:
-            env: the environment inside of the collector.
-            obs: what it observed.
+            env: the environment inside the collector.
+            obs: its observation.
             info: its info.
-            action: what it was given.
+            action: the action that it was given.
             rew: its reward.
             terminated: its flag.
             truncated: its flag.
@@ -368,7 +368,7 @@ class StepDataCallback:
 
 
 class _StepRecord(dict):
-    """A step's record in which callbacks for older Minari find and set their names of values."""
+    """A step's record that also accepts the names of values from older Minari."""
 
     def __missing__(self, key: str) -> Any:
         if key not in OLDER_STEP_DATA_KEYS:
@@ -386,17 +386,17 @@ class _StepRecord(dict):
 
 
 def standard_step_data(data: Any, *, reset: bool = False) -> StepData:
-    """Return what a step data callback made, under the names of the standard.
+    """Return the result of a step data callback under the names of the standard.
 
-    Older ones are understood: plural names (Minari before 0.5), ``termination`` and
+    Older names are accepted: plural ones (Minari before 0.5), ``termination`` and
     ``truncation`` (before 0.5.3). Any other key is a group of extra step data.
 
     Args:
-        data: the record; without ``info`` it has none.
-        reset: it is that of a reset, which needs an observation only.
+        data: the record; ``info`` is empty by default.
+        reset: whether it is the record of a reset, which needs only an observation.
 
     Raises:
-        InvalidEpisodeError: it is no dict, lacks a value, or has one under two names.
+        InvalidEpisodeError: it is not a dict, lacks a value, or has one under two names.
 
     Example:
         >>> standard_step_data({"observations": 1, "infos": {}}, reset=True)["observation"]
@@ -469,7 +469,7 @@ def reward_statistics(rewards: npt.ArrayLike) -> dict[str, float]:
         ``rewards_sum``, ``_mean``, ``_std`` (population), ``_max`` and ``_min``, in reward units.
     """
     rewards = np.asarray(rewards)
-    with np.errstate(all="ignore"):  # of infinite rewards the deviation is NaN
+    with np.errstate(all="ignore"):  # the deviation of infinite rewards is NaN
         return {
             "rewards_sum": float(rewards.sum()),
             "rewards_mean": float(rewards.mean()),
@@ -482,14 +482,14 @@ def reward_statistics(rewards: npt.ArrayLike) -> dict[str, float]:
 def statistics_of_each(
     rewards: npt.NDArray[np.float64], steps: npt.NDArray[np.int64]
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the statistics of the rewards of many episodes, to the bit as those of each alone.
+    """Return the reward statistics of many episodes, equal to the bit to those of each alone.
 
     Args:
-        rewards: of all episodes one after another.
-        steps: numbers of steps of the episodes, shape ``(N,)``, each at least 1.
+        rewards: rewards of all episodes, one after another.
+        steps: number of steps of each episode, shape ``(N,)``, at least 1.
 
     Returns:
-        Shape ``(N,)`` for each of :func:`reward_statistics`.
+        Shape ``(N,)`` for each statistic of :func:`reward_statistics`.
 
     Example:
         >>> statistics_of_each(np.array([1.0, 2.0, 4.0]), np.array([1, 2]))["rewards_sum"]
@@ -499,7 +499,7 @@ def statistics_of_each(
     begins = np.cumsum(steps) - steps
     alike = len(steps) > 0 and (steps == steps[0]).all()
     for length in steps[:1] if alike else np.unique(steps):
-        # rows of one length: NumPy sums each of them as it sums an array of its own
+        # rows of one length: NumPy sums each of them like a separate array
         which: Any = slice(None)
         if alike:
             rows = rewards.reshape(len(steps), length)
@@ -507,7 +507,7 @@ def statistics_of_each(
             which = np.flatnonzero(steps == length)
             rows = rewards[begins[which][:, None] + np.arange(length)]
         with np.errstate(all="ignore"):
-            # mean and deviation as NumPy takes them, but of the sum that is known
+            # mean and deviation as NumPy computes them, but with the sum that is known
             total = rows.sum(axis=1)
             mean = total / length
             apart = rows - mean[:, None]

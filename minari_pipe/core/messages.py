@@ -1,4 +1,4 @@
-"""Text for a terminal that others wrote: files, metadata, packages, a user's own modules."""
+"""Make text from files, metadata, packages and user modules safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: colours of a terminal, and the word that Gymnasium puts before what it warns of
+#: colour codes of a terminal, and the prefix of Gymnasium's warnings
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = "WARN: "
 
 
 def printable(text: str) -> str:
-    """Write out the characters that a terminal would obey, or that no encoding has.
+    r"""Escape the characters that a terminal would interpret or that no encoding has.
 
-    What metadata, file names and errors hold may come from a stranger.
+    Metadata, file names and errors may hold text from a stranger.
 
     Example:
-        >>> printable("\\x1b[31mred")
-        '\\\\x1b[31mred'
+        >>> printable("\x1b[31mred")
+        '\\x1b[31mred'
     """
     return "".join(
         letter
@@ -32,16 +32,16 @@ def printable(text: str) -> str:
 
 
 def one_line(value: Any) -> str:
-    """Text without line breaks, :func:`printable`."""
+    """Return a value as :func:`printable` text without line breaks."""
     return printable(" ".join(str(value).split()))
 
 
 def without_passwords(text: str, mark: str = "…@") -> str:
-    """Text whose addresses carry no user name and password, which may hold an ``@`` themselves.
+    """Remove user names and passwords, which may hold an ``@``, from the addresses in a text.
 
     Args:
         text: a message, or an address.
-        mark: in their place.
+        mark: what replaces them.
 
     Example:
         >>> without_passwords("GET http://ada:p@ss@example.org/data failed")
@@ -51,7 +51,7 @@ def without_passwords(text: str, mark: str = "…@") -> str:
 
 
 def tell(level: str, text: str) -> None:
-    """Say an error or a warning in one line, where it does not mix with the output.
+    """Write an error or a warning to stderr as one line.
 
     Args:
         level: ``error`` or ``warning``.
@@ -64,13 +64,13 @@ def tell(level: str, text: str) -> None:
 
 @contextmanager
 def each_warning_once(say: Callable[[str], None]) -> Iterator[None]:
-    """Say each warning once, in plain text, even if a module of the user's asks for all of them.
+    r"""Report each warning once, as plain text, even if user code asks for all of them.
 
     Example:
         >>> with each_warning_once(print):
         ...     warnings.simplefilter("always")
         ...     for _ in range(3):
-        ...         warnings.warn("\\x1b[33mWARN: too far\\x1b[0m")
+        ...         warnings.warn("\x1b[33mWARN: too far\x1b[0m")
         too far
     """
     with warnings.catch_warnings():
@@ -79,7 +79,7 @@ def each_warning_once(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def show_each_warning_once(say: Callable[[str], None]) -> None:
-    """As :func:`each_warning_once`, from now on to the end of the process."""
+    """Do what :func:`each_warning_once` does, until the process ends."""
     said: set[str] = set()
 
     def show(message: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""The metadata of a dataset: the standard's keys, what each must hold, and its JSON form."""
+"""Define a dataset's metadata: the standard's keys, what each must hold, and the JSON form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.errors import InvalidDatasetIdError, InvalidMetadataError
 
-#: the version of the standard that this package writes, as the name of the Minari release
+#: version of the standard that this package writes, named after the Minari release
 MINARI_VERSION = "0.5.4"
 
 supported_dataset_versions = {
@@ -27,14 +27,14 @@ supported_dataset_versions = {
     "0.5.3",
     "0.5.4",
 }
-"""Versions of the standard that can be read; data that states none, as before 0.4, can be too."""
+"""Versions of the standard that can be read; so can data from before 0.4, which states none."""
 
 
 def is_supported_version(version: str | None) -> bool:
-    """Whether data of this ``minari_version`` can be read.
+    """Return whether data with this ``minari_version`` can be read.
 
     Args:
-        version: of a release; or a specifier, as Minari 0.4 wrote it; None where data says nothing.
+        version: a release, or a specifier as in Minari 0.4; None if the data states none.
 
     Example:
         >>> is_supported_version("0.5.4"), is_supported_version("~=0.4"), is_supported_version(None)
@@ -48,11 +48,11 @@ def is_supported_version(version: str | None) -> bool:
         return True
     try:
         return any(SpecifierSet(version).filter(supported_dataset_versions))
-    except InvalidSpecifier:  # a version, and not one of those
+    except InvalidSpecifier:  # a version that is not supported
         return False
 
 
-#: keys that keep their value once it is saved
+#: keys whose value is fixed once it is saved
 FIXED_KEYS = frozenset(
     {
         "dataset_id",
@@ -65,7 +65,7 @@ FIXED_KEYS = frozenset(
     }
 )
 
-#: keys that a finished dataset cannot lack
+#: keys that every finished dataset must have
 REQUIRED_KEYS = (
     "dataset_id",
     "total_episodes",
@@ -83,7 +83,7 @@ _NAMES = "a list or set of strings"
 _SIZE = "a number that is not negative"
 _FLAG = "true or false"
 
-#: every key of the standard and what it holds
+#: every key of the standard, with what it holds
 STANDARD_KEYS = {
     "dataset_id": _TEXT,
     "total_episodes": _COUNT,
@@ -112,8 +112,8 @@ STANDARD_KEYS = {
 def metadata_faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield ``(key, what is wrong)`` for every value that the standard does not allow.
 
-    Missing keys are not judged here: a dataset under construction lacks many; see
-    ``REQUIRED_KEYS``. Keys outside of the standard may hold anything that JSON can hold.
+    Missing keys are not reported: a dataset under construction lacks many; see ``REQUIRED_KEYS``.
+    Keys outside the standard may hold anything that JSON can hold.
     """
     for key, value in metadata.items():
         expected = STANDARD_KEYS.get(key)
@@ -137,10 +137,10 @@ def metadata_faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def validate_metadata(metadata: Mapping[str, Any]) -> None:
-    """Check the types of metadata that is about to be saved.
+    """Raise if metadata that is about to be saved holds a value of a wrong type.
 
     Raises:
-        InvalidMetadataError: naming every fault at once.
+        InvalidMetadataError: at least one does; the message names every fault.
     """
     faults = [f"metadata {key!r} {what}" for key, what in metadata_faults(metadata)]
     if faults:
@@ -148,12 +148,12 @@ def validate_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 def dump_metadata(metadata: Mapping[str, Any]) -> str:
-    """Write metadata as JSON: keys in their order, sets sorted, so equal values give equal text."""
+    """Return metadata as JSON: keys in order, sets sorted, so that equal values give equal text."""
     return json.dumps(metadata, default=_to_json)
 
 
 def is_finite_number(value: Any) -> bool:
-    """Whether a value is an integer or a float that float64 can hold; ``True`` is none."""
+    """Return whether a value is an integer or float that float64 can hold; a bool is not."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Shows how far a long task is: a bar on a terminal, elsewhere a line a minute."""
+"""Show the progress of a long task: a bar on a terminal, elsewhere one line per minute."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-#: between two lines where stderr is no terminal, so that shorter tasks print none
+#: seconds between two lines if stderr is not a terminal, so that shorter tasks print none
 LOG_SECONDS = 60.0
-#: between two pictures of a bar
+#: seconds between two redraws of a bar
 _DRAW_SECONDS = 0.1
-#: columns of the bar itself, for which details give way
+#: least columns of the bar itself; details are dropped to keep them
 _LEAST_BAR = 16
-#: the first of a task is not its usual pace: finished work is taken over, files are opened
+#: the start of a task does not show its usual pace: finished work is taken over, files are opened
 _WARM_UP_SECONDS = 1.0
 
 
 class ProgressBar(AbstractContextManager):
-    """One line on stderr, drawn anew while the work goes on.
+    """One line on stderr, redrawn while the work goes on.
 
     Example:
         >>> with ProgressBar("collect", 200, "episode") as bar:
@@ -32,13 +32,13 @@ class ProgressBar(AbstractContextManager):
     """
 
     def __init__(self, label: str, total: int | None, unit: str, *, leave: bool = True) -> None:
-        """Show nothing yet.
+        """Start the clock and, on a terminal, draw the empty bar.
 
         Args:
-            label: what is done, such as ``collect``.
+            label: the task, such as ``collect``.
             total: number of units; ``None`` if it is unknown.
-            unit: in the singular, such as ``episode``; ``B`` for bytes.
-            leave: keep the full bar on the terminal at the end.
+            unit: singular noun, such as ``episode``; ``B`` for bytes.
+            leave: leave the full bar on the terminal at the end.
         """
         self._label, self._total, self._unit, self._leave = label, total, unit, leave
         self._n = 0
@@ -50,7 +50,7 @@ class ProgressBar(AbstractContextManager):
         self._bar = self._new_bar() if self._draws else None
 
     def _new_bar(self) -> tqdm:
-        from tqdm import tqdm  # 20 ms, which a run without a terminal saves
+        from tqdm import tqdm  # takes 20 ms, and only a terminal needs it
 
         return tqdm(
             total=self._total,
@@ -64,7 +64,7 @@ class ProgressBar(AbstractContextManager):
         self.close()
 
     def close(self) -> None:
-        """Draw the last state; nothing more is shown."""
+        """Draw the last state and close the bar."""
         if self._bar is not None:
             if self._n:
                 self._draw(self._bar)
@@ -75,8 +75,8 @@ class ProgressBar(AbstractContextManager):
         """Show that ``n`` units are done.
 
         Args:
-            n: of all, not since the last call.
-            details: more to say, the most important first; what has no room is left out.
+            n: units since the start, not since the last call.
+            details: further texts, the most important first; those that do not fit are dropped.
         """
         self._n = n if self._total is None else min(n, self._total)
         self._details = details
@@ -102,7 +102,7 @@ class ProgressBar(AbstractContextManager):
         bar.refresh()
 
     def _room(self, width: int, details: Sequence[str]) -> int:
-        """Return the columns that are left for the bar."""
+        """Return the number of columns left for the bar."""
         around = 0 if self._total is None else len(": 100%|| ")
         return width - len(self._label) - around - len(self.text(details))
 
@@ -119,7 +119,7 @@ class ProgressBar(AbstractContextManager):
         return f"{n:,}" if self._unit != "B" else size(n)
 
     def _time(self) -> str:
-        """Return the time that is left, or, at the end, that it took."""
+        """Return the remaining time, or at the end the elapsed time."""
         now = time.monotonic()
         if self._n == self._total and now - self._began >= _WARM_UP_SECONDS:
             return f" in {clock(now - self._began)}"
@@ -137,7 +137,7 @@ def _bar_format(text: str, total: int | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a time as people write it.
+    """Return a duration as ``m:ss`` or ``h:mm:ss``.
 
     Example:
         >>> clock(75.4), clock(3725)
@@ -149,7 +149,7 @@ def clock(seconds: float) -> str:
 
 
 def short(value: float) -> str:
-    """Return a large number with three digits.
+    """Return a number with three significant digits and a suffix for thousands.
 
     Example:
         >>> short(0.5), short(999), short(12_345), short(2_000_000)
@@ -163,7 +163,7 @@ def short(value: float) -> str:
 
 
 def size(n: int) -> str:
-    """Return a number of bytes.
+    """Return a number of bytes with its unit.
 
     Example:
         >>> size(3_700_000)

@@ -1,4 +1,4 @@
-"""The pip requirements of a dataset: whether they are met, and whether they can be."""
+"""Check the pip requirements of a dataset: whether they are met, and whether they can be."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+#: longest text that can be a requirement; this also limits its numbers and nested brackets
 _MAX_LENGTH = 1000
-"""Of a requirement; longer numbers and deeper brackets are none."""
 
 
 def parse(text: str) -> Requirement:
-    """Read a requirement that may come from a stranger.
+    """Parse a requirement that may come from a stranger.
 
     Raises:
-        InvalidRequirement: it is none.
+        InvalidRequirement: the text is not a requirement.
 
     Example:
         >>> parse("numpy>=1").name
@@ -34,7 +34,7 @@ def parse(text: str) -> Requirement:
 
 
 def warn_unless_met(text: str) -> None:
-    """Warn, in the name of the caller's caller, if an installed package is not what is asked for.
+    """Warn, on behalf of the caller's caller, if the installed package does not meet a requirement.
 
     Example:
         >>> warn_unless_met("numpy>=1")
@@ -62,7 +62,7 @@ def warn_unless_met(text: str) -> None:
 
 
 def exclusions(requirements: Iterable[str]) -> Iterator[str]:
-    """Yield the requirements of each package of which no version can meet all.
+    """Yield, for each package, its requirements if no version can meet all of them.
 
     Example:
         >>> list(exclusions(["mujoco>=3", "numpy", "mujoco<3"]))
@@ -85,12 +85,12 @@ def exclusions(requirements: Iterable[str]) -> Iterator[str]:
 
 
 def _near(specifiers: SpecifierSet) -> Iterator[Version]:
-    """Yield versions of which one fits if any does: those named, right after, and far before."""
+    """Yield versions, one of which fits if any does: 0, and each named one and the one after it."""
     yield Version("0")
     for specifier in specifiers:
         try:
             version = Version(specifier.version.removesuffix(".*"))
-        except InvalidVersion:  # `===` takes any text
+        except InvalidVersion:  # `===` accepts any text
             continue
         yield version
         yield Version(version.base_version)

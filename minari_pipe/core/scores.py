@@ -1,4 +1,4 @@
-"""Reference scores and normalized scores."""
+"""Compute reference scores and normalized scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, Missin
 
 
 class _Dataset(Protocol):
-    """As much of a ``MinariDataset``, which is in a higher layer, as a score needs."""
+    """The part of a ``MinariDataset``, which is in a higher layer, that a score needs."""
 
     @property
     def id(self) -> str: ...
@@ -116,7 +116,7 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
     """Scale returns by a dataset's reference scores; see :func:`normalize_return`.
 
     Args:
-        dataset: its metadata has ``ref_min_score`` and ``ref_max_score``.
+        dataset: a dataset whose metadata has ``ref_min_score`` and ``ref_max_score``.
         returns: one return or shape ``(N,)``, in reward units.
 
     Returns:
@@ -124,7 +124,7 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
 
     Raises:
         MissingReferenceScoreError: the dataset lacks a reference score.
-        CorruptDatasetError: a reference score is no finite number.
+        CorruptDatasetError: a reference score is not a finite number.
 
     Example:
         >>> from minari_pipe import get_normalized_score
@@ -154,7 +154,7 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
 
 
 class RandomPolicy:
-    """Uniformly random actions, always the same ones (Minari's policy for ``ref_min_score``).
+    """Policy of uniformly random actions, always the same (Minari's for ``ref_min_score``).
 
     Example:
         >>> import gymnasium as gym
@@ -177,7 +177,7 @@ class RandomPolicy:
         """Return a random action.
 
         Args:
-            observation: not looked at.
+            observation: ignored.
         """
         return self.action_space.sample()
 
@@ -185,10 +185,10 @@ class RandomPolicy:
 def get_average_reference_score(
     env: gym.Env, policy: Callable[[Any], Any], num_episodes: int
 ) -> float:
-    """Return the mean undiscounted return of a policy, the first reset seeded with 123.
+    """Return the mean undiscounted return of a policy, with the first reset seeded with 123.
 
     Args:
-        env: environment that ends its episodes by itself.
+        env: environment whose episodes end by themselves.
         policy: maps an observation to an action.
         num_episodes: number of episodes, at least one.
 

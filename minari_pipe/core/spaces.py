@@ -1,4 +1,4 @@
-"""Gymnasium spaces: their JSON form in the standard, and the membership of whole columns."""
+"""Convert Gymnasium spaces to and from the standard's JSON, and test columns for membership."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 
 @singledispatch
 def serialize_space(space: gym.Space, to_string: bool = True) -> SpaceDict | str:
-    """Write a space in the standard's JSON form.
+    """Return the standard's JSON form of a space.
 
     Other packages register their own spaces with ``serialize_space.register(TheirSpace)``.
 
     Args:
         space: the space.
-        to_string: return a JSON string, else a dict.
+        to_string: return a JSON string instead of a dict.
 
     Raises:
-        UnsupportedSpaceError: no form is registered for this type of space.
+        UnsupportedSpaceError: no serializer is registered for this type of space.
 
     Example:
         >>> from gymnasium import spaces
@@ -78,7 +78,7 @@ def _box_text(
 
 
 def _array_text(array: npt.NDArray[Any]) -> str:
-    """Return an array as JSON; of an image's limits, one number all over, in a hundredth."""
+    """Return an array as JSON, a hundred times faster if all values are equal, as in images."""
     first = array.reshape(-1)[:1]
     if not array.size or array.tobytes() != first.tobytes() * array.size:
         return json.dumps(array.tolist())
@@ -151,14 +151,14 @@ def _serialize_text(space: spaces.Text, to_string: bool = True) -> SpaceDict | s
 
 
 class _SpaceReaders:
-    """``deserialize_space``: reads a space from its JSON form; other types can be registered.
+    """``deserialize_space``: read a space from its JSON form; other types can be registered.
 
     Args:
-        space_dict: a JSON string, or the dict that it stands for.
+        space_dict: a JSON string, or the dict parsed from it.
 
     Raises:
         UnsupportedSpaceError: no reader is registered for the form's type.
-        InvalidMetadataError: the form is not what its type asks for.
+        InvalidMetadataError: the form lacks what its type requires, or has an invalid value.
 
     Example:
         >>> import gymnasium as gym
@@ -178,7 +178,7 @@ class _SpaceReaders:
         self.registry: dict[str, Callable[[SpaceDict], gym.Space]] = {}
 
     def register(self, type: str) -> Callable[..., Any]:
-        """Decorate the function that reads forms whose ``type`` field is ``type``."""
+        """Return a decorator that registers the reader of forms whose ``type`` is ``type``."""
 
         def decorator(reader: Callable[[SpaceDict], gym.Space]) -> Callable[..., gym.Space]:
             self.registry[type] = reader
@@ -190,11 +190,11 @@ class _SpaceReaders:
         """Read a space from its JSON form.
 
         Args:
-            space_dict: a JSON string, or the dict that it stands for.
+            space_dict: a JSON string, or the dict parsed from it.
 
         Raises:
             UnsupportedSpaceError: no reader is registered for the form's type.
-            InvalidMetadataError: the form is not what its type asks for.
+            InvalidMetadataError: the form lacks what its type requires, or has an invalid value.
         """
         try:
             form = _form_of(space_dict) if isinstance(space_dict, str) else space_dict
@@ -219,13 +219,13 @@ class _SpaceReaders:
 
 deserialize_space = _SpaceReaders()
 
-#: a longer text is read in a fifth of the time if it is seen to be one number over and over
+#: a longer text is read five times faster if each bound of its Box is one repeated number
 _LONG = 1 << 12
 
-#: what the limits of a Box can be; those of a string have as many bytes as its dtype says
+#: dtype kinds of the bounds of a Box; a string dtype could ask for any number of bytes
 _NUMBER_KINDS = "biuf"
 
-#: what a Box begins with, up to its first limit, and the last one it ends with
+#: the start of a serialized Box up to its first bound, and its end with its last bound
 _BOX_BEGINS = re.compile(
     r'\{"type": "Box", "dtype": "(\w+)", "shape": (\[[0-9, ]{1,200}\]), "low": \[+([^][, ]+)'
 )
@@ -233,13 +233,13 @@ _BOX_ENDS = re.compile(r"([^][, ]+)\]+\}$")
 
 
 def _form_of(text: str) -> SpaceDict:
-    """Return the form that a text stands for; the limits of a Box may be arrays."""
+    """Parse the JSON form of a space; the bounds of a Box may be arrays."""
     form = _even_form(text) if len(text) > _LONG else None
     return json.loads(text) if form is None else form
 
 
 def _even_form(text: str) -> SpaceDict | None:
-    """Return the form of a Box whose limits are one number all over, as those of an image."""
+    """Return the form of a Box whose bounds are one number each, as for images, else None."""
     begins, ends = _BOX_BEGINS.match(text), _BOX_ENDS.search(text, max(0, len(text) - 100))
     if begins is None or ends is None:
         return None
@@ -326,10 +326,10 @@ def space_leaves(space: gym.Space, path: Path = ()) -> Iterator[tuple[Path, gym.
 
 
 def is_image_space(space: gym.Space) -> bool:
-    """Tell whether the standard lets a leaf of this space be JPEG-encoded.
+    """Return whether the standard allows JPEG encoding for a leaf of this space.
 
     Args:
-        space: one that is no Dict or Tuple.
+        space: any space but a Dict or Tuple.
 
     Example:
         >>> import numpy as np
@@ -343,7 +343,7 @@ def is_image_space(space: gym.Space) -> bool:
     return (
         isinstance(space, spaces.Box)
         and len(space.shape) in {2, 3}
-        # smaller ones are not pictures, for example the views of minigrid
+        # smaller arrays are not pictures, for example the views of MiniGrid
         and space.shape[0] >= 32
         and space.shape[1] >= 32
         and space.dtype == np.uint8
@@ -355,14 +355,14 @@ def is_image_space(space: gym.Space) -> bool:
 def row_limits(
     space: gym.Space,
 ) -> tuple[npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
-    """Return between which values the rows of an array of the space's own dtype must be.
+    """Return the lowest and highest values that rows of the space's own dtype may have.
 
     Args:
         space: Box, Discrete, MultiDiscrete or MultiBinary.
 
     Returns:
-        The lowest and the highest, to compare with; None for one that every value keeps to. A
-        column that both comparisons are true of, which NaN fails, is inside of the space.
+        The lower and upper bound to compare with, None for a bound that every value meets. A
+        column for which both comparisons hold is inside the space; they are false for NaN.
 
     Example:
         >>> row_limits(spaces.Discrete(3, start=1))
@@ -391,23 +391,23 @@ def _limit(limit: Any, is_met: Any) -> npt.NDArray[Any] | None:
     if is_met:
         return None
     limit = np.asarray(limit)
-    if limit.size and (limit == limit.flat[0]).all():  # quicker than one for each number
+    if limit.size and (limit == limit.flat[0]).all():  # one number compares faster than an array
         return limit.reshape(-1)[0:1].reshape(())
     return limit
 
 
 def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
-    """Tell for every row of a stacked column whether the space contains it.
+    """Return for each row of a stacked column whether the space contains it.
 
     Equal to ``[space.contains(row) for row in column]``, without a Python call per row.
 
     Args:
         space: space of one row.
-        column: the stacked rows: arrays ``(N, ...)``, lists of strings, or of the bytes of JPEG
-            files, which are taken for images of an image space; in dicts and tuples.
+        column: the stacked rows, in dicts and tuples: arrays ``(N, ...)``, lists of strings, or
+            lists of JPEG files as bytes, which count as images of an image space.
 
     Returns:
-        Booleans, shape ``(N,)``; all False where the column has not the form of the space.
+        Booleans, shape ``(N,)``; all False if the column does not have the space's structure.
 
     Example:
         >>> contains_rows(spaces.Discrete(2), np.array([0, 1, 2]))
@@ -449,7 +449,7 @@ def _contains_array_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]
     if not fits:
         return np.zeros(rows, dtype=bool)
     if isinstance(space, spaces.Box):
-        with np.errstate(all="ignore"):  # NaN, which is neither
+        with np.errstate(all="ignore"):  # comparisons with NaN
             if rows and _box_holds_all(space, column):
                 return np.ones(rows, dtype=bool)
         inside = (column >= space.low) & (column <= space.high)
@@ -464,14 +464,14 @@ def _contains_array_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]
 
 
 def _box_holds_all(space: spaces.Box, column: npt.NDArray[Any]) -> bool:
-    """Whether a space has all of an array that is not empty.
+    """Return whether a Box contains all rows of a column, of which there is at least one.
 
-    Without an array of its size, which may be gigabytes of images, and first by what costs least.
+    Needs no array of the column's size, which may be gigabytes of images; cheap tests come first.
     """
     if not column.size:
         return True
     if column.dtype.kind == "f" and (space.low == -np.inf).all() and (space.high == np.inf).all():
-        if np.isfinite(column.sum()):  # else there is NaN among them, or a sum that is none
+        if np.isfinite(column.sum()):  # otherwise a value is NaN, or the sum overflowed
             return True
     elif column.min() >= space.low.max() and column.max() <= space.high.min():
         return True
@@ -489,10 +489,10 @@ def _count_rows(column: Any) -> int:
 
 
 def _is_empty(space: gym.Space) -> bool:
-    """Tell whether a composite space has no leaf, hence columns without a row count."""
+    """Return whether a composite space has no leaf, so that its columns have no row count."""
     return next(space_leaves(space), None) is None
 
 
 def _fit(inside: npt.NDArray[np.bool_], rows: int) -> npt.NDArray[np.bool_]:
-    """Pad with False: a part that is shorter than the others lacks those rows."""
+    """Pad with False for the rows that a shorter part lacks."""
     return np.concatenate([inside, np.zeros(rows - len(inside), dtype=bool)])

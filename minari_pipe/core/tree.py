@@ -1,4 +1,4 @@
-"""Nested dicts and tuples of leaves: how they are walked and rebuilt, and what a leaf can be."""
+"""Walk and rebuild nested dicts and tuples, and decide which leaves can be stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minari_pipe.errors import InvalidEpisodeError
 
 Path = tuple[str | int, ...]
 
-#: names of dtypes of numbers, text and bytes
+#: names of numeric, text and bytes dtypes
 _DTYPE_NAME = re.compile(r"[<>|=]?[A-Za-z]\w*", re.ASCII)
 
 
@@ -37,7 +37,7 @@ def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def has_arrays(alike: Callable[..., bool], tree: Any, other: Any) -> bool:
-    """Whether two arrays at the same place of two trees are ``alike``.
+    """Return whether any two arrays at the same path of two trees are ``alike``.
 
     Example:
         >>> array = np.zeros(3)
@@ -57,7 +57,7 @@ def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any, path: Path = ())
     """Apply ``fn(leaf, *leaves of the others)`` to every leaf and rebuild the containers.
 
     Raises:
-        InvalidEpisodeError: one of ``others`` has other keys or another length than ``tree``.
+        InvalidEpisodeError: one of ``others`` differs from ``tree`` in its keys or length.
     """
     if isinstance(tree, Mapping):
         for other in others:
@@ -87,7 +87,7 @@ def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any, path: Path = ())
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Stack equally built trees along a new first axis.
+    """Stack trees of the same structure along a new first axis.
 
     Args:
         trees: one value per row, at least one.
@@ -114,7 +114,7 @@ def stack(trees: Sequence[Any]) -> Any:
 
 
 def join_path(path: Path) -> str:
-    """Write a path as people read it.
+    """Return a path in dotted notation.
 
     Example:
         >>> join_path(("actions", "arm", 0))
@@ -123,20 +123,20 @@ def join_path(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-#: characters of the dtypes that :func:`without_padding` is for
+#: characters of the dtypes that :func:`without_padding` changes
 PADDED = "gG"
 
 
 def as_array(value: Any, path: Path) -> npt.NDArray[Any]:
-    """Turn one value into an array that can be stored; strings into object arrays of ``str``.
+    """Convert a value to an array that can be stored; strings become object arrays of ``str``.
 
     Raises:
-        InvalidEpisodeError: it is neither a number, a string nor a regular array of these.
+        InvalidEpisodeError: the value is neither a number, a string nor a regular array of these.
     """
     try:
         array = np.asarray(value)
         if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
-            # NumPy turns the numbers of a mixed list into text
+            # NumPy converts the numbers of a mixed list to text
             array = np.asarray(value, dtype=object)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidEpisodeError(f"{join_path(path)} cannot be stored: {error}") from None
@@ -154,9 +154,9 @@ def as_array(value: Any, path: Path) -> npt.NDArray[Any]:
 
 
 def without_padding(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array without bytes that mean nothing, which would be what was in memory before.
+    """Return an array whose padding bytes are zero instead of what was in memory before.
 
-    Only the extended precision of x86 has such bytes: 10 of 16 hold the number.
+    Only x86 extended precision has padding: 10 of 16 bytes hold the number.
 
     Example:
         >>> without_padding(np.array([1.5])).tolist()
@@ -170,12 +170,12 @@ def without_padding(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def named_dtype(name: Any) -> np.dtype[Any]:
-    """Return the dtype of a name that a file has.
+    """Return the dtype that a file names.
 
-    Of some texts that are no name NumPy ends the process, as of ``M8[s/0]``, or makes records.
+    NumPy crashes on some other texts, such as ``M8[s/0]``, and turns others into records.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not the name of a dtype.
 
     Example:
         >>> named_dtype("<f4"), named_dtype("uint8")
@@ -187,9 +187,9 @@ def named_dtype(name: Any) -> np.dtype[Any]:
 
 
 def fits_exactly(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> bool:
-    """Tell whether a cast to ``dtype`` keeps every value and does not lower its kind.
+    """Return whether a cast to ``dtype`` keeps every value and does not lower its kind.
 
-    A float never fits into integers, not even 1.0: the reader would no longer see what it was.
+    A float never fits an integer dtype, not even 1.0: the reader could not see that it was a float.
     """
     dtype = np.dtype(dtype)
     if array.dtype == dtype:
@@ -212,12 +212,12 @@ def fits_exactly(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> bool:
 _KIND_RANK = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 
-#: dicts and lists in one another, fewer than would exhaust Python's stack
+#: maximum nesting of dicts and lists, less than would exhaust Python's stack
 MAX_DEPTH = 100
 
 
 def is_deep(value: Any, most: int = MAX_DEPTH) -> bool:
-    """Whether dicts, lists and tuples lie deeper in one another than may be stored.
+    """Return whether dicts, lists and tuples are nested deeper than may be stored.
 
     Example:
         >>> is_deep([[[1]]], 3), is_deep([[[1]]], 2)

@@ -1,10 +1,10 @@
-"""What may be executed: trust comes from the person at the keyboard, never from a file.
+"""Decide what may be executed: trust comes from the person at the keyboard, never from a file.
 
 Configs, metadata, checkpoints and demonstrations are shared between strangers, so the names and
-hashes in them are compared with what the user trusts before anything is imported or unpickled. A
-module or a checkpoint becomes trusted in one of three ways, all of them the user's own:
+hashes in them are compared with what the user trusts before anything is imported or unpickled. Only
+the user can make a module or a checkpoint trusted, in one of three ways:
 
-* a flag of the command line (``--trust-module NAME``, ``--trust SHA256``), which sets
+* a command-line flag (``--trust-module NAME``, ``--trust SHA256``), which sets
 * an environment variable: ``MINARI_PIPE_TRUSTED_MODULES``, ``MINARI_PIPE_TRUSTED_SHA256``
   (values separated by commas), or
 * a line in the user-level file ``~/.config/minari_pipe/trusted_modules`` or ``trusted_sha256``
@@ -24,13 +24,13 @@ from minari_pipe.errors import ConfigError, TrustError
 
 MODULES_VARIABLE = "MINARI_PIPE_TRUSTED_MODULES"
 SHA256_VARIABLE = "MINARI_PIPE_TRUSTED_SHA256"
+#: places to which a run may send its results, and outside files that it may read
 ADDRESSES_VARIABLE = "MINARI_PIPE_TRUSTED_ADDRESSES"
-"""Places to which a run may send what it makes, and files elsewhere that it may read."""
 ADDRESSES_FILE = "trusted_addresses"
 
 
 def user_config_dir() -> Path:
-    """The user's own configuration directory of this package."""
+    """Return the user's own configuration directory of this package."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(base).expanduser() / "minari_pipe"
 
@@ -45,7 +45,7 @@ def _names(variable: str, file_name: str) -> frozenset[str]:
 
 
 def add_trust(modules: Collection[str], sha256s: Collection[str]) -> None:
-    """Trust what flags of the command line name, in this process and those that it starts."""
+    """Trust what command-line flags name, in this process and its child processes."""
     for variable, values in ((MODULES_VARIABLE, modules), (SHA256_VARIABLE, sha256s)):
         if values:
             known = filter(None, [os.environ.get(variable)])
@@ -53,28 +53,28 @@ def add_trust(modules: Collection[str], sha256s: Collection[str]) -> None:
 
 
 def trusted_modules() -> frozenset[str]:
-    """Names of the modules the user trusts; a name stands for the module and all below it."""
+    """Return the names of trusted modules; a name covers the module and everything below it."""
     return _names(MODULES_VARIABLE, "trusted_modules")
 
 
 def is_trusted_module(name: str, *, trusted: Collection[str] = ()) -> bool:
-    """Whether ``name`` is a module the user trusts, or lies below one."""
+    """Return whether ``name`` is a module that the user trusts, or lies below one."""
     parts = name.split(".")
     known = trusted_modules() | frozenset(trusted)
     return any(".".join(parts[: i + 1]) in known for i in range(len(parts)))
 
 
 def is_trusted_sha256(sha256: str) -> bool:
-    """Whether the user allowed the file with this sha256 to be unpickled in full."""
+    """Return whether the user trusts the file with this sha256 to be unpickled in full."""
     return sha256.lower() in {s.lower() for s in _names(SHA256_VARIABLE, "trusted_sha256")}
 
 
 def is_trusted_address(address: str, *, exactly: bool = False) -> bool:
-    """Whether the user trusts an address, or one that it lies below.
+    """Return whether the user trusts an address, or a parent of it.
 
     Args:
-        address: as the user would write it; a path counts from the root of the file system.
-        exactly: trust in one above does not count.
+        address: as the user would write it; file paths are absolute.
+        exactly: ignore trust in a parent.
 
     Example:
         >>> os.environ["MINARI_PIPE_TRUSTED_ADDRESSES"] = "s3://bucket"
@@ -88,13 +88,13 @@ def is_trusted_address(address: str, *, exactly: bool = False) -> bool:
 
 
 def _lies_below(address: str, place: str) -> bool:
-    """Whether an address is one in ``place``, at a boundary of the path."""
+    """Return whether an address is ``place`` or lies below it, at a boundary of the path."""
     (scheme, path), (place_scheme, place_path) = _divided(address), _divided(place)
     if scheme != place_scheme:
         return False
     if scheme == "file":
         inner, outer = (Path(os.path.expanduser(p)) for p in (path, place_path))
-        # A relative one would be another in every folder; HOST:PORT looks like one, too.
+        # A relative path depends on the current folder; HOST:PORT looks like one, too.
         is_absolute = inner.is_absolute() and outer.is_absolute()
         return is_absolute and inner.resolve().is_relative_to(outer.resolve())
     parts, outer_parts = path.rstrip("/").split("/"), place_path.rstrip("/").split("/")
@@ -112,12 +112,12 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
     """Refuse to send anything to a place that only a file names.
 
     Args:
-        where: the key of the config that names it.
+        where: the config key that names it.
         address: the place.
-        exactly: as :func:`is_trusted_address` has it.
+        exactly: see :func:`is_trusted_address`.
 
     Raises:
-        TrustError: the user does not trust it.
+        TrustError: the user does not trust the place.
     """
     if not is_trusted_address(address, exactly=exactly):
         raise TrustError(
@@ -130,22 +130,22 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
 def check_files(
     where: str, values: Any, *, below: Path | None, told: Collection[str] = ()
 ) -> list[str]:
-    """Refuse arguments that name a file elsewhere, which a file may not have read or published.
+    """Refuse arguments with an outside file, which a config must not get read or published.
 
-    A text is taken for a path that leads elsewhere if it begins at the root of the file system or
-    at a home and something is there, or if it has ``..`` in it.
+    A text counts as the path of an outside file if it starts at the file system's root or at a
+    home and exists, or if it contains ``..``.
 
     Args:
         where: the key that holds the values, for the message.
         values: arguments as JSON and YAML hold them, nested or not.
-        below: a folder that the user named, whose files may be read; relative paths count from it.
+        below: a folder that the user named, whose files may be read; relative paths start there.
         told: texts that the user gave.
 
     Returns:
-        Files elsewhere that may be read because they are told.
+        Outside files that may be read because the user named them.
 
     Raises:
-        TrustError: names the path, and how to trust it.
+        TrustError: an outside file is not trusted; the message says how to trust it.
 
     Example:
         >>> check_files("kwargs", {"render_mode": "human", "topic": "/top"}, below=None)
@@ -185,11 +185,11 @@ def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
 
 
 def _elsewhere(text: str, below: Path | None) -> str | None:
-    """The path that a text leads to, if it leads out of a folder."""
+    """Return the path that a text leads to if it is outside a folder, else None."""
     path = os.path.expanduser(text)
     leads_up = os.pardir in Path(path).parts
-    # An environment may take any name for a file of the current folder, and Gymnasium takes what
-    # begins with a point for one.
+    # An environment may treat any text as a file of the current folder, and Gymnasium treats a text
+    # that begins with a dot as one.
     is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(path))
     is_place = os.path.isabs(path) or is_here
     if "\0" in text or not (leads_up or (is_place and os.path.lexists(path))):
@@ -198,7 +198,7 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
         return os.path.abspath(path)
     place = path if below is None else os.path.join(below, path)
     if below is not None:
-        # Behind `..` the system goes on from where a link has led, others from what is written.
+        # After `..` the system goes on from a symlink's target, others from the path as written.
         ways = (os.path.realpath(place), os.path.normpath(place))
         are_below = [Path(way).is_relative_to(below) for way in ways]
         if all(are_below) or (any(are_below) and not leads_up):
@@ -207,7 +207,7 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
 
 
 def how_to_trust(module: str) -> str:
-    """The sentence that tells a user how to trust ``module``."""
+    """Return the sentence that explains to a user how to trust ``module``."""
     return (
         f"if you trust it, pass --trust-module {module} to minari-pipe, set "
         f"{MODULES_VARIABLE}={module} for other commands such as dvc repro, or add the line "
@@ -216,7 +216,7 @@ def how_to_trust(module: str) -> str:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Split ``package.module.Name`` into module and name; refuse anything else."""
+    """Split ``package.module.Name`` into module and name; raise for anything else."""
     parts = str(target).split(".")
     if len(parts) < 2 or not all(p.isidentifier() for p in parts):
         raise ConfigError(f"{target!r} is not a dotted name; expected package.module.Name")
@@ -224,15 +224,15 @@ def split_target(target: str) -> tuple[str, str]:
 
 
 def check_target(target: str, allowed: Mapping[str, str], *, what: str) -> None:
-    """Refuse ``target`` unless it is registered or its module is trusted; imports nothing.
+    """Raise unless ``target`` is registered or its module is trusted; import nothing.
 
     Args:
-        target: the dotted name a config gives.
+        target: the dotted name in a config.
         allowed: registered names, each with the ``module:qualified.name`` it must resolve to.
-        what: where the name stands, for the message, such as ``policy._target_``.
+        what: where the name is in the config, for the message, such as ``policy._target_``.
 
     Raises:
-        TrustError: the name is neither registered nor of a trusted module.
+        TrustError: the name is neither registered nor in a trusted module.
     """
     module, _ = split_target(target)
     if target not in allowed and not is_trusted_module(module):
@@ -245,10 +245,10 @@ def check_target(target: str, allowed: Mapping[str, str], *, what: str) -> None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Let a Python that an imported package starts look for no module in the current folder.
+    """Keep Python processes that an imported package starts from importing local modules.
 
-    Packages try in another process whether they work here: glfw does, which MuJoCo imports. What
-    environments start later is theirs, and may be a script with modules beside it.
+    Some packages test in another process whether they work: glfw, which MuJoCo imports, does.
+    Processes that environments start later are not affected: they may need modules beside them.
     """
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = before or "1"
@@ -262,11 +262,11 @@ def importing() -> Iterator[None]:
 
 
 def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:
-    """The object named by ``target``, once it is proven to be what the name says.
+    """Return the object named by ``target``, once it is proven to be what the name says.
 
-    The object's own module and qualified name are compared as well: a prefix list was bypassed by
-    ``stable_baselines3.common.....pathlib.Path.unlink``, an attribute of a trusted module that is
-    not of that module.
+    The object's own module and qualified name are compared as well. A list of prefixes was bypassed
+    by ``stable_baselines3.common.....pathlib.Path.unlink``: an attribute of a trusted module that
+    does not belong to it.
 
     Raises:
         TrustError: the name, or the object behind it, is not trusted.

@@ -1,7 +1,7 @@
-"""Finds what an episode holds that its spaces do not: values outside, NaN and other dtypes.
+"""Find an episode's values that its spaces do not allow: out of bounds, NaN and other dtypes.
 
-Such values are recorded as they are, with one warning for each episode, or refused if the user
-asks for that: at each step of a collector, or for whole columns of a buffer.
+Such values are recorded unchanged, with one warning per episode, or refused if the user asks for
+that. They are found at each step of a collector, or in whole columns of a buffer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.segment import Segment
 
-#: all finite numbers
+#: space of all finite numbers
 REWARD_SPACE = spaces.Box(-sys.float_info.max, sys.float_info.max, (), np.float64)
 
 
 class Outside:
-    """Counts an episode's values outside of their space; NaN and other dtypes are outside too.
+    """Counts an episode's values outside their space; NaN and other dtypes count as outside.
 
     Example:
         >>> outside = Outside("action", spaces.Discrete(2), strict=False)
@@ -38,12 +38,12 @@ class Outside:
     """
 
     def __init__(self, name: str, space: gym.Space, *, strict: bool) -> None:
-        """Begin to count.
+        """Start with a count of zero.
 
         Args:
-            name: what the values are, in the singular.
-            space: where they should be.
-            strict: refuse a value that is not.
+            name: singular noun for the values.
+            space: the space that should contain them.
+            strict: raise for a value outside the space.
         """
         self._name, self.space, self._strict = name, space, strict
         self._contains = math.isfinite if space is REWARD_SPACE else _membership(space)
@@ -52,19 +52,19 @@ class Outside:
         self.clear()
 
     def clear(self) -> None:
-        """Begin with another episode."""
+        """Reset the count for another episode."""
         self._count = self._first = 0
         self._example = ""
 
     def __bool__(self) -> bool:
-        """Whether there is something to tell."""
+        """Return whether any value was outside."""
         return self._count > 0
 
     def holds(self, value: Any, step: int = -1) -> bool:
-        """Whether the space holds a value.
+        """Return whether the space contains a value.
 
         Raises:
-            InvalidEpisodeError: it does not, and that is to be refused.
+            InvalidEpisodeError: it does not, and ``strict`` is set.
         """
         inside = self._contains(value)
         if not inside and self._strict:
@@ -80,29 +80,29 @@ class Outside:
         )
 
     def plainly_holds(self, column: Any) -> bool:
-        """Whether the space holds all rows of a stacked column, as far as that is seen quickly."""
+        """Return whether a quick test shows that the space contains all rows of a column."""
         space = self.space
         if not isinstance(space, spaces.Box) or not isinstance(column, np.ndarray):
             return False
         if column.dtype != space.dtype or column.shape[1:] != space.shape or not column.size:
             return False
         lowest, highest = self._bounds
-        with np.errstate(invalid="ignore"):  # NaN, which is not at least anything
+        with np.errstate(invalid="ignore"):  # comparisons with NaN, which are false
             if not column.min() >= lowest:
                 return False
             return bool(highest == np.inf or column.max() <= highest)
 
     def count(self, value: Any, step: int, times: int = 1) -> None:
-        """Count a value that the space does not hold, and others after it."""
+        """Count a value outside the space, and ``times - 1`` others after it."""
         if not self._count or step < self._first:
             self._first, self._example = step, f"{value!s:.300}"
         self._count += times
 
     def count_rows(self, column: Any) -> None:
-        """Count the rows of a stacked column that the space does not hold.
+        """Count the rows of a stacked column that are outside the space.
 
         Raises:
-            InvalidEpisodeError: there is one, and that is to be refused.
+            InvalidEpisodeError: a row is outside, and ``strict`` is set.
         """
         outside = np.flatnonzero(~contains_rows(self.space, column))
         if len(outside):
@@ -113,12 +113,12 @@ class Outside:
             self.count(value, first, len(outside))
 
     def judge(self, rows: Any, first: int, judged: set[int]) -> None:
-        """Count the rows of a part of a column that the space does not hold.
+        """Count the rows of a part of a column that are outside the space.
 
         Args:
-            rows: in the dtypes of the space.
-            first: number of the first of them.
-            judged: numbers of those that were counted, or not, when they came.
+            rows: rows in the dtypes of the space.
+            first: number of the first row.
+            judged: numbers of the rows that were checked when they were recorded.
         """
         outside = first + np.flatnonzero(~contains_rows(self.space, rows))
         found = [step for step in outside.tolist() if step not in judged]
@@ -127,11 +127,11 @@ class Outside:
             self.count(value, found[0], len(found))
 
     def told(self, episode: int, of: int) -> str | None:
-        """Return what is to be told of an episode, None if nothing.
+        """Return the warning about an episode, None if all its values were inside.
 
         Args:
             episode: its number.
-            of: number of all its values.
+            of: number of all values of the episode.
         """
         if not self._count:
             return None
@@ -145,7 +145,7 @@ class Outside:
 
 
 class SpaceChecker:
-    """Judges episodes on their way into a storage.
+    """Checks episodes on their way into a storage.
 
     Example:
         >>> from minari_pipe import EpisodeBuffer
@@ -159,18 +159,18 @@ class SpaceChecker:
         ['Observation is not in observation space.', 'Reward is not in reward space.']
 
     Attributes:
-        told: what is to be told, one text for each episode of which there is something.
+        told: the warnings, one text for each episode with a fault.
     """
 
     def __init__(
         self, observation_space: gym.Space, action_space: gym.Space, *, strict: bool
     ) -> None:
-        """Begin.
+        """Start without warnings.
 
         Args:
             observation_space: space of one observation.
             action_space: space of one action.
-            strict: refuse an episode of which there is something to tell.
+            strict: raise for an episode with a fault.
         """
         self.told: list[str] = []
         self._strict = strict
@@ -181,10 +181,10 @@ class SpaceChecker:
         }
 
     def segment(self, segment: Segment) -> None:
-        """Judge many episodes.
+        """Check many episodes.
 
         Raises:
-            InvalidEpisodeError: there is something to tell of one, and that is to be refused.
+            InvalidEpisodeError: an episode has a fault, and ``strict`` is set.
         """
         ends = np.cumsum(segment.steps) - 1
         terminated, truncated = (
@@ -203,15 +203,15 @@ class SpaceChecker:
             self.columns(segment.first + place, segment.columns(place))
 
     def columns(self, episode: int, columns: Columns, *, continues: bool = False) -> None:
-        """Judge an episode, or what is appended to one.
+        """Check an episode, or an addition to one.
 
         Args:
             episode: its number.
-            columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns.
-            continues: it has no row for a reset.
+            columns: the result of :func:`~minari_pipe.storage.columns.episode_columns`.
+            continues: whether it has no row for a reset.
 
         Raises:
-            InvalidEpisodeError: there is something to tell, and that is to be refused.
+            InvalidEpisodeError: the episode has a fault, and ``strict`` is set.
         """
         texts = []
         for name, part in self._outside.items():
@@ -239,7 +239,7 @@ def _open_end(number: int) -> str:
 
 
 def _membership(space: gym.Space) -> Callable[[Any], bool]:
-    """Return ``space.contains``, made not to warn about lists and to cost half of it."""
+    """Return a ``space.contains`` that does not warn about lists and takes half the time."""
     if type(space) is spaces.Box:
         return _box_membership(space)
     if type(space) is spaces.Dict:

@@ -1,4 +1,4 @@
-"""Splits datasets into views, and combines datasets and views into new datasets."""
+"""Split datasets into views, and combine datasets and views into new datasets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.sampling import generator
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidMetadataError
 
-#: what counts for an evaluation: kept if all sources agree, else left out with a warning
+#: keys that matter for an evaluation: kept if all sources agree, else left out with a warning
 _EVALUATION_KEYS = (
     "ref_min_score",
     "ref_max_score",
     "num_episodes_average_score",
     "eval_env_spec",
 )
-#: what is joined, or decided anew
+#: keys that are joined or determined anew
 _JOINED_KEYS = frozenset(
     {"author", "author_email", "algorithm_name", "requirements", "env_spec", "combined_datasets"}
 )
@@ -40,18 +40,18 @@ _JOINED_KEYS = frozenset(
 def split_dataset(
     dataset: MinariDataset, sizes: Sequence[float], seed: int | None = None
 ) -> list[MinariDataset]:
-    """Return views of random episodes, none of them in two views.
+    """Return disjoint views of random episodes.
 
     Args:
-        dataset: what to split.
-        sizes: numbers of episodes of the views, or fractions of all episodes as floats, whose
-            sum is at most 1. Fractions are rounded so that their views are as near to them as
-            can be (largest remainder), and those that sum to 1 leave no episode out.
-        seed: seed of the choice.
+        dataset: the dataset to split.
+        sizes: the number of episodes of each view, or fractions of all episodes as floats, whose
+            sum is at most 1. Fractions are rounded by largest remainder, so that the views come
+            as close to them as possible; those that sum to 1 leave no episode out.
+        seed: seed of the random choice.
 
     Raises:
-        ConfigError: there are not enough episodes, a size is neither of the two, or the seed is
-            none.
+        ConfigError: there are not enough episodes, a size is neither a number nor a fraction, or
+            the seed is invalid.
 
     Example:
         >>> from minari_pipe import split_dataset
@@ -90,9 +90,9 @@ def _counts(sizes: list[Any], total: int) -> list[int]:
         raise ConfigError(
             f"sizes must be all numbers of episodes, or all fractions from 0.0 to 1.0; got {sizes}"
         )
-    # the decimal that was written: 0.1 is meant as a tenth
+    # the decimal as written: 0.1 means exactly a tenth
     fractions = [Fraction(repr(float(size))) for size in sizes]
-    # three times a third, each rounded up
+    # tolerance for three times a third, each rounded up
     if sum(fractions) > 1 + Fraction(1, 10**9):
         raise ConfigError(
             f"Incompatible arguments: the sum of sizes exceeds 1: the fractions {sizes} add up to "
@@ -113,22 +113,22 @@ def combine_datasets(
     *,
     data_format: str | None = None,
 ) -> MinariDataset:
-    """Create a dataset of the episodes of others: of a view, only those of the view.
+    """Create a dataset from the episodes of datasets and views.
 
     Seeds, options, infos, extra groups and attributes of the episodes are kept. Images are JPEG
-    only if they are in all sources. Authors and addresses are united, names of algorithms joined
-    with ``"; "``, requirements united. Reference scores and the evaluation environment are kept
-    if all sources have the same, and left out with a warning otherwise; anything else in the
-    metadata is kept if all sources have the same.
+    only if they are in all sources. Authors, email addresses and requirements are merged, names of
+    algorithms joined with ``"; "``. Reference scores and the evaluation environment are kept if
+    all sources have the same, and left out with a warning otherwise; other metadata is kept if
+    all sources have the same.
 
     Args:
         datasets_to_combine: datasets or views of datasets, of any formats.
         new_dataset_id: id of the new dataset.
-        copy: of Minari 0.4; the episodes are always copied.
-        data_format: format of the new dataset; None means that of the first.
+        copy: argument of Minari 0.4 without effect; the episodes are always copied.
+        data_format: format of the new dataset; None means the format of the first source.
 
     Raises:
-        InvalidMetadataError: there are none, or their spaces or environments differ.
+        InvalidMetadataError: the list is empty, or the spaces or environments differ.
         DatasetExistsError: the id is taken.
         InvalidDatasetIdError: the id is malformed.
 
@@ -191,7 +191,7 @@ def combine_datasets(
 
 
 def _joined(sources: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join what sources say of themselves."""
+    """Join the metadata of the sources."""
     joined: dict[str, Any] = {}
     for source in sources:
         texts = {key: source[key] for key in ("algorithm_name", "requirements") if source.get(key)}
@@ -230,7 +230,7 @@ def _any_has(sources: list[dict[str, Any]], key: str) -> bool:
 def _same(key: str, left: Any, right: Any) -> bool:
     if left == right or key != "eval_env_spec":
         return left == right
-    try:  # blanks and the order of keys do not count
+    try:  # whitespace and the order of keys do not count
         return json.loads(left) == json.loads(right)
     except (TypeError, ValueError):
         return False
@@ -239,16 +239,16 @@ def _same(key: str, left: Any, right: Any) -> bool:
 def validate_datasets_to_combine(datasets_to_combine: list[MinariDataset]) -> EnvSpec | None:
     """Check that datasets can be combined, and return the environment of the combination.
 
-    Their environments may differ in ``max_episode_steps`` only; the combination has the largest.
+    Their environments may differ only in ``max_episode_steps``; the combination has the largest.
 
     Args:
         datasets_to_combine: datasets or views of datasets.
 
     Returns:
-        The spec of the environment, None if no dataset has one.
+        The spec of the environment, or None if no dataset has one.
 
     Raises:
-        InvalidMetadataError: there are none, or their spaces or environments differ.
+        InvalidMetadataError: the list is empty, or the spaces or environments differ.
 
     Example:
         >>> from minari_pipe import validate_datasets_to_combine
@@ -295,5 +295,5 @@ def validate_datasets_to_combine(datasets_to_combine: list[MinariDataset]) -> En
 
 
 def _equal_spaces(left: gym.Space, right: gym.Space) -> bool:
-    # spaces of other packages may have no comparison of their own
+    # spaces of other packages may not define equality
     return bool(left == right) or serialize_space(left) == serialize_space(right)

@@ -1,4 +1,4 @@
-"""Copies of episodes into new datasets of the local root, with everything that belongs to them."""
+"""Copy episodes into new datasets of the local root, with everything that belongs to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minari_pipe.storage.jpeg import Frames
 from minari_pipe.storage.segment import Segment
 from minari_pipe.storage.writer import StableBuffers
 
-#: what a new storage finds out or is told by itself
+#: keys that a new storage determines itself or is given separately
 STORAGE_KEYS = frozenset(
     {
         "dataset_id",
@@ -49,19 +49,19 @@ def new_copy(
     data_format: str = "hdf5",
     jpeg_encoding: bool = False,
 ) -> Path:
-    """Create a dataset in the local root of these episodes; if that fails, nothing is left.
+    """Create a dataset of these episodes in the local root; on failure leave nothing behind.
 
     Args:
         dataset_id: id of the new dataset.
-        episodes: what it holds.
+        episodes: its episodes.
         observation_space: space of one observation.
         action_space: space of one action.
-        metadata: all of it but ``STORAGE_KEYS``; ``env_spec`` as JSON.
+        metadata: all metadata but ``STORAGE_KEYS``; ``env_spec`` as JSON.
         data_format: one of ``get_storage_keys()``.
-        jpeg_encoding: store images lossily.
+        jpeg_encoding: store images as lossy JPEG.
 
     Returns:
-        The directory of its data.
+        The data directory of the new dataset.
 
     Raises:
         DatasetExistsError: the id is taken.
@@ -90,16 +90,16 @@ def copy_without(
 ) -> Path:
     """Create a dataset of some episodes of another, with its metadata.
 
-    Where they come from is recorded as ``derived_from`` in the metadata.
+    ``derived_from`` in the new metadata records where the episodes come from.
 
     Args:
-        storage: the other dataset's.
+        storage: storage of the other dataset.
         episode_indices: the episodes to copy, shape ``(N,)``.
         deleted: the episodes that were left out on purpose, for the record.
         new_dataset_id: id of the new dataset.
 
     Returns:
-        The directory of its data.
+        The data directory of the new dataset.
 
     Raises:
         DatasetExistsError: the id is taken.
@@ -125,15 +125,15 @@ def copy_without(
 
 
 def writable_format(storage: MinariStorage) -> str:
-    """The format of a storage, or hdf5 where that is only read, or only kept in memory."""
+    """Return the format of a storage, or hdf5 if that is read-only or only kept in memory."""
     return storage.FORMAT if is_file_format(storage.FORMAT) else "hdf5"
 
 
 def all_jpeg(sources: Sequence[Source]) -> bool:
-    """Whether a copy of these episodes is to encode images as JPEG: only if all of them are.
+    """Return whether a copy of these episodes encodes images as JPEG: only if all of them are.
 
-    What the metadata says does not decide it alone. Minari up to 0.5.2 had no JPEG and up to
-    0.5.3 no key that says so, which is read as true; encoding such images would damage them.
+    The metadata alone does not decide this. Minari up to 0.5.2 had no JPEG, and up to 0.5.3 no key
+    for it; a missing key is read as true, and encoding such images would damage them.
     """
     return all(storage.jpeg_encoding and _holds_jpeg(storage, i) for storage, i in sources)
 

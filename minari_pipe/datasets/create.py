@@ -1,4 +1,4 @@
-"""Makes datasets of recorded episodes in the local root."""
+"""Create datasets from recorded episodes in the local root."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from minari_pipe.storage.base import MinariStorage, file_format
 
 @dataclass(frozen=True)
 class Description:
-    """What the author says about a dataset; the arguments that all ways to create one share.
+    """The author's description of a dataset: the arguments shared by all ways to create one.
 
     Attributes:
         eval_env: environment for evaluation, if it is not the collection's.
-        algorithm_name: what made the actions.
+        algorithm_name: name of the algorithm that chose the actions.
         author: name or names.
-        author_email: address or addresses.
-        code_permalink: address of the code.
+        author_email: email address or addresses.
+        code_permalink: URL of the code.
         ref_min_score: mean return of a random policy. If None and a maximum is known, it is
             measured with random actions.
         ref_max_score: mean return of an expert.
         expert_policy: maps an observation to an action; ``ref_max_score`` is measured with it.
-        num_episodes_average_score: number of episodes of a measurement.
-        description: what the dataset is.
+        num_episodes_average_score: number of episodes per measurement.
+        description: description of the dataset.
         requirements: pip requirements of the environment.
     """
 
@@ -55,7 +55,7 @@ class Description:
     requirements: list[str] | None = None
 
     def metadata(self, dataset_id: str, env_spec: EnvSpec | None) -> dict[str, Any]:
-        """Return the metadata of the dataset, measuring the reference scores that are asked for.
+        """Return the metadata of the dataset; measure the reference scores that are requested.
 
         Raises:
             InvalidMetadataError: arguments contradict each other.
@@ -125,7 +125,7 @@ class Description:
             env.close()
         scores = {"ref_max_score": high, "ref_min_score": low}
         known: dict[str, Any] = {
-            key: float(value) if is_finite_number(value) else value  # which the storage refuses
+            key: float(value) if is_finite_number(value) else value  # the storage refuses it
             for key, value in scores.items()
             if value is not None
         }
@@ -137,7 +137,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _texts(value: Any) -> Any:
-    """Return several texts as a list; anything else is left for the storage to refuse."""
+    """Return several texts as a list; leave anything else for the storage to refuse."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return list(value)
     return value
@@ -190,39 +190,39 @@ def create_dataset_from_buffers(
     minari_version: str | None = None,
     strict: bool = False,
 ) -> MinariDataset:
-    """Create a dataset in the local root from recorded episodes; if that fails, nothing is left.
+    """Create a dataset in the local root from recorded episodes; on failure leave nothing behind.
 
-    Values outside of their space, NaN, other dtypes and an episode without an end are stored with
-    one warning for each episode.
+    Values outside their space, NaN, other dtypes and an episode without an end are stored with
+    one warning per episode.
 
     Args:
         dataset_id: id of the new dataset.
         buffer: the episodes; also in the forms of Minari's older API, see
             :func:`minari_pipe.datasets.legacy_buffers.as_buffer`.
-        env: environment that they come from, or its id or spec.
-        eval_env: see :class:`Description`, as for all arguments not listed here.
-        algorithm_name: what made the actions.
+        env: the environment that they come from, or its id or spec.
+        eval_env: see :class:`Description`, as for all arguments not explained here.
+        algorithm_name: name of the algorithm that chose the actions.
         author: name or names.
-        author_email: address or addresses.
-        code_permalink: address of the code.
-        action_space: space of the actions; None takes the environment's.
-        observation_space: space of the observations; None takes the environment's.
+        author_email: email address or addresses.
+        code_permalink: URL of the code.
+        action_space: space of the actions; None means the environment's.
+        observation_space: space of the observations; None means the environment's.
         ref_min_score: mean return of a random policy.
         ref_max_score: mean return of an expert.
         expert_policy: maps an observation to an action.
-        num_episodes_average_score: number of episodes of a measurement.
-        description: what the dataset is.
+        num_episodes_average_score: number of episodes per measurement.
+        description: description of the dataset.
         data_format: one of ``get_storage_keys()``; None means hdf5.
         requirements: pip requirements of the environment.
-        jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
-        minari_version: version or specifier that Minari 0.4 wrote into the metadata. Only judged:
-            what is written follows one version of the standard.
-        strict: refuse such episodes instead of the warning.
+        jpeg_encoding: store images as lossy JPEG; unlike Minari's, the default is lossless.
+        minari_version: version or specifier that Minari 0.4 wrote into the metadata. It is only
+            checked; the data always follows one version of the standard.
+        strict: raise for such episodes instead of warning.
 
     Raises:
         InvalidDatasetIdError: the id is malformed, or has no version.
         DatasetExistsError: the id is taken.
-        InvalidEpisodeError: an episode's values do not fit together or to the spaces.
+        InvalidEpisodeError: an episode's values do not fit each other or the spaces.
         InvalidMetadataError: arguments are missing or contradict each other.
 
     Example:
@@ -243,9 +243,9 @@ def create_dataset_from_buffers(
         >>> dataset[0].observations
         array([0, 1, 2])
     """
-    if isinstance(env, list):  # the order of the arguments in Minari 0.3
+    if isinstance(env, list):  # the argument order of Minari 0.3
         buffer, env = env, buffer
-        if isinstance(eval_env, str):  # there was none, so the texts were given by position
+        if isinstance(eval_env, str):  # 0.3 had no eval_env, so the texts were given by position
             texts: Any = (eval_env, algorithm_name, author, author_email)
             algorithm_name, author, author_email, code_permalink = texts
             eval_env = None
@@ -299,7 +299,7 @@ def create_dataset_from_buffers(
 
 
 def judge_version(minari_version: str | None) -> None:
-    """Warn if a version or specifier that Minari 0.4 took does not admit what is written.
+    """Warn if a version or specifier, as Minari 0.4 took it, excludes the one that is written.
 
     Example:
         >>> judge_version("~=0.5")

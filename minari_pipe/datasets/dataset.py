@@ -1,4 +1,4 @@
-"""A dataset as its users see it: episodes to iterate, sample, filter and append to."""
+"""The dataset that users work with: episodes to iterate, sample, filter and append to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from minari_pipe.storage.base import MinariStorage, PathLike, opened
 class MinariDataset(DatasetDescription):
     """A dataset, or a view of some of its episodes.
 
-    A view is a list of episode indices into the same storage; filtering, slicing and splitting
+    A view is a list of episode indices into the same storage. Filtering, slicing and splitting
     make views and copy nothing. Views can be pickled, so that the workers of a PyTorch DataLoader
     can read them.
 
@@ -74,20 +74,20 @@ class MinariDataset(DatasetDescription):
         """Open a dataset.
 
         Args:
-            data: a storage, or the directory of its data.
+            data: a storage, or its data directory.
             episode_indices: the episodes of the view, shape ``(N,)``; None means all.
             trusted_modules: modules whose code the environment of the data may name; it is made
-                only where an older layout has no spaces.
-            copy: whether the arrays of episodes can be written to. If not, those of HDF5 files
-                are read-only views of the file, which take no time and no memory of their own;
-                PyTorch warns of such arrays. None means False, but True where
-                :mod:`minari_pipe.alias` stands for Minari, whose arrays can be written to.
+                only if an older layout stores no spaces.
+            copy: whether the arrays of episodes are writable. If not, those of HDF5 files are
+                read-only views of the file, which take no time and no memory of their own;
+                PyTorch warns about such arrays. None means False, but True where
+                :mod:`minari_pipe.alias` stands in for Minari, whose arrays are writable.
 
         Raises:
             DatasetNotFoundError: there is no data.
-            CorruptDatasetError: the metadata has no dataset id.
+            CorruptDatasetError: the metadata has no dataset id, or lacks a total.
             UnsupportedVersionError: the dataset follows an unknown version of the standard.
-            ConfigError: an index is not that of an episode.
+            ConfigError: an index is out of range.
         """
         if isinstance(data, MinariStorage):
             self._data = data
@@ -118,7 +118,7 @@ class MinariDataset(DatasetDescription):
             episode_indices = np.arange(metadata["total_episodes"])
             self._total_steps = metadata["total_steps"]
         self._episode_indices = checked_indices(episode_indices, metadata["total_episodes"])
-        #: made when it is first needed: to ask the system for a seed takes long beside opening
+        #: created when first needed: asking the system for a seed is slow compared with opening
         self._generator: np.random.Generator | None = None
         self._copy = copy
 
@@ -126,10 +126,10 @@ class MinariDataset(DatasetDescription):
         """Seed the generator of :meth:`sample_episodes`.
 
         Args:
-            seed: the same one gives the same samples.
+            seed: the same seed gives the same samples.
 
         Raises:
-            ConfigError: it is no whole number, or negative.
+            ConfigError: it is negative or not a whole number.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -143,21 +143,21 @@ class MinariDataset(DatasetDescription):
         self._generator = sampling.generator(seed)
 
     def view(self, episode_indices: npt.NDArray[np.int_]) -> MinariDataset:
-        """Return a view of some episodes of the storage, also of such as this view lacks.
+        """Return a view of some episodes of the storage, including ones that this view lacks.
 
         Args:
-            episode_indices: their numbers in the storage, shape ``(N,)``.
+            episode_indices: their indices in the storage, shape ``(N,)``.
 
         Raises:
-            ConfigError: a number is not that of an episode.
+            ConfigError: an index is out of range.
         """
         return MinariDataset(self.storage, episode_indices, copy=self._copy)
 
     def _part(self, episode_indices: npt.NDArray[np.int_]) -> MinariDataset:
-        """Return a view of some of this view's episodes, of which nothing has to be read."""
+        """Return a view of some of this view's episodes, without reading anything."""
         part = object.__new__(MinariDataset)
         part.__dict__.update(self.__dict__)
-        part._episode_indices = episode_indices.copy()  # a slice would hold on to all of them
+        part._episode_indices = episode_indices.copy()  # a slice would keep the whole array alive
         part._total_steps = None
         part._generator = None
         return part
@@ -166,7 +166,7 @@ class MinariDataset(DatasetDescription):
         """Return a view of the episodes that meet a condition; :meth:`where` reads no arrays.
 
         Args:
-            condition: takes an episode; anything that is true keeps it.
+            condition: takes an episode and returns whether to keep it.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -179,7 +179,7 @@ class MinariDataset(DatasetDescription):
 
     @property
     def episodes(self) -> EpisodeTable:
-        """A table of the metadata of this view's episodes, read anew each time.
+        """A table of the metadata of this view's episodes, read anew on each access.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -190,19 +190,19 @@ class MinariDataset(DatasetDescription):
         return EpisodeTable(self.storage, self.episode_indices)
 
     def where(self, query: str) -> MinariDataset:
-        """Return a view of the episodes whose metadata meets a condition; reads no array.
+        """Return a view of the episodes whose metadata meets a condition, without reading arrays.
 
         Args:
             query: a Python expression over the columns of :attr:`episodes`, such as
                 ``"total_steps > 100 and 50 < return <= 90"``. It can compare, compute (``+ - * /
                 // % **``), use ``and``, ``or``, ``not``, ``in`` and ``is None``, ``abs``, ``len``
-                and ``isnan``, and take parts of a value: ``options.goal``, ``options['goal']``,
-                ``options.goal[0]``. An episode without a value that it needs is not selected;
+                and ``isnan``, and access parts of a value: ``options.goal``, ``options['goal']``,
+                ``options.goal[0]``. An episode that lacks a needed value is not selected;
                 ``seed is None`` selects it.
 
         Raises:
-            ConfigError: the query is malformed, holds anything else, or names a column that is
-                not there.
+            ConfigError: the query is malformed, uses anything else, or names a column that does
+                not exist.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -217,16 +217,16 @@ class MinariDataset(DatasetDescription):
     ) -> MinariDataset:
         """Create a new version of this dataset or view without some of its episodes.
 
-        The rest is copied with all that belongs to it, and numbered anew; description, scores and
-        environments are kept. ``derived_from`` in the metadata says what was left out of what.
-        This dataset does not change.
+        The other episodes are copied with everything that belongs to them, and renumbered;
+        description, scores and environments are kept. ``derived_from`` in the metadata records
+        which episodes of which dataset were left out. This dataset does not change.
 
         Args:
             episodes: their ids, or a view of them.
             new_dataset_id: id of the new dataset in the local root.
 
         Raises:
-            ConfigError: an id is not that of an episode of this view.
+            ConfigError: an id is not in this view.
             DatasetExistsError: the new id is taken.
             InvalidDatasetIdError: the new id is malformed.
 
@@ -259,14 +259,14 @@ class MinariDataset(DatasetDescription):
         return MinariDataset(copy_without(self.storage, kept, deleted, new_dataset_id))
 
     def sample_episodes(self, n_episodes: int, *, copy: bool | None = None) -> list[EpisodeData]:
-        """Return different episodes, drawn at random; see :meth:`set_seed`.
+        """Return distinct random episodes; see :meth:`set_seed`.
 
         Args:
-            n_episodes: how many.
-            copy: whether all arrays can be written to; None means as this dataset was opened.
+            n_episodes: number of episodes.
+            copy: whether all arrays are writable; None means as this dataset was opened.
 
         Raises:
-            ConfigError: there are not so many, or it is no whole number.
+            ConfigError: the number is negative, not whole or larger than the view.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -301,23 +301,23 @@ class MinariDataset(DatasetDescription):
     ) -> Iterator[sampling.TransitionBatch]:
         """Yield all transitions ``(o, a, r, o', terminated, truncated)`` once, in batches.
 
-        The last step of an episode is left out where its final observation was never recorded
+        The last step of an episode is left out if its final observation was never recorded
         (``final_observation_missing`` in the episode's metadata).
 
-        In order, one episode is held in memory at a time. A random order holds all of the view
-        (without infos), or only ``buffer_episodes`` random episodes, among whose transitions it
-        then draws before it goes on to others.
+        In the view's order, one episode is held in memory at a time. A random order holds the
+        whole view (without infos), or only ``buffer_episodes`` random episodes, from whose
+        transitions it draws before it goes on to others.
 
         Args:
-            batch_size: transitions of a batch, the last may have fewer; None means all in one.
-            seed: seed of a random order; the same one gives the same batches.
-            shuffle: whether the order is random; None means: if there is a seed.
-            buffer_episodes: number of episodes to hold for a random order; None means all, so
-                that each order is equally likely.
+            batch_size: transitions of a batch, the last may have fewer; None puts all in one.
+            seed: seed of a random order; the same seed gives the same batches.
+            shuffle: whether the order is random; None means that it is if there is a seed.
+            buffer_episodes: number of episodes held for a random order; None holds all, so that
+                each order is equally likely.
             drop_last: leave out a last batch that is not full.
             split: in a worker of a PyTorch ``DataLoader``, yield only this worker's batches: every
-                ``n``-th of ``n`` workers, so that all of them together give each transition once.
-                False for a view that is the worker's own share.
+                ``n``-th of ``n`` workers, so that together they yield each transition once. False
+                for a view that already is the worker's share.
 
         Raises:
             ConfigError: a number is not positive, or the seed is negative.
@@ -347,20 +347,20 @@ class MinariDataset(DatasetDescription):
     ) -> Iterator[sampling.WindowBatch]:
         """Yield windows of consecutive steps of one episode, in batches.
 
-        A window begins at the steps 0, ``stride``, 2 ``stride``, ... of every episode and holds
-        ``length`` steps, or those up to the end of the episode and padding.
+        Windows begin at steps 0, ``stride``, 2 ``stride``, ... of every episode and hold
+        ``length`` steps, or those up to the end of the episode plus padding.
 
         Args:
             length: steps of a window, ``L``.
-            batch_size: windows of a batch, the last may have fewer; None means all in one.
-            stride: steps between the beginnings of windows.
-            pad: side of the padding, ``"right"`` or ``"left"``; None leaves out the windows that
-                would need any.
+            batch_size: windows of a batch, the last may have fewer; None puts all in one.
+            stride: steps between the starts of windows.
+            pad: side of the padding, ``"right"`` or ``"left"``; None leaves out windows that need
+                padding.
             seed: see :meth:`transitions`, as for the arguments below, which count windows.
             shuffle: whether the order is random.
-            buffer_episodes: number of episodes to hold for a random order.
+            buffer_episodes: number of episodes held for a random order.
             drop_last: leave out a last batch that is not full.
-            split: among the workers of a ``DataLoader``.
+            split: share the batches among the workers of a ``DataLoader``.
 
         Raises:
             ConfigError: a number is not positive, or ``pad`` is unknown.
@@ -383,7 +383,7 @@ class MinariDataset(DatasetDescription):
     def returns(self) -> npt.NDArray[np.float64]:
         """Return the undiscounted return of each episode, shape ``(N,)``, in reward units.
 
-        They are read from the metadata, or computed where it has none.
+        The returns are read from the metadata, or computed where it has none.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -413,12 +413,12 @@ class MinariDataset(DatasetDescription):
         """Yield episodes.
 
         Args:
-            episode_indices: numbers of episodes in the storage; None means those of this view.
-            copy: whether all arrays can be written to; None means as this dataset was opened.
+            episode_indices: indices of episodes in the storage; None means those of this view.
+            copy: whether all arrays are writable; None means as this dataset was opened.
 
         Raises:
-            IndexError: there is no such episode.
-            TypeError: an index is no whole number, but part of a mask for example.
+            IndexError: an index is out of range.
+            TypeError: an index is not a whole number, such as an entry of a mask.
             CorruptDatasetError: an episode is damaged.
 
         Example:
@@ -440,16 +440,16 @@ class MinariDataset(DatasetDescription):
     ) -> None:
         """Append episodes to the dataset and to this view, all or none of them.
 
-        Values outside of their space, NaN, other dtypes and an episode without an end are stored
-        with one warning for each episode.
+        Values outside their space, NaN, other dtypes and an episode without an end are stored
+        with one warning per episode.
 
         Args:
-            buffer: the episodes. One whose ``id`` is that of a stored episode continues it: it
-                has no row for a reset, so as many observations as actions.
-            strict: refuse such episodes instead of the warning.
+            buffer: the episodes. One with the ``id`` of a stored episode continues it: it has no
+                row for a reset, so it has as many observations as actions.
+            strict: raise for such episodes instead of warning.
 
         Raises:
-            InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+            InvalidEpisodeError: a buffer's values do not fit each other or the spaces.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -467,13 +467,13 @@ class MinariDataset(DatasetDescription):
             warnings.warn(text, stacklevel=2)
 
     def update_dataset_from_collector_env(self, collector_env: Any) -> None:
-        """Append what a collector has recorded; now ``collector_env.add_to_dataset(dataset)``.
+        """Append what a collector has recorded; deprecated, use ``collector_env.add_to_dataset``.
 
         Args:
             collector_env: the ``DataCollector`` or ``DataCollectorV0``.
 
         Raises:
-            InvalidEpisodeError: the dataset's spaces are not those of the environment.
+            InvalidEpisodeError: the spaces of the dataset and the environment differ.
             DatasetNotFoundError: the collector is closed.
 
         Example:
@@ -513,11 +513,11 @@ class MinariDataset(DatasetDescription):
         """Return an episode, or a view of several.
 
         Args:
-            idx: position in this view, negative ones from its end; or a slice, positions of shape
-                ``(K,)`` or a mask of shape ``(N,)``, as NumPy takes them.
+            idx: position in this view, counted from its end if negative; or a slice, positions of
+                shape ``(K,)`` or a mask of shape ``(N,)``, as in NumPy.
 
         Raises:
-            IndexError: there is no such episode, or the mask has another length.
+            IndexError: a position is out of range, or the mask has another length.
             TypeError: the index is none of these.
         """
         if isinstance(idx, slice):
@@ -568,7 +568,7 @@ class MinariDataset(DatasetDescription):
 
     @property
     def episode_indices(self) -> npt.NDArray[np.int_]:
-        """Numbers of this view's episodes in the storage, shape ``(N,)``."""
+        """Indices of this view's episodes in the storage, shape ``(N,)``."""
         return self._episode_indices
 
     @episode_indices.setter
@@ -578,7 +578,7 @@ class MinariDataset(DatasetDescription):
 
     @property
     def spec(self) -> MinariDatasetSpec:
-        """What the dataset is, without its data."""
+        """Description of the dataset without its data."""
         return MinariDatasetSpec(
             env_spec=self.env_spec,
             total_episodes=self.total_episodes,

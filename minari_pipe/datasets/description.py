@@ -1,4 +1,4 @@
-"""What a dataset says of itself: its id, its spaces and its environment."""
+"""Describe a dataset: its id, its spaces and its environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minari_pipe.storage.base import MinariStorage
 
 
 class DatasetDescription:
-    """A dataset without its episodes, as its metadata describe it."""
+    """A dataset without its episodes, as its metadata describes it."""
 
     _data: MinariStorage
     _metadata: dict[str, Any]
@@ -35,7 +35,7 @@ class DatasetDescription:
 
     @property
     def env_spec(self) -> EnvSpec | None:
-        """Spec of the environment that the data comes from; only its text is trusted so far."""
+        """Spec of the environment that the data comes from; parsed only, nothing is imported."""
         return parse_spec(self._metadata.get("env_spec"), self.id)
 
     @property
@@ -50,7 +50,7 @@ class DatasetDescription:
 
     @property
     def minari_version(self) -> str:
-        """Version of the standard that the dataset follows; empty if it does not say."""
+        """Version of the standard that the dataset follows; empty if not stated."""
         return self._metadata.get("minari_version") or ""
 
     @property
@@ -63,7 +63,7 @@ class DatasetDescription:
     ) -> gym.Env:
         """Make the environment that the data comes from.
 
-        Warns where an installed package is not what the dataset's ``requirements`` ask for.
+        Warns if an installed package does not meet the dataset's ``requirements``.
 
         Args:
             eval_env: make the environment for evaluation instead, if the dataset names one.
@@ -71,8 +71,8 @@ class DatasetDescription:
             **kwargs: passed on to ``gymnasium.make``.
 
         Raises:
-            EnvironmentNotFoundError: the dataset names none, or it is not registered.
-            TrustError: the spec names code that nobody has trusted.
+            EnvironmentNotFoundError: the dataset names no environment, or it is not registered.
+            TrustError: the spec names code that the user does not trust.
 
         Example:
             >>> import gymnasium

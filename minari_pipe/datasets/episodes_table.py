@@ -1,4 +1,4 @@
-"""Episode metadata as a table: what is known of each episode without reading an array."""
+"""Present episode metadata as a table: what is known of each episode without reading arrays."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class EpisodeTable:
 
     The columns are ``id`` (number in the storage), ``seed``, ``total_steps``, ``return`` (which
     is ``rewards_sum``), the statistics ``rewards_sum``, ``_mean``, ``_std``, ``_max`` and
-    ``_min``, ``options`` of the reset, and whatever else was stored with the episodes.
+    ``_min``, ``options`` of the reset, and everything else stored with the episodes.
 
-    Only metadata is read. Datasets that were stored without statistics of rewards (real Minari's
-    ``create_dataset_from_buffers`` writes none) have them computed from the rewards when one of
-    their columns is asked for.
+    Only metadata is read. If a dataset was stored without reward statistics (real Minari's
+    ``create_dataset_from_buffers`` writes none), they are computed from the rewards when one of
+    their columns is requested.
 
     Example:
         >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -49,14 +49,14 @@ class EpisodeTable:
         """Read the metadata of episodes.
 
         Args:
-            storage: where they are.
-            episode_indices: their numbers in the storage, shape ``(N,)``.
+            storage: the storage that holds them.
+            episode_indices: their indices in the storage, shape ``(N,)``.
         """
         self._storage = storage
         self._indices = np.array(episode_indices, dtype=np.int64)
-        #: columns of which every episode has a number, each of one kind
+        #: columns in which every episode has a number, all of one kind
         self._numbers: dict[str, npt.NDArray[Any]] = {}
-        #: what else the episodes have
+        #: all other values of the episodes
         self._others: Sequence[Mapping[str, Any]] | None = None
         table = storage.get_attribute_table(self._indices)
         if table is None:
@@ -67,7 +67,7 @@ class EpisodeTable:
 
     @cached_property
     def _rows(self) -> list[dict[str, Any]]:
-        """A dict for each episode, with all that it has; None where it lacks a usual column."""
+        """One dict per episode with all its values; None for a usual column that it lacks."""
         stored = {name: values.tolist() for name, values in self._numbers.items()}
         numbers: Iterable[tuple[Any, ...]] = zip(*stored.values()) if stored else repeat(())
         others: Iterable[Mapping[str, Any]] = repeat({}) if self._others is None else self._others
@@ -76,7 +76,7 @@ class EpisodeTable:
             row = {**dict.fromkeys(COLUMNS), **dict(zip(stored, own)), **other, "id": index}
             for name in REWARD_STATISTICS:
                 if not isinstance(row[name], int | float | np.integer | np.floating):
-                    row[name] = None  # what is no number is as good as not stored
+                    row[name] = None  # a value that is not a number counts as not stored
             row["return"] = row["rewards_sum"]
             rows.append(row)
         return rows
@@ -93,18 +93,18 @@ class EpisodeTable:
         return list(self._columns)
 
     def __contains__(self, column: object) -> bool:
-        """Whether there is a column of this name."""
+        """Return whether there is a column of this name."""
         return column in self._columns
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return len(self._indices)
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
         """Return a column, shape ``(N,)``.
 
-        Numbers and flags are an array of their kind; a column with other values, or with None
-        where an episode has none, is an array of objects.
+        Numbers and flags give an array of their kind; a column with other values, or with None
+        for episodes without a value, is an array of objects.
 
         Raises:
             ConfigError: there is no such column.
@@ -122,7 +122,7 @@ class EpisodeTable:
         return _array([row.get(column) for row in self._rows])
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for each episode, with all columns; None where it has no value."""
+        """Yield a row for each episode, with all columns; None for missing values."""
         self._complete(set(self._columns))
         for row in self._rows:
             yield {name: row.get(name) for name in self._columns}
@@ -139,7 +139,7 @@ class EpisodeTable:
         return {name: [row.get(name) for row in self._rows] for name in self._columns}
 
     def select(self, query: str) -> npt.NDArray[np.bool_]:
-        """Tell which episodes meet a condition.
+        """Return which episodes meet a condition.
 
         Args:
             query: see :meth:`minari_pipe.MinariDataset.where`.
@@ -148,7 +148,7 @@ class EpisodeTable:
             Shape ``(N,)``.
 
         Raises:
-            ConfigError: the query is malformed, or names a column that is not there.
+            ConfigError: the query is malformed, or names a column that does not exist.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -160,7 +160,7 @@ class EpisodeTable:
             met = selected(parsed, self._numbers, len(self))
             if met is not None:
                 return met
-            # without episodes nothing tells which columns they would have
+            # without episodes it is unknown which columns they would have
             parsed.check_columns(self._columns)
         self._complete(parsed.columns)
         return np.array([parsed(row) for row in self._rows], dtype=bool)
@@ -187,7 +187,7 @@ class EpisodeTable:
             row["return"] = row["rewards_sum"]
 
     def __repr__(self) -> str:
-        """The first rows, aligned; statistics that were not stored are ``-``."""
+        """Return the first rows, aligned; statistics that were not stored are ``-``."""
         shown = [name for name in self._columns if name != "return"]
         lines = [
             shown,
@@ -206,17 +206,17 @@ class EpisodeTable:
 def select(
     storage: MinariStorage, episode_indices: npt.NDArray[np.int_], query: str
 ) -> npt.NDArray[np.bool_]:
-    """Tell which episodes meet a condition, as :meth:`EpisodeTable.select`, for a single one.
+    """Do what :meth:`EpisodeTable.select` does, at a lower cost for a single condition.
 
-    Of a storage that has numbers in columns, the ones of the condition are all that is read.
+    If a storage has numeric columns, only those of the condition are read.
 
     Args:
-        storage: where the episodes are.
-        episode_indices: their numbers in the storage, shape ``(N,)``.
+        storage: the storage that holds the episodes.
+        episode_indices: their indices in the storage, shape ``(N,)``.
         query: see :meth:`minari_pipe.MinariDataset.where`.
 
     Raises:
-        ConfigError: the query is malformed, or names a column that is not there.
+        ConfigError: the query is malformed, or names a column that does not exist.
 
     Example:
         >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -248,7 +248,7 @@ def returns(
 def _numbers(
     storage: MinariStorage, indices: npt.NDArray[np.int_], names: Collection[str]
 ) -> dict[str, npt.NDArray[Any]] | None:
-    """Those of the named columns that are numbers; None if the storage has no columns."""
+    """Return the named columns that are numeric; None if the storage has no columns."""
     stored = {"rewards_sum" if name == "return" else name for name in names}
     table = storage.get_attribute_table(indices, stored)
     return None if table is None else _with_own_columns(table.numbers, indices)
@@ -257,7 +257,7 @@ def _numbers(
 def _with_own_columns(
     numbers: dict[str, npt.NDArray[Any]], indices: npt.NDArray[np.int_]
 ) -> dict[str, npt.NDArray[Any]]:
-    """Add the columns that are not stored under their names."""
+    """Add the columns ``id`` and ``return``, which are not stored under these names."""
     found = {**numbers, "id": indices}
     found.pop("return", None)
     if "rewards_sum" in found:
@@ -290,7 +290,7 @@ def _array(values: list[Any]) -> npt.NDArray[Any]:
 
 
 def _are_fractions(values: list[Any]) -> bool:
-    """Whether float64 holds all the whole numbers among them."""
+    """Return whether float64 holds all integers among the values exactly."""
     whole = [value for value in values if isinstance(value, int | np.integer)]
     return all(int(float(value)) == value for value in whole)
 

@@ -1,4 +1,4 @@
-"""A dataset small enough to be looked at, for the examples of the documentation."""
+"""Create a dataset that is small enough to print, for the examples of the documentation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from minari_pipe.datasets.dataset import MinariDataset
 def step_index_dataset(
     dataset_id: str = "example/steps-v0", *, lengths: Sequence[int] = (2, 3, 4)
 ) -> MinariDataset:
-    """Create a dataset in the local root whose observation *is* the number of the step.
+    """Create a dataset in the local root whose observation *is* the index of the step.
 
     The reward of step ``t`` is ``t + 1``, the action ``t % 2``; episode ``e`` has the seed ``e``
     and terminates.
 
     Args:
         dataset_id: id of the dataset.
-        lengths: numbers of steps of its episodes.
+        lengths: number of steps of each episode.
 
     Raises:
         DatasetExistsError: the id is taken.

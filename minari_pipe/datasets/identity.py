@@ -1,4 +1,4 @@
-"""What makes two datasets the same: a hash of their content, whatever files it lies in.
+"""Hash the content of a dataset, so that equal datasets have equal hashes in every format.
 
 The hash covers dtype, shape and values of every leaf of every episode in order, the episodes'
 seeds, options and attributes, and the identity fields of the metadata. It does not depend on the
@@ -48,7 +48,7 @@ def content_sha256(storage: MinariStorage, metadata: Mapping[str, Any]) -> str:
     """Hash the content of a dataset.
 
     Args:
-        storage: the episodes, all of them.
+        storage: the storage with all episodes.
         metadata: the final metadata; fields other than ``IDENTITY_FIELDS`` do not count.
 
     Returns:
@@ -69,7 +69,7 @@ def content_sha256(storage: MinariStorage, metadata: Mapping[str, Any]) -> str:
         for name in _ARRAYS:
             tree = episode[name] if episode[name] is not None else {}
             _add_tree(digest, name, tree)
-        if episode.get("extras"):  # most datasets have none, and their hash is older than extras
+        if episode.get("extras"):  # most datasets have none, and their hash predates extras
             _add_tree(digest, "extras", episode["extras"])
     return digest.hexdigest()
 
@@ -80,7 +80,7 @@ def _add_tree(digest: Any, name: str, tree: Any) -> None:
 
 
 def _sort_key(path: tuple[str | int, ...]) -> list[tuple[str, int]]:
-    """Order a dict's keys as text and a tuple's entries as numbers."""
+    """Return a key that sorts a dict's keys as text and a tuple's entries as numbers."""
     return [("", key) if isinstance(key, int) else (key, 0) for key in path]
 
 
@@ -117,11 +117,11 @@ def _canonical_field(key: str, value: Any) -> Any:
 
 def _canonical(key: str, value: Any) -> Any:
     if key.endswith("_space"):
-        # releases differ in the fields that they leave out
+        # releases differ in the fields that they omit
         space = deserialize_space(value) if isinstance(value, str | dict) else value
         return serialize_space(space, to_string=False)
     if key.endswith("_spec"):
-        spec = json.loads(value)  # blanks and the order of keys do not count
+        spec = json.loads(value)  # whitespace and the order of keys do not count
         if is_deep(spec, 2 * MAX_DEPTH):
             raise ValueError(f"nested more than {2 * MAX_DEPTH} deep")
         return spec
@@ -131,14 +131,14 @@ def _canonical(key: str, value: Any) -> Any:
 
 
 def manifest(dataset_dir: str | Path, content_sha256: str) -> dict[str, Any]:
-    """Describe a finished dataset's content and files.
+    """Return the manifest of a finished dataset, with its content hash.
 
     Args:
         dataset_dir: the directory that holds ``data/``.
         content_sha256: from :func:`content_sha256`.
 
     Returns:
-        what :func:`minari_pipe.core.files.manifest.describe` does, and ``content_sha256``.
+        The result of :func:`minari_pipe.core.files.manifest.describe`, plus ``content_sha256``.
 
     Raises:
         DatasetNotFoundError: there is no data.
@@ -158,13 +158,13 @@ def checked_content_sha256(
     content: Mapping[str, Any] | None,
     data: OpenedFolder | None = None,
 ) -> str:
-    """Hash the content of a dataset, and compare it with what its manifest says, if it says that.
+    """Return the content hash of a dataset; compare it with that of its manifest, if it has one.
 
     Args:
         dataset: the folder that holds ``data/``.
-        metadata: of the dataset.
-        content: its manifest.
-        data: ``data/``, if it was opened before.
+        metadata: metadata of the dataset.
+        content: its manifest, if it has one.
+        data: ``data/``, if it was already opened.
 
     Raises:
         CorruptDatasetError: the manifest has another ``content_sha256``.

@@ -1,4 +1,4 @@
-"""Numbers of episodes and steps, as users give them and as files say them."""
+"""Check episode indices and numbers of steps, from users and from files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy.typing as npt
 from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.storage.base import MinariStorage
 
-#: from this number on the size of the files is asked whether it can be true
+#: above this number, the size of the files shows whether it can be true
 _MANY_EPISODES = 1_000_000
 
 
 def check_count(total_episodes: int, storage: MinariStorage) -> None:
-    """Check a number before memory is filled with the numbers below it."""
+    """Raise if a number of episodes cannot be true, before memory is filled with their indices."""
     if total_episodes > _MANY_EPISODES and total_episodes > storage.get_size() * 1e6:
         raise CorruptDatasetError(
             f"{storage.data_path}: its metadata.json says {total_episodes} episodes, more than its "
@@ -27,10 +27,10 @@ def check_count(total_episodes: int, storage: MinariStorage) -> None:
 
 
 def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
-    """Return the number of steps that the attributes of an episode say.
+    """Return the number of steps in the attributes of an episode.
 
     Raises:
-        CorruptDatasetError: they say none.
+        CorruptDatasetError: they have no valid number.
 
     Example:
         >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -47,6 +47,7 @@ def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
 
 
 def whole_index(index: Any) -> int:
+    """Return an episode index as ``int``; raise TypeError if it is not a whole number."""
     if type(index) is int:
         return index
     if not isinstance(index, bool | np.bool_):
@@ -59,9 +60,10 @@ def whole_index(index: Any) -> int:
 
 
 def checked_indices(indices: npt.ArrayLike, total: int | None) -> npt.NDArray[np.int_]:
+    """Return episode indices as an array; raise ConfigError if one is invalid."""
     array = np.asarray(indices)
     if not array.size and array.ndim == 1:
-        array = array.astype(np.int_)  # NumPy takes an empty list for floats
+        array = array.astype(np.int_)  # NumPy makes an empty list an array of floats
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ConfigError(
             "episode indices must be whole numbers in one axis, got "

@@ -1,4 +1,4 @@
-"""Makes a dataset appear in the local root, whole or not at all."""
+"""Install a dataset in the local root, whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from minari_pipe.errors import DatasetExistsError
 
 @contextmanager
 def new_dataset(dataset_id: str) -> Iterator[Path]:
-    """Yield the data directory of a dataset in the making; at a clean exit it is installed.
+    """Yield the data directory of a new dataset, and install the dataset at a clean exit.
 
-    On an error nothing is left behind, and the id stays free; what a killed process leaves is
-    hidden, and removed by the next one that makes or deletes a dataset.
+    On an error nothing is left behind, and the id stays free. Files of a killed process are
+    hidden, and the next process that makes or deletes a dataset removes them.
 
     Raises:
         InvalidDatasetIdError: the id is malformed, has no version or cannot be a directory of the
             root.
-        DatasetExistsError: the id is taken; also if somebody else took it meanwhile.
+        DatasetExistsError: the id is taken, or another process takes it meanwhile.
         ConfigError: the root is read-only.
 
     Example:
@@ -54,11 +54,11 @@ def new_dataset(dataset_id: str) -> Iterator[Path]:
 
 
 def install(stage: Path, dataset_id: str) -> None:
-    """Move a finished dataset to its place in the local root, where there is none.
+    """Move a finished dataset to its place in the local root, which must be free.
 
     Args:
         stage: the folder that holds ``data/``, in the root.
-        dataset_id: under which it is to appear.
+        dataset_id: id of the dataset.
 
     Raises:
         DatasetExistsError: the id is taken.

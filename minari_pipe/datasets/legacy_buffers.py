@@ -1,4 +1,4 @@
-"""Episodes in the forms that Minari's older API took: plain dictionaries, ``(T, 1)`` columns."""
+"""Read episodes in the forms of Minari's older API: plain dictionaries, ``(T, 1)`` columns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COLUMNS = ("rewards", "terminations", "truncations")
 
 
 def as_buffers(episodes: Iterable[EpisodeBuffer | Mapping[str, Any]]) -> Iterable[EpisodeBuffer]:
-    """Return episodes as buffers, a list if all of them exist already; see :func:`as_buffer`.
+    """Return episodes as buffers, as a list if given as one; see :func:`as_buffer`.
 
     Raises:
-        InvalidEpisodeError: it is one episode instead of a list of them.
+        InvalidEpisodeError: a single episode was passed instead of a list.
     """
     if isinstance(episodes, EpisodeBuffer | Mapping) or not isinstance(episodes, Iterable):
         raise InvalidEpisodeError(
@@ -37,7 +37,7 @@ def as_buffer(episode: EpisodeBuffer | Mapping[str, Any]) -> EpisodeBuffer:
     Args:
         episode: a buffer, or a dictionary with ``observations`` (``T + 1`` rows), ``actions``
             (``T`` rows), ``rewards``, ``terminations`` and ``truncations`` (shape ``(T,)`` or
-            ``(T, 1)``), and where known ``infos``, ``seed``, ``options`` and ``id``. Each other
+            ``(T, 1)``), and optionally ``infos``, ``seed``, ``options`` and ``id``. Each other
             key is a group of extra step data.
 
     Raises:
@@ -52,7 +52,7 @@ def as_buffer(episode: EpisodeBuffer | Mapping[str, Any]) -> EpisodeBuffer:
         {'state': [[0.0], [0.1]]}
     """
     if isinstance(episode, EpisodeBuffer):
-        try:  # most have arrays of one axis
+        try:  # most have arrays with one axis
             if episode.rewards.ndim == episode.terminations.ndim == episode.truncations.ndim == 1:
                 return episode
         except AttributeError:
@@ -75,7 +75,7 @@ def as_buffer(episode: EpisodeBuffer | Mapping[str, Any]) -> EpisodeBuffer:
         )
     fields = {name: episode[name] for name in _FIELDS if name in episode}
     fields |= {name: _flat(fields[name]) for name in _COLUMNS}
-    for name in ("seed", "id"):  # Minari up to 0.4 wrote this where it knew none
+    for name in ("seed", "id"):  # Minari up to 0.4 wrote "None" for an unknown one
         if isinstance(fields.get(name), str) and fields[name] == "None":
             fields[name] = None
     extras = {name: value for name, value in episode.items() if name not in _FIELDS}
@@ -83,7 +83,7 @@ def as_buffer(episode: EpisodeBuffer | Mapping[str, Any]) -> EpisodeBuffer:
 
 
 def _flat(values: Any) -> Any:
-    """Make a column of shape ``(T, 1)`` one of ``(T,)``; anything else is left for the storage."""
+    """Flatten a column of shape ``(T, 1)`` to ``(T,)``; leave anything else for the storage."""
     try:
         array = np.asarray(values)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The local root of many datasets: find, list, load, install and delete them."""
+"""Find, list, load, install and delete the datasets of the local root."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.core.files.manifest import verify as verify_files
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.installation import (
-    new_dataset as new_dataset,  # lower, for copies of datasets
+    new_dataset as new_dataset,  # in a lower layer, for copies of datasets
 )
 from minari_pipe.datasets.listing import check_summary, selected
 from minari_pipe.errors import (
@@ -35,10 +35,10 @@ from minari_pipe.errors import (
 )
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, get_minari_storage
 
+#: end of messages about a dataset that is not in the local root
 HOW_TO_FETCH = " To fetch it: load_dataset(..., download=True), or minari-pipe download ID"
-"""Ends what is said of a dataset that is not in the local root."""
 
-#: a dataset of Minari 0.2 is one file
+#: suffix of a dataset of Minari 0.2, which is a single file
 _FLAT = ".hdf5"
 
 
@@ -49,7 +49,7 @@ def open_dataset(
     trusted_modules: Collection[str] = (),
     copy: bool | None = None,
 ) -> MinariDataset:
-    """Open a dataset that is in the local root; see :func:`minari_pipe.load_dataset`."""
+    """Open a dataset of the local root; see :func:`minari_pipe.load_dataset`."""
     data = _data_of(dataset_id) or data_path_of(_latest(dataset_id))
     if verify and not data.is_dir():
         raise CorruptDatasetError(
@@ -72,7 +72,7 @@ def open_dataset(
 
 
 def latest_version_of(dataset_id: str) -> str:
-    """Return the id of the dataset that is meant: itself, or its latest version if it names none.
+    """Return the id if that dataset exists, else the id of its latest version.
 
     Raises:
         InvalidDatasetIdError: the id is malformed.
@@ -91,7 +91,7 @@ def latest_version_of(dataset_id: str) -> str:
 
 
 def _data_of(dataset_id: str) -> Path | None:
-    """Return where the data of a dataset of this very id are, None if there is none."""
+    """Return the path of the data of exactly this id, None if it does not exist."""
     parse_dataset_id(dataset_id)
     data = data_path_of(dataset_id)
     return data if os.path.lexists(data) else None
@@ -154,20 +154,20 @@ def list_local_datasets(
     compatible_minari_version: bool = False,
     prefix: str | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return the metadata of the local root's datasets, of all generations.
+    """Return the metadata of the local root's datasets, of all Minari generations.
 
-    What is not a proper dataset is left out with a warning.
+    Anything that is not a valid dataset is left out with a warning.
 
     Args:
-        latest_version: only the highest version of each.
-        compatible_minari_version: only those that this version can read.
-        prefix: only ids that begin with this text, such as a namespace.
+        latest_version: return only the highest version of each.
+        compatible_minari_version: return only those that this version can read.
+        prefix: return only ids that begin with this text, such as a namespace.
 
     Returns:
         Id to raw metadata, ordered by namespace, name and version.
 
     Raises:
-        ConfigError: there is no root, or it cannot be read.
+        ConfigError: the root does not exist and cannot be created, or cannot be read.
 
     Example:
         >>> from minari_pipe import list_local_datasets
@@ -196,15 +196,15 @@ def list_local_datasets(
 
 
 def _raw_metadata(dataset_id: str) -> dict[str, Any]:
-    """Return a dataset's metadata if what every reader relies on is of the right type.
+    """Return a dataset's metadata after checking the values that every reader relies on.
 
     Raises:
-        MinariPipeError: it cannot be read.
+        MinariPipeError: the metadata cannot be read, or such a value is invalid.
     """
     parse_dataset_id(dataset_id)
     path = data_path_of(dataset_id)
     metadata = MinariStorage.read_raw_metadata(path)
-    # of Minari 0.2 the id is in the name of the file
+    # in Minari 0.2 the name of the file holds the id
     own = {} if path.name == "data" else {"dataset_id": dataset_id}
     check_summary(dataset_id, {**metadata, **own})
     if path.name == "data" and (path / METADATA_FILE_NAME).exists():
@@ -216,7 +216,7 @@ def delete_dataset(dataset_id: str) -> None:
     """Remove a dataset from the local root.
 
     Args:
-        dataset_id: the very id of the dataset, with its version.
+        dataset_id: exact id of the dataset, with its version.
 
     Raises:
         InvalidDatasetIdError: the id is malformed.
@@ -243,10 +243,10 @@ def delete_dataset(dataset_id: str) -> None:
             if own.is_symlink() or path is data:
                 own.unlink()
                 return
-            # out of sight in one step, so that a broken-off removal leaves no half of a dataset
+            # hide it in one rename, so that an interrupted removal leaves no partial dataset
             grave = stack.enter_context(hidden_folder(root))
             try:
                 own.rename(grave / "data")
-            except FileNotFoundError:  # another process was quicker
+            except FileNotFoundError:  # another process was faster
                 raise _not_found(dataset_id) from None
             remove_folder(grave / "data")

@@ -1,4 +1,4 @@
-"""What a listing of datasets shows, whether they are in the local root or in a remote."""
+"""Select and check the datasets of a listing, whether they are in the local root or a remote."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from minari_pipe.errors import CorruptDatasetError
 
 
 def check_summary(dataset_id: str, metadata: Mapping[str, Any]) -> None:
-    """Check what every reader of a listing relies on.
+    """Raise if metadata lacks what every reader of a listing relies on.
 
     Args:
-        dataset_id: by which the metadata were found.
+        dataset_id: id under which the metadata was found.
         metadata: as stored.
 
     Raises:
-        CorruptDatasetError: they are of another dataset, lack totals or have a wrong type.
+        CorruptDatasetError: it is of another dataset, lacks totals or has a value of a wrong type.
     """
     own_id = metadata.get("dataset_id")
     if own_id != dataset_id:
@@ -29,19 +29,19 @@ def check_summary(dataset_id: str, metadata: Mapping[str, Any]) -> None:
     for key, what in metadata_faults(known):
         raise CorruptDatasetError(f"metadata {key!r} {what}")
     for key in ("total_episodes", "total_steps"):
-        if key not in metadata:  # a storage that is just made has none, a dataset has
+        if key not in metadata:  # only a storage that was just created has none
             raise CorruptDatasetError(f"the metadata of {dataset_id} has no {key}")
 
 
 def selected(
     found: Mapping[str, dict[str, Any]], *, latest_version: bool, compatible_minari_version: bool
 ) -> dict[str, dict[str, Any]]:
-    """Return those of the datasets that were asked for, by namespace, name and version.
+    """Return the requested datasets, ordered by namespace, name and version.
 
     Args:
-        found: metadata by ids.
-        latest_version: only the highest version of each.
-        compatible_minari_version: only those that this version can read.
+        found: metadata by id.
+        latest_version: return only the highest version of each.
+        compatible_minari_version: return only those that this version can read.
 
     Example:
         >>> found = {f"door/human-v{n}": {"minari_version": "0.5.4"} for n in (10, 9)}

@@ -1,4 +1,4 @@
-"""Write datasets of every generation, and D4RL's files, in today's layout."""
+"""Convert datasets of every generation, and D4RL's files, to the current layout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from minari_pipe.storage.base import (
 )
 from minari_pipe.storage.writer import StableBuffers
 
-#: what only described the old layout, beside what the new storage finds out by itself
+#: keys that only described the old layout, and keys that the new storage determines itself
 _NOT_COPIED = STORAGE_KEYS | {"flatten_observation", "flatten_action"}
 
 
@@ -42,12 +42,12 @@ def migrate_dataset(
     data_format: str = "hdf5",
     trusted_modules: Collection[str] = (),
 ) -> MinariDataset:
-    """Write a dataset of any generation in today's layout; the source is not touched.
+    """Convert a dataset of any generation to the current layout; the source does not change.
 
     Episodes keep their seeds, options, infos, extras and attributes; the metadata is kept under
-    the names that it has now. What today's layout holds and the source does not tell is warned
-    of, and recorded as ``migration["unknown"]`` in the metadata of the new dataset. Images are
-    stored without loss.
+    its current names. A warning lists what the current layout holds and the source lacks;
+    ``migration["unknown"]`` in the metadata of the new dataset records it. Images are stored
+    without loss.
 
     Args:
         source: the directory of a dataset or of its data, a file, or the id of a dataset in the
@@ -55,19 +55,19 @@ def migrate_dataset(
         dataset_id: id of the new dataset in the local root.
         data_format: one of :func:`~minari_pipe.storage.base.get_storage_keys`.
         trusted_modules: modules whose code the environment of the data may name. Minari 0.3
-            stored no spaces; its Dict and Tuple spaces are told by the environment alone.
+            stored no spaces; only the environment defines its Dict and Tuple spaces.
 
     Returns:
         The new dataset.
 
     Raises:
         DatasetNotFoundError: there is no dataset at the source.
-        CorruptDatasetError: the source is damaged, or points outside of itself.
+        CorruptDatasetError: the source is damaged, or points outside itself.
         DatasetExistsError: the id is taken.
         InvalidDatasetIdError: the id is malformed.
 
     Example:
-        A file of D4RL:
+        A D4RL file:
 
         >>> import h5py, numpy as np, tempfile, warnings
         >>> from pathlib import Path
@@ -85,7 +85,7 @@ def migrate_dataset(
     """
     data_path = _data_path(source)
     with warnings.catch_warnings():
-        # what it would warn of is among the sentences below
+        # the list of unknowns below says the same
         warnings.filterwarnings("ignore", message=".*this layout holds no spaces")
         storage = MinariStorage.read(data_path, trusted_modules=trusted_modules)
     raw = storage.read_raw_metadata(storage.data_path)
@@ -131,10 +131,10 @@ def migrate_dataset(
 
 
 def _data_path(source: str | os.PathLike[str]) -> Path:
-    """Return where the data of a source is.
+    """Return the path of a source's data.
 
     Raises:
-        DatasetNotFoundError: there is none.
+        DatasetNotFoundError: there is no dataset.
     """
     candidates = list(_candidates(source))
     for path in candidates:
@@ -162,7 +162,7 @@ def _what_it_is(path: Path) -> str:
 def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
     path = expand_user(source)
     if path.is_file() and has_metadata_file(path.parent):
-        yield path.parent  # one of the files of today's layout
+        yield path.parent  # the file is part of the current layout
     yield path
     yield data_in(path)
     try:
@@ -173,7 +173,7 @@ def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:
-    """Return the steps of every episode, and sentences about what the source does not tell."""
+    """Return the steps of every episode, and sentences about what the source lacks."""
     unknown = list(getattr(storage, "unknown", ()))
     steps: list[int] = []
     without_seed = without_final = 0
@@ -201,7 +201,7 @@ def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:
 
 
 def _faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what today's readers would not take, real Minari among them, and why."""
+    """Yield each key that current readers, including real Minari, would refuse, and why."""
     yield from metadata_faults(metadata)
     for key in ("env_spec", "eval_env_spec"):
         try:
@@ -214,4 +214,4 @@ def _todays_spec(spec: Any) -> Any:
     try:
         return todays_spec(spec)
     except (AttributeError, RecursionError, TypeError, ValueError):
-        return spec  # it is left out as a fault
+        return spec  # _faults reports it

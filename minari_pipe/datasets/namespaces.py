@@ -1,7 +1,7 @@
-"""Namespaces of the local root: folders that hold datasets and other namespaces.
+"""Manage the namespaces of the local root: folders that hold datasets and other namespaces.
 
-A folder is a namespace if it has a ``namespace_metadata.json``, any JSON object. Whatever begins
-with a dot is not looked at, and nothing below a dataset is a namespace.
+A folder is a namespace if it has a ``namespace_metadata.json`` with any JSON object. Names that
+begin with a dot are ignored, and nothing below a dataset is a namespace.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ __all__ = [
 ]
 
 NAMESPACE_METADATA_FILENAME = "namespace_metadata.json"
-#: what it is called before it is whole
+#: name of the file until it is complete
 _BESIDE = f".{NAMESPACE_METADATA_FILENAME}.tmp"
 
 
 def create_namespace(namespace: str, description: str | None = None, **kwargs: Any) -> None:
-    """Make a namespace, and its parents where they are missing.
+    """Create a namespace, and its parents if they are missing.
 
     Args:
         namespace: its name, such as ``D4RL/door``.
-        description: what it is, kept as ``description`` of its metadata if given.
+        description: description of the namespace, kept in its metadata if given.
         **kwargs: further metadata, anything that JSON can hold.
 
     Raises:
-        InvalidDatasetIdError: the name is malformed or may not be made.
-        InvalidMetadataError: the metadata has no form in JSON.
+        InvalidDatasetIdError: the name is malformed or not allowed.
+        InvalidMetadataError: the metadata cannot be written as JSON.
         DatasetExistsError: it exists already, or it or a parent is a dataset.
         ConfigError: the root is read-only.
 
@@ -88,12 +88,12 @@ def update_namespace_metadata(
 
     Args:
         namespace: its name.
-        description: what it is; kept also if it is None, as real Minari does.
+        description: description of the namespace; kept even if it is None, as in real Minari.
         **kwargs: further metadata, anything that JSON can hold.
 
     Raises:
         InvalidDatasetIdError: the name is malformed.
-        InvalidMetadataError: the metadata has no form in JSON.
+        InvalidMetadataError: the metadata cannot be written as JSON.
         DatasetNotFoundError: it does not exist.
         ConfigError: the root is read-only.
 
@@ -120,7 +120,7 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     Raises:
         InvalidDatasetIdError: the name is malformed.
         DatasetNotFoundError: it does not exist.
-        CorruptDatasetError: its file is not a JSON object, or a link.
+        CorruptDatasetError: its file is not a JSON object, or is a symlink.
 
     Example:
         >>> from minari_pipe import create_namespace, delete_namespace, get_namespace_metadata
@@ -142,23 +142,23 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
 
 
 def namespace_metadata_bytes(namespace: str) -> bytes:
-    """Return the metadata of a namespace as they are stored.
+    """Return the metadata of a namespace as it is stored.
 
     Raises:
         DatasetNotFoundError: it does not exist.
-        LinkError: its file is a link.
+        LinkError: its file is a symlink.
     """
     path = _existing(namespace)
     return read_below(path, path.parent)
 
 
 def write_namespace(namespace: str, metadata: dict[str, Any], *, overwrite: bool = False) -> None:
-    """Make a namespace with these metadata, and its parents where they are missing.
+    """Create a namespace with this metadata, and its parents if they are missing.
 
     Args:
         namespace: its name.
-        metadata: what JSON can hold.
-        overwrite: replace metadata that are there.
+        metadata: anything that JSON can hold.
+        overwrite: replace existing metadata.
 
     Raises:
         DatasetExistsError: it or a parent is a dataset.
@@ -171,14 +171,14 @@ def write_namespace(namespace: str, metadata: dict[str, Any], *, overwrite: bool
 
 
 def delete_namespace(namespace: str) -> None:
-    """Remove an empty namespace; warn if there is none.
+    """Remove an empty namespace; warn if it does not exist.
 
     Args:
         namespace: its name; its parents stay.
 
     Raises:
         InvalidDatasetIdError: the name is malformed.
-        DatasetExistsError: datasets, other namespaces or files are in it.
+        DatasetExistsError: it contains datasets, other namespaces or files.
         ConfigError: the root is read-only.
 
     Example:
@@ -222,7 +222,7 @@ def list_local_namespaces() -> list[str]:
             continue
         folders[:] = [entry for entry in folders if not entry.startswith(".")]
         if NAMESPACE_METADATA_FILENAME in files:
-            with suppress(InvalidDatasetIdError):  # no other function would take the name
+            with suppress(InvalidDatasetIdError):  # no other function accepts such a name
                 _check_form(name)
                 found.append(name)
     return sorted(found)
@@ -230,17 +230,17 @@ def list_local_namespaces() -> list[str]:
 
 @contextmanager
 def making_namespaces(namespace: str | None, text: str = "{}") -> Iterator[bool]:
-    """Make a namespace and its parents; take back what was made if the body fails.
+    """Create a namespace and its parents; remove the new ones if the body fails.
 
     Args:
         namespace: its name; None is the root.
-        text: its metadata, if it has none yet; that of its parents is empty.
+        text: its metadata, if it has none yet; new parents get empty metadata.
 
     Yields:
         Whether the namespace had no metadata before.
 
     Raises:
-        DatasetExistsError: it or a parent is a dataset, or a file.
+        DatasetExistsError: it or a parent is a dataset or a file.
         ConfigError: the root is read-only.
     """
     made: list[Path] = []
@@ -271,10 +271,10 @@ def making_namespaces(namespace: str | None, text: str = "{}") -> Iterator[bool]
 
 
 def refuse_datasets(namespace: str | None) -> None:
-    """Check that neither a namespace nor one of its parents is a dataset.
+    """Raise if a namespace or one of its parents is a dataset.
 
     Raises:
-        DatasetExistsError: one is.
+        DatasetExistsError: one of them is a dataset.
     """
     for parent in namespace_hierarchy(namespace):
         if os.path.lexists(data_path_of(parent)):
@@ -286,7 +286,7 @@ def refuse_datasets(namespace: str | None) -> None:
 
 
 def _check_form(namespace: str) -> None:
-    """Check the name of a namespace that may be there already, such as one of one character."""
+    """Raise if the name of a namespace is malformed; an existing one may have one character."""
     if not (isinstance(namespace, str) and re.fullmatch(r"[-_\w]", namespace)):
         validate_namespace(namespace)
 
@@ -314,7 +314,7 @@ def _dump(metadata: dict[str, Any]) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a namespace's metadata, in no other folder that takes its place meanwhile."""
+    """Replace a namespace's metadata, never in another folder that takes its place meanwhile."""
     with (
         held_folder(path.parent, get_dataset_path()) as folder,
         _beside(folder / path.name, text) as beside,
@@ -326,7 +326,7 @@ def _replace(path: Path, text: str) -> None:
 def _beside(path: Path, text: str) -> Iterator[Path]:
     """Yield a file with this text in the same folder, and remove it unless it was renamed.
 
-    Its name is fixed, so what a killed process left behind gives way to the next one.
+    Its name is fixed, so the next process replaces what a killed one left behind.
     """
     beside = path.with_name(_BESIDE)
     with exclusive(path.parent):
@@ -339,21 +339,21 @@ def _beside(path: Path, text: str) -> Iterator[Path]:
 
 
 def _add_file(path: Path, text: str) -> bool:
-    """Write a file whole or not at all unless it is there; whether it was written."""
+    """Write a file whole or not at all, unless it exists; return whether it was written."""
     if os.path.lexists(path):
         return False
     with _beside(path, text) as beside:
         try:
-            os.link(beside, path)  # unlike a rename it never replaces what another process wrote
+            os.link(beside, path)  # unlike a rename, it never replaces a file of another process
         except FileExistsError:
             return False
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             os.replace(beside, path)
     return True
 
 
 def _remove(directory: Path) -> bool:
-    """Remove a folder that holds nothing but its metadata; whether it could be."""
+    """Remove a folder that holds only its metadata; return whether that was possible."""
     with held_folder(directory, get_dataset_path()) as folder:
         path = folder / NAMESPACE_METADATA_FILENAME
         if set(os.listdir(folder)) - {path.name, _BESIDE}:
@@ -363,7 +363,7 @@ def _remove(directory: Path) -> bool:
         path.with_name(_BESIDE).unlink(missing_ok=True)
         try:
             directory.rmdir()
-        except OSError:  # meanwhile something was put into it
+        except OSError:  # something was put into it meanwhile
             if text is not None:
                 write_new(path, text)
             return False

@@ -1,11 +1,10 @@
-"""The language of ``dataset.where``: Python expressions over a row that can do nothing else.
+"""Evaluate the queries of ``dataset.where``: Python expressions over a row, and nothing more.
 
-An expression is parsed, every node is checked against a list of those that are allowed, and then
-it is walked. No name is looked up but the columns, no attribute is taken but keys of dicts.
+An expression is parsed, every node is checked against a list of allowed ones, and then the tree is
+evaluated. Names can only be columns, and attributes can only be keys of dicts.
 
-A value that is not there makes what is computed of it unknown, as in SQL: ``seed > 5``,
-``seed != 5`` and ``not seed > 5`` all leave an episode without a seed out. ``seed is None`` finds
-it.
+A missing value makes a result that depends on it unknown, as in SQL: ``seed > 5``, ``seed != 5``
+and ``not seed > 5`` all leave out an episode without a seed. ``seed is None`` finds it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from minari_pipe.errors import ConfigError, did_you_mean
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 60
-#: of a whole number that is computed
+#: largest size of a computed integer, in bits
 MAX_BITS = 8192
 
 _OWN_KEYWORDS = frozenset({"and", "or", "not", "in", "is", "None", "True", "False"})
-#: text, which stays, or a keyword of Python that can be the name of a column, such as ``return``
+#: text, which stays, or a Python keyword that can be the name of a column, such as ``return``
 _TEXT_OR_KEYWORD = re.compile(
     r"""'(?:\\.|[^'\\])*' | "(?:\\.|[^"\\])*" | \b(?:"""
     + "|".join(sorted(set(keyword.kwlist) - _OWN_KEYWORDS))
@@ -37,7 +36,7 @@ _TEXT_OR_KEYWORD = re.compile(
     re.VERBOSE,
 )
 
-#: what the operators of an expression compute of Python's numbers
+#: functions of Python numbers for the operators of an expression
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -75,7 +74,7 @@ class Query:
     Attributes:
         text: the expression.
         columns: names of the columns that it reads.
-        tree: what was parsed and checked, with the names as they are written.
+        tree: the parsed and checked expression, with the names as they are written.
 
     Example:
         >>> query = Query.parse("total_steps > 2 and options.goal[0] != 1")
@@ -96,7 +95,7 @@ class Query:
         """Parse an expression.
 
         Raises:
-            ConfigError: it is not one, is too long or too deep, or holds what is not allowed.
+            ConfigError: it is not an expression, is too long or too deep, or has a forbidden part.
         """
         if not isinstance(text, str):
             raise ConfigError(f"a query is a text, got {type(text).__name__}: {text!r}")
@@ -117,10 +116,10 @@ class Query:
         return cls(text, frozenset(parser.columns), tree)
 
     def check_columns(self, known: list[str]) -> None:
-        """Check that all columns are known.
+        """Raise if a column does not exist.
 
         Raises:
-            ConfigError: one is not; names the nearest.
+            ConfigError: a column does not exist; the message suggests the nearest.
         """
         for name in sorted(self.columns):
             if name not in known:
@@ -130,13 +129,13 @@ class Query:
                 )
 
     def __call__(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row meets the condition; what is unknown does not.
+        """Return whether a row meets the condition; an unknown result does not.
 
         Args:
-            row: values by column; None means that there is none. ``id`` is used in messages.
+            row: values by column; None for a missing value. ``id`` is used in messages.
 
         Raises:
-            ConfigError: values of this row cannot be compared or computed with.
+            ConfigError: the values of this row cannot be compared or computed with.
         """
         try:
             return _truth(_value(self.tree, row)) is True
@@ -145,11 +144,11 @@ class Query:
 
 
 class _RowError(Exception):
-    """What is wrong with the values of one row."""
+    """The values of one row cannot be used; the text says why."""
 
 
 class _Parser:
-    """Parses one text, and checks and collects what is in it."""
+    """Parses one text, checks its nodes and collects its columns."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -157,12 +156,12 @@ class _Parser:
         self._source = text.encode()
 
     def parse(self) -> ast.expr:
-        # `return` is a column but not a name of Python: it is read in capitals
+        # `return` is a column but a Python keyword, so keywords are parsed in capitals
         readable = _TEXT_OR_KEYWORD.sub(_capitals, self.text)
         try:
             tree = ast.parse(readable, mode="eval").body
         except SyntaxError as error:
-            # at the end Python gives no place
+            # at the end of the text Python gives no position
             place = error.offset or len(self.text) + 1
             found = self.text[place - 1 :][:30]
             raise ConfigError(
@@ -200,7 +199,7 @@ class _Parser:
                 self._refuse(node)
             parts = node.args
         elif isinstance(node, ast.Attribute):
-            # a keyword, as in options.class, was read in capitals
+            # a keyword, as in options.class, was parsed in capitals
             node.attr = self._written(node, len(node.attr.encode()))
             if node.attr.startswith("__"):
                 self._refuse(node)
@@ -238,7 +237,7 @@ class _Parser:
                 )
 
     def _written(self, node: ast.expr, length: int) -> str:
-        """The last ``length`` bytes of a node as they are written, not in capitals."""
+        """Return the last ``length`` bytes of a node as they were written, not in capitals."""
         end = node.end_col_offset or 0
         written = self._source[end - length : end].decode(errors="replace")
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
@@ -262,7 +261,7 @@ def _capitals(found: re.Match[str]) -> str:
 
 
 def _value(node: ast.expr, row: Mapping[str, Any]) -> Any:
-    """The value of a checked expression; None if it is unknown."""
+    """Return the value of a checked expression, None if it is unknown."""
     match node:
         case ast.Constant():
             return node.value
@@ -293,7 +292,7 @@ def _value(node: ast.expr, row: Mapping[str, Any]) -> Any:
             if name == "len" and isinstance(argument, str | list | tuple | dict | np.ndarray):
                 return len(argument)
             return computed(_FUNCTIONS[name], argument)
-    raise AssertionError(node)  # the parser has refused everything else
+    raise AssertionError(node)  # the parser refuses everything else
 
 
 def _junction(node: ast.BoolOp, row: Mapping[str, Any]) -> bool | None:
@@ -350,7 +349,7 @@ def _decided(function: Callable[[Any, Any], Any], values: tuple[Any, Any]) -> bo
 
 
 def computed(function: Callable[..., Any], *values: Any) -> Any:
-    """Return what a function gives for numbers, as a query computes; None if one is unknown."""
+    """Apply a function to numbers as a query does; return None if one is unknown."""
     if any(value is None for value in values):
         return None
     values = tuple(
@@ -359,7 +358,7 @@ def computed(function: Callable[..., Any], *values: Any) -> Any:
     for value in values:
         if not isinstance(value, _NUMBERS):
             raise _RowError(f"{_shown(value)} is no number")
-    # Python's numbers do not wrap around, as NumPy's do
+    # Python's numbers do not overflow as NumPy's do
     values = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
     if function is operator.pow and all(isinstance(value, int) for value in values):
         base, exponent = values
@@ -378,7 +377,7 @@ def computed(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def _entry(value: Any, key: Any) -> Any:
-    """An entry of a dict, list or array; None if there is none."""
+    """Return an entry of a dict, list or array, None if there is none."""
     if value is None or key is None:
         return None
     if isinstance(value, Mapping):

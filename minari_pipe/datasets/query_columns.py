@@ -1,9 +1,9 @@
-"""Answers a query for all rows at once, where NumPy computes with columns as Python with numbers.
+"""Evaluate a query for all rows at once, where NumPy's results are the same as Python's.
 
-A query means what :class:`~minari_pipe.datasets.query.Query` says of each row, in Python's numbers.
-NumPy's are others: they overflow, compare whole numbers with fractions inexactly and divide by
-zero. So before each step it is looked whether any value comes near, and then, as with everything
-that is no plain number, there is no answer here and the rows are asked one by one.
+A query means what :class:`~minari_pipe.datasets.query.Query` computes for each row, in Python's
+numbers. NumPy's numbers differ: they overflow, compare integers with floats inexactly and divide by
+zero. So each step first checks whether any value comes near such a case. If one does, or is not a
+plain number, there is no result here and the rows are evaluated one by one.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from minari_pipe.datasets.query import ARITHMETIC, COMPARISONS, Query, computed
 
 Column = npt.NDArray[Any]
 Number = bool | int | float
-#: a column of bool, int64 or float64, or what is the same for all rows
+#: a column of bool, int64 or float64, or a number that is the same for all rows
 Value = Column | Number
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
-#: the whole numbers up to here are fractions of the same value
+#: all integers up to here are exact as floats
 _EXACT = 2**53
 
 
 class _AskRowsError(Exception):
-    """NumPy might compute something else than Python here."""
+    """NumPy might compute another result than Python, so the rows are evaluated one by one."""
 
 
 def selected(
     query: Query, columns: Mapping[str, Column], count: int
 ) -> npt.NDArray[np.bool_] | None:
-    """Tell which rows meet a query.
+    """Return which rows meet a query.
 
     Args:
         query: the condition.
         columns: by name, shape ``(N,)`` each, of the dtypes bool, int64, uint64 or float64, with
-            the values that the rows have as Python's numbers.
+            the same values as the Python numbers of the rows.
         count: number of rows ``N``.
 
     Returns:
-        Shape ``(N,)``, what the query says of each row; None if the rows have to be asked.
+        Shape ``(N,)``, the result for each row; None if the rows must be evaluated one by one.
 
     Example:
         >>> columns = {"a": np.array([1, 2, 3]), "b": np.array([0.5, 2.5, 3.0])}
@@ -55,7 +55,7 @@ def selected(
     if not all(name in columns and columns[name].dtype.kind in "biuf" for name in query.columns):
         return None
     try:
-        with np.errstate(all="ignore"):  # as Python, that knows infinities
+        with np.errstate(all="ignore"):  # Python computes with infinities, too
             met = _truth(_value(query.tree, columns))
     except _AskRowsError:
         return None
@@ -94,7 +94,7 @@ def _comparison(node: ast.Compare, columns: Mapping[str, Column]) -> bool | Colu
     left = _value(node.left, columns)
     found: list[bool | Column] = []
     for op, part in zip(node.ops, node.comparators, strict=True):
-        if isinstance(op, ast.Is | ast.IsNot):  # nothing is None here
+        if isinstance(op, ast.Is | ast.IsNot):  # no value is None here
             if not isinstance(part, ast.Constant):
                 raise _AskRowsError
             found.append(isinstance(op, ast.IsNot))
@@ -107,7 +107,7 @@ def _comparison(node: ast.Compare, columns: Mapping[str, Column]) -> bool | Colu
                 raise _AskRowsError
             entries = [_value(entry, columns) for entry in part.elts]
             if any(isinstance(entry, np.ndarray) or entry != entry for entry in entries):
-                raise _AskRowsError  # NaN is in a list if it is the same object
+                raise _AskRowsError  # Python finds NaN in a list only if it is the same object
             equal = [_compared(operator.eq, left, entry) for entry in entries]
             within = _folded(operator.or_, equal)
             found.append(within if isinstance(op, ast.In) else _not(within))
@@ -161,9 +161,9 @@ def _two(op: ast.operator, left: Value, right: Value) -> Value:
 
 
 def _stays_within(function: Callable[[Any, Any], Any], left: Value, right: Value) -> None:
-    """Check that whole numbers of 64 bits hold every result."""
+    """Raise unless 64-bit integers hold every result."""
     if function in (operator.floordiv, operator.mod):
-        _within(left, _MOST)  # all but the least by -1
+        _within(left, _MOST)  # only the least integer divided by -1 does not fit
         return
     corners = [function(a, b) for a in _bounds(left) for b in _bounds(right)]
     if corners and not _LEAST <= min(corners) <= max(corners) <= _MOST:
@@ -173,7 +173,7 @@ def _stays_within(function: Callable[[Any, Any], Any], left: Value, right: Value
 def _by_python(function: Callable[..., Any], *values: Number) -> Number:
     try:
         result: Number = computed(function, *values)
-    except Exception:  # which each row says with its number
+    except Exception:  # each row reports it with its number
         raise _AskRowsError from None
     return result
 
@@ -202,7 +202,7 @@ def _signed(column: Column) -> Column:
 
 
 def _whole(value: Value) -> Value:
-    """Make numbers of flags, and see that a number fits into 64 bits."""
+    """Convert flags to integers, and raise if an integer does not fit into 64 bits."""
     if isinstance(value, np.ndarray):
         return value.astype(np.int64) if value.dtype.kind == "b" else value
     if isinstance(value, bool):
@@ -223,7 +223,7 @@ def _bounds(value: Value) -> list[int]:
 
 
 def _within(value: Value, most: int) -> None:
-    """Check that whole numbers lie between ``-most`` and ``most``."""
+    """Raise unless integers lie between ``-most`` and ``most``."""
     if not _is_float(value) and any(not -most <= bound <= most for bound in _bounds(value)):
         raise _AskRowsError
 

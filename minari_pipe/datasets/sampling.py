@@ -1,8 +1,8 @@
-"""Steps of many episodes as batches: transitions, and windows of consecutive steps.
+"""Read the steps of many episodes in batches: transitions, or windows of consecutive steps.
 
-Both read each episode once, in the order of the view or in one drawn by a seed, and hold as many
-episodes as that order needs: one if it is the view's, ``buffer_episodes`` if it is random. The
-workers of a PyTorch ``DataLoader`` share the batches of one such order.
+Both read each episode once, in the order of the view or in a random order drawn from a seed. They
+hold one episode in memory at a time in the view's order, and ``buffer_episodes`` in a random one.
+The workers of a PyTorch ``DataLoader`` share the batches of one such order.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class TransitionBatch:
         next_observations: as ``observations``.
         terminations: ``(B,)`` bool.
         truncations: ``(B,)`` bool.
-        episode_ids: ``(B,)``, the ``id`` of the episode of each.
-        steps: ``(B,)``, the ``t`` of each.
+        episode_ids: ``(B,)``, the ``id`` of each transition's episode.
+        steps: ``(B,)``, the ``t`` of each transition.
 
     Example:
         >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -57,7 +57,7 @@ class TransitionBatch:
     steps: Ints
 
     def __len__(self) -> int:
-        """Number of transitions ``B``."""
+        """Return the number of transitions ``B``."""
         return len(self.rewards)
 
 
@@ -65,15 +65,15 @@ class TransitionBatch:
 class WindowBatch:
     """``B`` windows of ``L`` consecutive steps of one episode each.
 
-    Where ``mask`` is False there is no step, and everything is padding: 0, False or ``""``.
+    Where ``mask`` is False there is no step, and all values are padding: 0, False or ``""``.
 
     Attributes:
         observations: ``(B, L, ...)`` in the dicts and tuples of the space, ``o_t`` of each step;
             ``B`` lists of ``L`` for Text.
         actions: ``(B, L, ...)``, likewise.
         rewards: ``(B, L)`` float64.
-        next_observations: ``(B, L, ...)``, ``o_t+1`` of each step; with the last step of an
-            episode it is the final observation. Padding also where ``next_mask`` is False.
+        next_observations: ``(B, L, ...)``, ``o_t+1`` of each step; for the last step of an
+            episode, the final observation. Also padding where ``next_mask`` is False.
         terminations: ``(B, L)`` bool.
         truncations: ``(B, L)`` bool.
         mask: ``(B, L)`` bool, where there is a step.
@@ -100,22 +100,22 @@ class WindowBatch:
     starts: Ints
 
     def __len__(self) -> int:
-        """Number of windows ``B``."""
+        """Return the number of windows ``B``."""
         return len(self.episode_ids)
 
 
 @dataclass(frozen=True)
 class Order:
-    """In which order items come, and how many at a time.
+    """The order of the items, and the size of their batches.
 
     Attributes:
-        batch_size: items of a batch; None means all in one.
+        batch_size: items of a batch; None puts all in one.
         seed: seed of the order.
-        shuffle: whether the order is random; None means: if there is a seed.
-        buffer_episodes: random orders only: how many random episodes are held at a time, among
-            whose items is drawn; None holds all, which makes all orders equally likely.
+        shuffle: whether the order is random; None means that it is if there is a seed.
+        buffer_episodes: for a random order, the number of random episodes that are held at a time
+            and from whose items it draws; None holds all, which makes all orders equally likely.
         drop_last: leave out a last batch that is not full.
-        split: among the workers of a PyTorch ``DataLoader``, each of which takes some batches.
+        split: share the batches among the workers of a PyTorch ``DataLoader``.
     """
 
     batch_size: int | None = None
@@ -126,10 +126,10 @@ class Order:
     split: bool = True
 
     def __post_init__(self) -> None:
-        """Check the numbers.
+        """Check the numbers and the seed.
 
         Raises:
-            ConfigError: one is not positive, or the seed is none.
+            ConfigError: a number is not positive, or the seed is invalid.
         """
         for name in ("batch_size", "buffer_episodes"):
             if getattr(self, name) is not None:
@@ -147,10 +147,10 @@ class Order:
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """Return a generator of random numbers.
+    """Return a random number generator.
 
     Raises:
-        ConfigError: NumPy takes no such seed.
+        ConfigError: NumPy does not accept the seed.
 
     Example:
         >>> int(generator(7).integers(100))
@@ -209,16 +209,16 @@ def windows(
 
 @dataclass(frozen=True)
 class _Steps:
-    """All steps of some episodes one after another, ``S`` in all.
+    """All steps of some episodes, one after another; ``S`` in all.
 
     Attributes:
-        observations: rows of all episodes, ``T + 1`` of each.
+        observations: rows of all episodes, ``T + 1`` each.
         actions: ``(S, ...)``.
         rewards: ``(S,)``.
         terminations: ``(S,)``.
         truncations: ``(S,)``.
-        row: ``(S,)``, where a step's observation is among the rows; the next one is its next.
-        next_known: ``(S,)``, whether the next observation is the environment's.
+        row: ``(S,)``, index of a step's observation among the rows; the next observation follows.
+        next_known: ``(S,)``, whether the next observation was recorded, not repeated.
         episode_id: ``(S,)``.
         step: ``(S,)``, number of the step in its episode.
         left: ``(S,)``, number of steps from this one to the end of its episode.
@@ -237,7 +237,7 @@ class _Steps:
 
     @classmethod
     def join(cls, episodes: list[tuple[dict[str, Any], bool]]) -> _Steps:
-        """Join episodes, each with whether its final observation is known; at least one."""
+        """Join at least one episode, each paired with whether its final observation is known."""
         read = [episode for episode, _ in episodes]
         lengths = np.array([len(episode["rewards"]) for episode in read])
         ends = np.cumsum(lengths)
@@ -252,7 +252,7 @@ class _Steps:
             rewards=_concatenate([episode["rewards"] for episode in read]),
             terminations=_concatenate([episode["terminations"] for episode in read]),
             truncations=_concatenate([episode["truncations"] for episode in read]),
-            # each episode before has a row more than steps
+            # each earlier episode has one row more than steps
             row=place + np.repeat(np.arange(len(read)), lengths),
             next_known=next_known,
             episode_id=np.repeat([int(episode["id"]) for episode in read], lengths),
@@ -262,7 +262,7 @@ class _Steps:
 
 
 def _joined_column(episodes: list[dict[str, Any]], name: str, rows: Ints) -> Any:
-    """Join a column of episodes whose leaves must have so many rows."""
+    """Join a column of episodes, whose leaves must have the given numbers of rows."""
 
     def joined(*parts: Any) -> Any:
         found = np.array([len(part) for part in parts])
@@ -323,7 +323,7 @@ def _batches(
     """Yield batches of the items of all episodes; a batch may span episodes and buffers.
 
     The workers of a ``DataLoader`` take turns: each of ``n`` makes every ``n``-th batch of the
-    same order, so together they give what one process gives, in the same order too.
+    same order, so together they yield what one process yields, in the same order.
     """
     seed, mine, n_workers = _share(order)
     rng = generator(seed)
@@ -347,15 +347,15 @@ def _batches(
         yield _join(held)
 
 
-#: random orders without a seed that this worker has begun; every worker counts alike
+#: counts the random orders without a seed that this worker has begun; every worker counts alike
 _unseeded = count_from()
 
 
 def _share(order: Order) -> tuple[Any, int, int]:
-    """Return the seed of an order, the number of this worker and how many there are.
+    """Return the seed of an order, the number of this worker, and how many there are.
 
-    Without a seed of their own the workers draw from the one that PyTorch gave all of them for
-    this ``DataLoader``; those that persist get none for later epochs, and count them.
+    Without a seed of their own, the workers use the one that PyTorch gave their ``DataLoader``.
+    Persistent workers get no new one for later epochs, so they count the orders.
     """
     torch_data = sys.modules.get("torch.utils.data")  # a worker has imported it
     worker = torch_data.get_worker_info() if torch_data is not None and order.split else None
@@ -382,12 +382,12 @@ def _buffers(
     )
     while held := list(islice(episodes, size)):
         steps = _Steps.join(held)
-        held.clear()  # they were copied
+        held.clear()  # they were copied into steps
         yield steps
 
 
 def _finals_known(storage: MinariStorage, indices: list[int]) -> Iterable[bool]:
-    """Whether the final observation of each episode was recorded."""
+    """Return for each episode whether its final observation was recorded."""
     name = FINAL_OBSERVATION_MISSING
     table = storage.get_attribute_table(np.array(indices, np.int64), [name])
     if table is not None and name in table.numbers:
@@ -399,7 +399,7 @@ def _finals_known(storage: MinariStorage, indices: list[int]) -> Iterable[bool]:
 
 
 def _needed(episode: dict[str, Any]) -> dict[str, Any]:
-    """Let go of what no batch has, infos above all."""
+    """Drop the fields that no batch has, infos above all."""
     names = ("id", "observations", "actions", "rewards", "terminations", "truncations")
     return {name: episode[name] for name in names}
 
@@ -425,7 +425,7 @@ def _one_after_another(*parts: Any) -> Any:
 
 
 def _take(tree: Any, index: Ints, mask: npt.NDArray[np.bool_] | None = None) -> Any:
-    """Take rows of every leaf; with a mask the index has two axes, and what it hides is blank."""
+    """Take rows of every leaf; with a mask, the index has two axes and rows outside are blank."""
 
     def taken(leaf: Any) -> Any:
         if isinstance(leaf, list):

@@ -1,4 +1,4 @@
-"""What a dataset says of itself and of the environment that its data comes from."""
+"""Describe a dataset and the environment that its data comes from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minari_pipe.errors import CorruptDatasetError
 
 @dataclass
 class MinariDatasetSpec:
-    """What a dataset is, without its data.
+    """Description of a dataset without its data.
 
     Attributes:
         env_spec: spec of the environment that the data comes from, if it is known.
@@ -56,14 +56,14 @@ class MinariDatasetSpec:
 
 
 def parse_spec(text: str | None, dataset_id: str) -> EnvSpec | None:
-    """Read the JSON of a spec, of any Gymnasium release; nothing in it is imported.
+    """Read a spec from JSON of any Gymnasium release, without importing anything in it.
 
     Args:
-        text: the JSON, None if there is none.
-        dataset_id: whose it is, for messages.
+        text: the JSON, or None if there is none.
+        dataset_id: id of its dataset, for messages.
 
     Raises:
-        CorruptDatasetError: it is no spec.
+        CorruptDatasetError: it is not a spec.
 
     Example:
         >>> import gymnasium

@@ -1,4 +1,4 @@
-"""What a dataset and its environment are, as two columns of text for a page or a terminal."""
+"""Describe a dataset and its environment as two columns of text, for a page or a terminal."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def get_dataset_spec_dict(dataset_spec: Mapping[str, Any]) -> dict[str, str]:
     """Describe a dataset by its metadata, in Markdown.
 
     Args:
-        dataset_spec: the metadata, raw or with its spaces read.
+        dataset_spec: the metadata, raw or with its spaces parsed.
 
     Returns:
-        Label to text; a space that is not there has no row.
+        Label to text; a missing space has no row.
 
     Raises:
-        InvalidMetadataError: a space is not one of the standard.
+        InvalidMetadataError: a space does not follow the standard.
 
     Example:
         >>> table = get_dataset_spec_dict({"total_steps": 9, "author": ["A", "B"]})
@@ -59,8 +59,8 @@ def get_dataset_spec_dict(dataset_spec: Mapping[str, Any]) -> dict[str, str]:
 def get_env_spec_dict(env_spec: EnvSpec) -> dict[str, str]:
     """Describe an environment by its spec, in Markdown.
 
-    Its spaces are told only if the environment can be made without running code that nobody has
-    trusted; else a warning says why they are missing.
+    Its spaces are included only if the environment can be made without running code that the user
+    does not trust; otherwise a warning says why they are missing.
 
     Args:
         env_spec: the spec, as a dataset stores it.
@@ -76,7 +76,7 @@ def get_env_spec_dict(env_spec: EnvSpec) -> dict[str, str]:
     rows = {"ID": env_spec.id}
     try:
         env = recover(spec_json(env_spec))
-    except Exception as exc:  # whatever its constructor does, such as look for a display
+    except Exception as exc:  # its constructor may do anything, such as look for a display
         warnings.warn(f"Failed to make env {env_spec.id}, {exc}", stacklevel=2)
     else:
         rows["Observation Space"] = _code(env.observation_space)

@@ -1,7 +1,7 @@
-"""Processes that must not outlive each other, and locks that die with their process.
+"""Ends processes whose driver or parent is gone, and holds locks that die with their process.
 
-A run is a chain: driver (with DVC inside) > shell > stage. Any of them may be killed without
-warning; the others must stop, and the next run must not meet them.
+A run is a chain of processes: driver (which calls DVC) > shell > stage. If any of them is killed,
+the others must stop, so that none is left when the next run starts.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ DRIVER_VARIABLE = "MINARI_PIPE_DRIVER"
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox"}
 _POLL_SECONDS = 0.2
 
+#: The :func:`identity` of each process that this one must not outlive.
 _watched: list[str] = []
-"""The :func:`identity` of each process that this one does not outlive."""
 
 
 def identity(process: psutil.Process) -> str:
-    """``pid:start``: a pid alone may be given to another process."""
+    """Return ``pid:start``: a pid alone may be given to another process."""
     return f"{process.pid}:{_started(process.pid)}"
 
 
 def is_alive(process_identity: str) -> bool:
-    """Whether the very process still runs; a zombie does not."""
+    """Return whether this exact process is still running; a zombie is not."""
     pid, _, started = process_identity.partition(":")
     try:
         if _started(int(pid)) != started:
@@ -46,10 +46,10 @@ def is_alive(process_identity: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process began, as the system counts it.
+    """Return the start time of a process, in the system's own units.
 
-    Not ``psutil.create_time()``: on Linux that adds the boot time, which moves whenever the clock
-    is set, and then every stage would take its driver for gone.
+    This is not ``psutil.create_time()``, which on Linux adds the boot time: that changes whenever
+    the clock is set, and every stage would then believe that its driver is gone.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -57,15 +57,15 @@ def _started(pid: int) -> str:
         if Path("/proc/self/stat").exists():
             raise psutil.NoSuchProcess(pid) from None
         return f"{psutil.Process(pid).create_time():.2f}"  # macOS: recorded, not computed
-    # The second field is the program's name in parentheses and may hold anything.
+    # The second field is the program's name in parentheses, which may contain anything.
     return stat.rpartition(b")")[2].split()[19].decode()
 
 
 def stop_with_ancestors() -> None:
-    """Let this process exit when its parent, its shell's parent or its driver is gone.
+    """Make this process exit when its parent, its shell's parent or its driver is gone.
 
     PR_SET_PDEATHSIG does not help: the parent is a shell, which survives its own parent. Exiting
-    on the spot is safe because everything is written under a temporary name and renamed.
+    at once is safe because every file is written under a temporary name and renamed.
     """
     watched = [os.environ[DRIVER_VARIABLE]] if DRIVER_VARIABLE in os.environ else []
     try:
@@ -74,26 +74,26 @@ def stop_with_ancestors() -> None:
             watched.append(identity(parent))
             if parent.name() in _SHELLS and (above := parent.parent()) is not None:
                 watched.append(identity(above))
-    except (psutil.Error, OSError):  # gone while we looked
+    except (psutil.Error, OSError):  # it ended in the meantime
         os._exit(143)
 
     _watch(watched)
 
 
 def end_with(driver: str) -> None:
-    """Let this process, and all that it started, end as soon as ``driver`` is gone.
+    """End this process and all its descendants as soon as ``driver`` is gone.
 
     Args:
-        driver: its :func:`identity`.
+        driver: the :func:`identity` of the driver.
     """
     _watch([driver])
 
 
 def end_if_orphaned() -> None:
-    """End now, without a word, if a process that this one was to end with is gone already.
+    """End now, silently, if a process that this one must not outlive is already gone.
 
-    To be asked before an error is told: the cause may be that what lives on has cleared away this
-    process's files since, and it tells the user itself what happened.
+    Call this before reporting an error: a surviving process may have removed this process's files
+    in the meantime, which caused the error, and it reports to the user itself.
     """
     if not all(is_alive(w) for w in _watched):
         end_tree(os.getpid())
@@ -111,13 +111,13 @@ def _watch(watched: list[str]) -> None:
 
 
 def end_tree(pid: int) -> None:
-    """Kill a process and all that it started, such as a server of an environment.
+    """Kill a process and all its descendants, such as a server that an environment started.
 
-    This process itself exits, as if by SIGTERM, and tells nothing more: what its threads make of
-    the death of its children is of no interest.
+    If ``pid`` is this process, it exits with the code of SIGTERM and prints nothing more: errors
+    that its threads raise because its children died are of no interest.
     """
     if pid == os.getpid():
-        with suppress(OSError):  # such as of too many open files
+        with suppress(OSError):  # for example: too many open files
             silence = os.open(os.devnull, os.O_WRONLY)
             for descriptor in (1, 2):
                 os.dup2(silence, descriptor)
@@ -140,21 +140,21 @@ def exclusive(
     waiting: str = "",
     shared: bool = False,
 ) -> Iterator[None]:
-    """Hold an advisory lock on ``path``; the system frees it when the process dies.
+    """Hold an advisory lock on ``path``; the system releases it when the process dies.
 
     Args:
-        path: made if missing.
-        wait_seconds: for another process that holds it.
-        busy: says that another one does, if it is waited for in vain.
-        waiting: told on stderr, once, if it is waited for at all.
-        shared: with others that hold it shared.
+        path: the lock file, created if missing.
+        wait_seconds: how long to wait while another process holds the lock.
+        busy: the error message if the wait times out.
+        waiting: a line to print once to stderr if the lock is not free at once.
+        shared: take a shared lock instead of an exclusive one.
 
     Raises:
-        ConfigError: with the text ``busy``, if another process holds it for ``wait_seconds``.
+        ConfigError: another process held the lock for ``wait_seconds``; the message is ``busy``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
-    # Python's files are not inherited: a stage does not keep its driver's lock alive.
+    # Python's file descriptors are not inherited: a stage does not keep its driver's lock.
     with open(path, "a+", opener=opener(path.parent)) as file:
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The manifests of what pipelines published, and of released versions, which must never change."""
+"""Reads the manifests of published datasets, and of released versions, which never change."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from minari_pipe.pipeline.workspace import read_json
 
 
 def published_manifest(dataset: Path) -> dict[str, Any] | None:
-    """The manifest of a dataset that a pipeline published and no library call changed since."""
+    """Return the manifest of a dataset that a pipeline published and no library call changed."""
     content = readable_manifest(dataset)
     return content if content is not None and "content_sha256" in content else None
 
 
 def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
-    """Return the identity of a released version, ``None`` if it is none.
+    """Return the identity of a released version, ``None`` if it is not released.
 
     See :func:`minari_pipe.core.files.manifest.identity_of`.
 
     Raises:
-        ConfigError: the record cannot be read; a version must not change because of that.
+        ConfigError: the record is unreadable; that must not allow the version to change.
     """
     record = root / "releases" / f"{dataset_id}.json"
     if not record.is_file():
@@ -39,7 +39,7 @@ def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
 
 
 def released(root: Path, name: str, dataset_id: str, change: str) -> DatasetExistsError:
-    """The error of a version that would be another one than was released, and what to do."""
+    """Return the error for a run that would change a released version."""
     has_file = (root / "conf" / "dataset" / f"{name}.yaml").is_file()
     return DatasetExistsError(
         f"{dataset_id} is released and its {change}; a released version is immutable: set "
@@ -49,11 +49,11 @@ def released(root: Path, name: str, dataset_id: str, change: str) -> DatasetExis
 
 
 def next_version(root: Path, dataset_id: str) -> str:
-    """The id with the lowest higher version that is neither released nor published.
+    """Return the id with the next version that is neither released nor published.
 
     Args:
         root: the workspace.
-        dataset_id: with a version.
+        dataset_id: an id with a version.
     """
     namespace, name, version = parse_dataset_id(dataset_id)
     taken = [root / "releases", root / "catalog"]
@@ -65,7 +65,7 @@ def next_version(root: Path, dataset_id: str) -> str:
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts by their dotted keys; lists are leaves.
+    """Return the leaves of nested dicts by dotted key; lists are leaves.
 
     Example:
         >>> flat({"collect": {"seed": 1, "until": {}}})
@@ -80,7 +80,7 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The keys whose values are others, or which one of the two lacks.
+    """Return the keys whose values differ or that one side lacks, with both values.
 
     Example:
         >>> differing({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4})

@@ -1,4 +1,4 @@
-"""The git repository of a workspace: what it holds at a revision, and what is not committed."""
+"""Reads the git repository of a workspace: its revisions, tracked files and changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minari_pipe.errors import ConfigError
 
-#: A folder of a clone may hold the files of a bare repository, with settings that name commands.
+#: A clone may contain a folder that looks like a bare repository, whose settings name commands.
 _SETTINGS = (
     "safe.bareRepository=explicit",
     "core.fsmonitor=false",
@@ -19,10 +19,10 @@ _NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 
 
 def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run git in ``root``, whatever becomes of it.
+    """Run git in ``root`` and return the result, whatever the exit code.
 
     Raises:
-        ConfigError: there is no git.
+        ConfigError: git is not installed.
     """
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     try:
@@ -41,29 +41,29 @@ def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def is_repository(root: Path) -> bool:
-    """Whether ``root`` lies in the working tree of a git repository."""
+    """Return whether ``root`` lies in the working tree of a git repository."""
     return git(root, "rev-parse", "--is-inside-work-tree").returncode == 0
 
 
 def top_of(root: Path) -> Path:
-    """The top of the working tree that ``root`` lies in."""
+    """Return the top folder of the working tree that holds ``root``."""
     return Path(git(root, "rev-parse", "--show-toplevel").stdout.rstrip("\n"))
 
 
 def commit_of(root: Path, revision: str) -> str | None:
-    """The commit that a revision names, ``None`` if it names none."""
-    if revision.startswith("-"):  # an option of git's
+    """Return the commit that a revision names, ``None`` if it names none."""
+    if revision.startswith("-"):  # git would take it for an option
         return None
     found = git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     return found.stdout.strip() if found.returncode == 0 else None
 
 
 def text_at(root: Path, commit: str, path: str) -> str | None:
-    """The text of a file of the workspace as it was committed, ``None`` if it was not.
+    """Return the text of a workspace file at a commit, ``None`` if the commit lacks it.
 
     Args:
         root: the workspace.
-        commit: as :func:`commit_of` gives it.
+        commit: as returned by :func:`commit_of`.
         path: relative to ``root``.
     """
     found = git(root, "show", f"{commit}:./{path}")
@@ -71,34 +71,34 @@ def text_at(root: Path, commit: str, path: str) -> str | None:
 
 
 def tracked_files(root: Path) -> set[str]:
-    """The files below ``root`` that git knows, relative to it.
+    """Return the files below ``root`` that git tracks, relative to it.
 
     Raises:
-        ConfigError: git cannot say.
+        ConfigError: git fails.
     """
-    found = git(root, "ls-files", "-z")  # a name may hold whatever ends a line
+    found = git(root, "ls-files", "-z")  # file names may contain newlines
     if found.returncode:
         raise ConfigError(f"git ls-files: {' '.join(found.stderr.split())}")
     return set(found.stdout.split("\0")) - {""}
 
 
 def is_tracked(root: Path, name: str) -> bool:
-    """Whether git knows a file below ``root``, in whatever case; it knows none where it cannot say.
+    """Return whether git tracks a file below ``root``, ignoring case; False if git fails.
 
     Args:
         root: the workspace.
-        name: of the file, relative to ``root``; some file systems read it in any case.
+        name: the file, relative to ``root``; some file systems ignore case.
     """
     try:
         return name.casefold() in map(str.casefold, tracked_files(root))
-    except ConfigError:  # no git, no repository, or none that git trusts
+    except ConfigError:  # no git, no repository, or one that git does not trust
         return False
 
 
 def uncommitted(root: Path) -> list[str]:
-    """What of the working tree is changed or new, whatever the user's settings hide.
+    """Return the changed and untracked files of the working tree, whatever user settings hide.
 
-    Not what is changed within a submodule, whose own settings may name commands.
+    Changes within a submodule are left out, since its own settings may name commands.
     """
     how = ("--porcelain", "--untracked-files=all", "--ignore-submodules=dirty")
     lines = git(root, "status", *how).stdout.splitlines()

@@ -1,8 +1,8 @@
-"""How a run is stopped: SIGINT, SIGTERM or SIGHUP becomes one exception and one line.
+"""Stops a run: SIGINT, SIGTERM or SIGHUP becomes one exception and one line of output.
 
-The driver spends its time in two ways. In its own code a signal raises :class:`Stopped`. While
-DVC runs, which ignores SIGINT during a stage and must not be torn out of the middle of its locks,
-DVC has a thread of its own and the main thread answers: see :func:`run_stoppable`.
+In the driver's own code, a signal raises :class:`Stopped`. DVC ignores SIGINT during a stage and
+must not be interrupted while it holds its locks. It therefore runs in a thread of its own, and the
+main thread handles signals: see :func:`run_stoppable`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ INTERRUPTED = "stopped; finished work is kept, the same command goes on"
 
 _STAGES = "minari_pipe.pipeline.stages."
 
+#: Seconds after which a stage that was asked to stop is killed; its finished blocks are safe.
 _SECONDS_TO_STOP = 10.0
-"""After that a stage that was asked to stop is killed; its finished blocks are safe anyway."""
 
+#: Seconds after which a repeated signal, or the driver, no longer waits for Python code to return.
 _SECONDS_TO_UNWIND = 4.0
-"""After that a repeated signal, or the driver itself, does not wait for Python code to return."""
 
 
 def stop_on_signals(last_words: str = "") -> None:
-    """From here on a signal raises :class:`Stopped` in the main thread, once.
+    """Make the first signal from now on raise :class:`Stopped` in the main thread.
 
-    What the process was told to ignore stays ignored: ``nohup``, or the background of a script.
-    A terminal and a parent often tell the same stop twice, so another signal is no new exception.
-    Where the exception is lost, the process exits on the spot, which is safe, if less tidy: h5py
-    runs Python code in weak references' callbacks, from which nothing can be raised.
+    Signals that the process ignores stay ignored, as under ``nohup`` or in a script's background.
+    A terminal and a parent process often both send a signal for the same stop, so later signals
+    raise nothing. If the exception is lost, the process exits at once, which is safe but less
+    tidy: h5py runs Python code in weakref callbacks, from which no exception can escape.
 
     Args:
-        last_words: what to say where nobody catches the exception.
+        last_words: the line to print if the exception is lost.
     """
     first: list[float] = []
     pid = os.getpid()
@@ -52,7 +52,7 @@ def stop_on_signals(last_words: str = "") -> None:
         os._exit(128 + signum)
 
     def on_signal(signum: int, _frame: Any) -> None:
-        if os.getpid() != pid:  # forked by an environment; multiprocessing would print a traceback
+        if os.getpid() != pid:  # an environment's fork; multiprocessing would print a traceback
             os._exit(128 + signum)
         now = time.monotonic()
         if not first:
@@ -68,15 +68,15 @@ def stop_on_signals(last_words: str = "") -> None:
 
     unraisable, sys.unraisablehook = sys.unraisablehook, on_unraisable
     _handle(on_signal)
-    # The driver lets its stages start with these blocked; see `run_stoppable`.
+    # The driver starts its stages with these signals blocked; see `_run_in_thread`.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def stoppable(main: Callable[[], int]) -> int:
-    """Run ``main``, the driver's whole life, and say one line if a signal stopped it.
+    """Run ``main``, the driver, and print one line if a signal stops it.
 
     Returns:
-        What ``main`` returned. After a signal the process exits with 128 + the signal instead.
+        The return value of ``main``. After a signal, the process exits with 128 + its number.
     """
     try:
         stop_on_signals(INTERRUPTED)
@@ -85,9 +85,9 @@ def stoppable(main: Callable[[], int]) -> int:
         say(INTERRUPTED)
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        # Python would wait here for threads of DVC that hash, while the user presses Ctrl-C.
+        # A normal exit would wait for DVC's hashing threads, while the user presses Ctrl-C.
         os._exit(stopped.exit_code)
-    # What is left is the interpreter's end, where an exception would be a traceback.
+    # Only interpreter shutdown is left, where an exception would print a traceback.
     _handle(signal.SIG_DFL)
     return code
 
@@ -95,20 +95,20 @@ def stoppable(main: Callable[[], int]) -> int:
 def run_stoppable(work: Callable[[], None], *, repair: Callable[[], None]) -> None:
     """Run ``work``, DVC's reproduction, so that a signal stops it cleanly.
 
-    While a stage runs, its processes are told to stop, which ends the stage, and DVC unwinds and
-    frees its locks. Between stages, where DVC hashes, its thread is interrupted. Where that
-    thread cannot be interrupted because it waits for others that hash large files, the process
-    exits as a kill would end it.
+    While a stage runs, its processes are terminated; the stage ends, and DVC unwinds and releases
+    its locks. Between stages, while DVC hashes, its thread is interrupted. If that thread cannot
+    be interrupted because it waits for threads that hash large files, the process exits at once,
+    as if it were killed.
 
     Args:
-        work: what DVC does; runs in a thread of its own.
-        repair: mends the files of DVC that an interruption can leave half written.
+        work: calls DVC; runs in a thread of its own.
+        repair: repairs DVC's files that an interruption can leave half-written.
 
     Raises:
-        Stopped: after SIGINT, SIGTERM or SIGHUP; no stage runs any more.
+        Stopped: after SIGINT, SIGTERM or SIGHUP; no stage is running any more.
     """
     if threading.current_thread() is not threading.main_thread():
-        work()  # in a thread of a Hydra launcher, signals are answered elsewhere
+        work()  # in a thread of a Hydra launcher, where signals are handled elsewhere
         return
     asked: list[int] = []
     before = _handle(lambda signum, _frame: asked.append(signum))
@@ -125,41 +125,41 @@ def run_stoppable(work: Callable[[], None], *, repair: Callable[[], None]) -> No
 
 
 def run_abandonable(work: Callable[[], None]) -> None:
-    """Run ``work``, which may end at any moment as a kill would end it, so that a signal ends it.
+    """Run ``work``, which is safe to kill at any moment, so that a signal ends it.
 
-    A transfer sits in calls that no exception reaches. Its thread is left behind when a signal
-    raises :class:`Stopped` here, and dies with the process, which is about to exit.
+    A transfer blocks in calls that no exception interrupts. When a signal raises
+    :class:`Stopped` here, its thread is abandoned, and dies with the process, which then exits.
 
     Args:
-        work: what to do; runs in a thread of its own.
+        work: the transfer; runs in a thread of its own.
     """
     if threading.current_thread() is not threading.main_thread():
-        work()  # in a thread of a Hydra launcher, signals are answered elsewhere
+        work()  # in a thread of a Hydra launcher, where signals are handled elsewhere
         return
     failure: list[BaseException] = []
 
     def guarded() -> None:
         try:
             work()
-        except BaseException as exc:  # handed to the main thread, whatever it is
+        except BaseException as exc:  # re-raised in the main thread
             failure.append(exc)
 
     thread = threading.Thread(target=guarded, name="transfer", daemon=True)
     thread.start()
     try:
-        # With pauses: the system may hand a signal to another thread, which does not wake this one.
+        # Poll: the system may deliver a signal to another thread, which does not wake this one.
         while thread.is_alive():
             thread.join(0.1)
     except Stopped:
         if sys.stderr is not None and sys.stderr.isatty():
-            say("")  # its bar stays in the line
+            say("")  # end the line of its progress bar
         raise
     if failure:
         raise failure[0]
 
 
 def _handle(handler: Callable[[int, Any], None] | signal.Handlers) -> dict[signal.Signals, Any]:
-    """Install ``handler`` where the signals are not ignored; the handlers before."""
+    """Install ``handler`` for each signal that is not ignored; return the previous handlers."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     heard = [s for s in STOP_SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
@@ -169,21 +169,21 @@ def _handle(handler: Callable[[int, Any], None] | signal.Handlers) -> dict[signa
 def _run_in_thread(
     work: Callable[[], None], asked: list[int], repair: Callable[[], None]
 ) -> list[BaseException]:
-    """Run ``work`` in a thread and stop it when a signal is in ``asked``; what it raised."""
+    """Run ``work`` in a thread, stop it once ``asked`` holds a signal; return what it raised."""
     failure: list[BaseException] = []
 
     def guarded() -> None:
         try:
-            # Inherited by the stages: until one has its own handlers, a Ctrl-C of the terminal
-            # would end it with a traceback from the middle of its imports. SIGTERM is what
-            # `_stop` sends, and ends such a process without a word.
+            # Stages inherit this mask: until a stage installs its own handlers, Ctrl-C would end
+            # it with a traceback from the middle of its imports. SIGTERM stays unblocked: `_stop`
+            # sends it, and it ends such a process silently.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
             work()
-        except BaseException as exc:  # handed to the main thread, whatever it is
+        except BaseException as exc:  # re-raised in the main thread
             failure.append(exc)
 
     hook = threading.excepthook
-    # The interruption may arrive when `work` is just over; nobody needs to read of that.
+    # Do not report an interruption that arrives just after `work` has returned.
     threading.excepthook = lambda args: None if asked else hook(args)
     try:
         thread = threading.Thread(target=guarded, name="dvc")
@@ -198,7 +198,7 @@ def _run_in_thread(
 
 
 def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> None:
-    """Stop the stage that runs, or else DVC itself; return when both are gone."""
+    """Stop the running stage, or else DVC itself; return when both have ended."""
     asked = time.monotonic()
     interrupted = 0.0
     while True:
@@ -206,7 +206,7 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
         if not thread.is_alive() and not children:
             return
         waited = time.monotonic() - asked
-        # A shell that is told as well may be gone before the stage has closed its environments.
+        # Spare the shell at first: it could exit before the stage has closed its environments.
         stages = [c for c in children if _is_stage(c)] if waited < _SECONDS_TO_UNWIND else []
         for child in stages or children:
             if waited > _SECONDS_TO_UNWIND or _listens(child):
@@ -218,7 +218,7 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
             interrupted = time.monotonic()
         if not children and time.monotonic() - interrupted > _SECONDS_TO_UNWIND:
             # The thread may hold a lock that the repair needs: DVC's progress bars share one. The
-            # interruption can reach a thread that it is about to start, for which it then waits.
+            # interruption can hit a thread that it is just starting; it then waits for that one.
             mender = threading.Thread(target=_unless_it_fails, args=(repair,), daemon=True)
             mender.start()
             mender.join(_SECONDS_TO_STOP)
@@ -228,19 +228,19 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
 
 
 def _unless_it_fails(repair: Callable[[], None]) -> None:
-    with suppress(Exception):  # the next run does it again
+    with suppress(Exception):  # the next run repeats the repair
         repair()
 
 
 def say(line: str) -> None:
-    """Tell the user one line, unless the terminal is what is gone."""
+    """Write one line to stderr, unless the terminal is gone."""
     with suppress(OSError):
-        os.write(2, f"{line}\n".encode())  # print may be what a signal interrupted
+        os.write(2, f"{line}\n".encode())  # not print: the signal may have interrupted one
 
 
 def _children() -> list[Any]:
-    """The processes of the stage that runs; those that are only not reaped yet do not count."""
-    import psutil  # not needed by a process that only wants to be stoppable
+    """Return the processes of the running stage, without zombies."""
+    import psutil  # imported here: most processes only need the signal handlers
 
     found = []
     for child in psutil.Process().children(recursive=True):
@@ -259,7 +259,7 @@ def _is_stage(child: Any) -> bool:
 
 
 def _listens(child: Any) -> bool:
-    """Whether a process has a handler for SIGTERM: dash reports a child that the signal ends."""
+    """Return whether a process handles SIGTERM; dash reports a child that dies of a signal."""
     try:
         status = Path(f"/proc/{child.pid}/status").read_text(encoding="utf-8")
     except OSError:

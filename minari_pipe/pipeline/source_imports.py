@@ -1,4 +1,4 @@
-"""Compiles modules that are not installed from their sources, and records what it compiled."""
+"""Compiles modules of non-installed code from source, ignoring bytecode, and records them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+#: Names the workspace for processes that a stage starts; they record their imports, too.
 ROOT_VARIABLE = "MINARI_PIPE_STAGE_ROOT"
-"""The workspace of a stage, for the processes that it starts: they record their imports, too."""
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
+#: ``sysconfig`` paths of the standard library and of installed packages.
 _PYTHONS = ("stdlib", "platstdlib", "purelib", "platlib")
-"""Where Python has its own modules and those that are installed."""
 
+#: Path and sha256s of each module's source.
 _imported: dict[str, tuple[str, set[str]]] = {}
-"""Path and sha256s of each module's source."""
+#: Top-level modules that were found only in the workspace, not on the import path.
 _loose: set[str] = set()
-"""Names at the top of modules that are found in the workspace only, not on the import path."""
 
 
 def record_imports(root: str) -> None:
-    """Compile every module that is not installed from its source, and record its sha256.
+    """Compile every non-installed module from its source, and record the source's sha256.
 
-    Bytecode that lies beside a source is not used: it may be of another source that has the same
-    size and was written in the same second.
+    Cached bytecode is ignored: it may belong to an older source with the same size and the same
+    modification time in seconds.
 
     Args:
-        root: of the workspace; the modules of this package count where it is imported from there.
+        root: the workspace; modules of this package are recorded only if imported from there.
     """
     os.environ[ROOT_VARIABLE] = root
     own = None if root == str(_PACKAGE.parent) else str(_PACKAGE)
@@ -49,9 +49,9 @@ def record_imports(root: str) -> None:
 
 
 def ignore_bytecode(root: Path) -> None:
-    """Compile modules that are neither installed nor this package's from their sources.
+    """Compile modules from source, except installed ones and those of this package.
 
-    A ``__pycache__`` of a stranger may hold other code than the source beside it.
+    In an untrusted workspace, ``__pycache__`` may hold other code than the source beside it.
     """
     if not any(isinstance(known, _RecordingFinder) for known in sys.meta_path):
         sys.meta_path.insert(0, _RecordingFinder(str(root), str(_PACKAGE), records=False))
@@ -59,14 +59,14 @@ def ignore_bytecode(root: Path) -> None:
 
 @dataclass(frozen=True)
 class _RecordingFinder:
-    """Asks the other finders, and reads the sources that they find itself."""
+    """Delegates to the other finders, and loads the sources that they find itself."""
 
     root: str
-    """The workspace, of which nothing but sources is imported."""
+    """The workspace, from which only sources are imported."""
     without: str | None
-    """A folder whose modules are not recorded."""
+    """A folder whose modules keep their own loader and are not recorded."""
     records: bool = True
-    """Or compile the sources, and record nothing."""
+    """If false, compile the sources but record nothing."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -89,7 +89,7 @@ class _RecordingFinder:
         return spec
 
     def _source_of(self, name: str, compiled: ModuleSpec) -> ModuleSpec:
-        """Return what is found of a module of the workspace without its compiled files."""
+        """Return the spec of a workspace module's source in place of its compiled file."""
         folder = os.path.dirname(compiled.origin or "")
         if is_installed(folder) or not Path(folder).is_relative_to(self.root):
             return compiled
@@ -122,17 +122,17 @@ class _SourceLoader(SourceFileLoader):
 
 @functools.cache
 def is_installed(folder: str) -> bool:
-    """Whether modules in ``folder`` are those of Python or of an installed package."""
+    """Return whether ``folder`` belongs to Python or to an installed package."""
     place = Path(folder)
-    # A workspace may lie in a folder of such a name, too.
+    # Only folders on sys.path: a workspace may also lie below a folder with such a name.
     named = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
     return any(place.is_relative_to(p) for p in (*named, *map(sysconfig.get_path, _PYTHONS)))
 
 
 def sources_used(name: str) -> set[str]:
-    """sha256s of the sources that a module was imported from in this process."""
+    """Return the sha256s of the sources that this process imported a module from."""
     if name not in _imported and (module := sys.modules.get(name)) is not None:
-        # Imported before the recording began, or installed where a worker of a cluster runs.
+        # Imported before recording began, or installed on the node of a cluster worker.
         path = getattr(module, "__file__", None) or ""
         if path.endswith(".py") and os.path.isfile(path):
             _imported[name] = path, {hashlib.sha256(Path(path).read_bytes()).hexdigest()}
@@ -140,7 +140,7 @@ def sources_used(name: str) -> set[str]:
 
 
 def imported_from_workspace() -> Iterator[tuple[str, str]]:
-    """Yield the modules, with their files, that this process found in the workspace only."""
+    """Yield name and file of each module that this process found only in the workspace."""
     for name, (path, _) in _imported.items():
         if name.partition(".")[0] in _loose:
             yield name, path

@@ -1,4 +1,4 @@
-"""What the user is told of an exception, in one line."""
+"""Formats an exception as one line for the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from minari_pipe.errors import MinariPipeError
 
 
 def user_message(exc: BaseException) -> str:
-    """What to tell the user of an exception that ends a block or a stage."""
+    """Return the message for an exception that ends a block or a stage."""
     if isinstance(exc, MinariPipeError):
         return str(exc)
     if isinstance(exc, OSError):
@@ -18,5 +18,5 @@ def user_message(exc: BaseException) -> str:
         return "out of memory"
     if isinstance(exc, SystemExit):
         return f"the policy or the environment called sys.exit({exc.code!r})"
-    # Of the user's policy or environment, or a fault of ours.
+    # Raised by the user's policy or environment, or a bug in this package.
     return f"{type(exc).__name__}: {exc}; --debug shows where"

@@ -1,4 +1,4 @@
-"""The workspace: the folder with ``.dvc``, its places, and files written whole or not at all."""
+"""Finds the workspace (the folder that holds ``.dvc``), and reads and writes files in it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from minari_pipe.core.files.links import refuse_links
 from minari_pipe.errors import ConfigError, TrustError
 
 PACKAGE = Path(__file__).resolve().parent.parent
+#: Folder for everything that is not an output: locks, unfinished blocks, installation records.
 STATE = ".minari_pipe"
-"""Folder of what is not an output: locks, unfinished blocks, records of installation."""
 
+#: Keys of ``params.yaml`` that record how the file was generated.
 NOT_PARAMS = ("overrides", "code")
-"""Keys of ``params.yaml`` that record how it came about."""
 
 PIPELINE_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 
 def find_root(start: Path | None = None) -> Path:
-    """The nearest folder at or above ``start`` (default: here) that holds ``.dvc``."""
+    """Return the nearest folder at or above ``start`` (default: the cwd) that holds ``.dvc``."""
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         if (folder / ".dvc").is_dir():
@@ -33,13 +33,13 @@ def find_root(start: Path | None = None) -> Path:
 
 
 def check_pipeline_name(name: str, how: str = "set it with pipeline=NAME") -> str:
-    """Refuse a name that could mean something to a shell or a file system.
+    """Return ``name`` if it is safe in shell commands and in paths.
 
-    The name stands in the commands of ``dvc.yaml`` and in paths.
+    It appears in the commands of ``dvc.yaml`` and in paths.
 
     Args:
-        name: of a pipeline.
-        how: to give it another one.
+        name: the pipeline's name.
+        how: how to choose another name, for the error message.
 
     Raises:
         ConfigError: the name is not valid.
@@ -53,11 +53,11 @@ def check_pipeline_name(name: str, how: str = "set it with pipeline=NAME") -> st
 
 
 def is_checkout(root: Path) -> bool:
-    """Whether the package runs from the workspace itself.
+    """Return whether the package runs from the workspace itself.
 
     Raises:
-        TrustError: the workspace brings another package of this name, which its stages would run.
-        LinkError: what has this name is a link.
+        TrustError: the workspace holds another package of this name, which its stages would run.
+        LinkError: the entry of this name is a symlink.
     """
     if root.resolve() == PACKAGE.parent:
         return True
@@ -72,7 +72,7 @@ def is_checkout(root: Path) -> bool:
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
-    """Write ``path`` whole or not at all, durably, under the process's umask."""
+    """Write ``path`` atomically and durably, with the permissions of the process's umask."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -86,7 +86,7 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Write ``text`` unless the file holds it already; whether it was written."""
+    """Write ``text`` unless the file already holds it; return whether it was written."""
     data = text.encode()
     if path.is_file() and path.read_bytes() == data:
         return False
@@ -95,15 +95,15 @@ def write_if_changed(path: Path, text: str) -> bool:
 
 
 def dump_json(value: Any) -> str:
-    """Deterministic JSON for files that people read and DVC hashes."""
+    """Return deterministic JSON, for files that people read and DVC hashes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """Return the content of a JSON file.
 
     Raises:
-        ConfigError: it is damaged, such as by a merge.
+        ConfigError: the file is damaged, for example by a merge.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -112,11 +112,11 @@ def read_json(path: Path) -> Any:
 
 
 def read_catalog_entry(root: Path, dataset_id: str) -> dict[str, Any] | None:
-    """Return what ``catalog/ID.json`` says of a published dataset, with the name of its pipeline.
+    """Return the entry ``catalog/ID.json`` of a published dataset, ``None`` if there is none.
 
     Raises:
-        ConfigError: it is damaged.
-        InvalidDatasetIdError: the id is malformed, and could name any file.
+        ConfigError: the file is damaged, or names no pipeline.
+        InvalidDatasetIdError: the id is malformed; it could point to any file.
     """
     parse_dataset_id(dataset_id)
     path = root / "catalog" / f"{dataset_id}.json"

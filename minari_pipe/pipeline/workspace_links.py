@@ -1,4 +1,4 @@
-"""No link of a workspace is followed, but DVC's own where the user's settings ask for them."""
+"""Refuses symlinks in a workspace, except DVC's own if the user's settings enable them."""
 
 from __future__ import annotations
 
@@ -24,56 +24,56 @@ from minari_pipe.pipeline.workspace import STATE, find_root, write_atomic
 _OWN = (
     *("conf", "pipelines", "datasets", "catalog", "releases", STATE, ".dvc"),
     *("dvc.yaml", "dvc.lock", ".gitignore", ".gitattributes", ".gitmodules", ".dvcignore"),
-    "MUJOCO_LOG.TXT",  # to which MuJoCo appends in the current folder
+    "MUJOCO_LOG.TXT",  # MuJoCo appends to it in the current folder
 )
 
+#: Where DVC may put links to files of its cache, if the user's own settings enable them.
 _MAY_HOLD_DVC_LINKS = ("pipelines", "datasets")
-"""Where DVC may have put links to files of its cache, if the user's own settings ask for them."""
 
+#: Files that DVC rewrites in place; those below ``datasets`` are found by a directory walk.
 _IN_PLACE = (
     *("dvc.lock", ".gitignore", "pipelines/*/dvc.lock", "pipelines/*/.gitignore"),
     *(".dvc/*", ".dvc/tmp/*"),
 )
-"""Files that DVC writes without making a new one; those of ``datasets`` are found by a walk."""
 
 
 def inside(root: Path, path: Path) -> Path:
-    """``path``, once it is proven that no link is on the way there from ``root``.
+    """Return ``path`` after checking that nothing from ``root`` down to it is a symlink.
 
     Raises:
-        LinkError: names the link.
+        LinkError: a component is a link; the message names it.
     """
     _checked(lambda: refuse_links(path, root), root)
     return path
 
 
 def open_root(start: Path | None = None) -> Path:
-    """The workspace, see :func:`find_root`, once :func:`check_links` has passed it."""
+    """Return the workspace (see :func:`find_root`) after :func:`check_links` accepted it."""
     root = find_root(start)
     check_links(root)
     return root
 
 
 def check_links(root: Path) -> None:
-    """Refuse links in all that this program, or DVC at its word, reads, writes or removes.
+    """Refuse links in every place that this program, or DVC on its behalf, reads or changes.
 
-    git brings them along: a workspace may come from a stranger.
+    A git clone can contain symlinks, and the workspace may be untrusted.
 
     Raises:
-        LinkError: names the link.
-        TrustError: there is a pipe or a device, which would be waited for.
+        LinkError: there is a link; the message names it.
+        TrustError: there is a pipe or a device, on which a read would block.
     """
     check_cache(root)
     _refuse_bare_repository(root)
-    _checked(lambda: _check_place(root / ".git", root), root)  # git writes to it at DVC's word
+    _checked(lambda: _check_place(root / ".git", root), root)  # DVC makes git write to it
     for name in _OWN:
         check_folder(root / name, root)
 
 
 def _refuse_bare_repository(root: Path) -> None:
-    """Refuse folders that DVC takes for a repository of git, as a clone can bring them.
+    """Refuse folders that DVC would take for a bare git repository; a clone can contain them.
 
-    Their ``config`` could name commands and files. The rules are those of dulwich, DVC's own git.
+    Their ``config`` could name commands and files. The rules are those of dulwich, which DVC uses.
     """
     for folder in (root.resolve(), *root.resolve().parents):
         git = folder / ".git"
@@ -88,7 +88,7 @@ def _refuse_bare_repository(root: Path) -> None:
 
 
 def _refuse_includes(settings: Path, folder: Path) -> None:
-    """Refuse settings that name a file, a line of which dulwich would show; git reads none."""
+    """Refuse settings that include another file: dulwich, unlike git, would read it."""
     refuse_links(settings, folder)
     with suppress(FileNotFoundError, NotADirectoryError):
         if re.search(rb"\[\s*include", read_below(settings, folder), re.IGNORECASE):
@@ -99,10 +99,10 @@ def _refuse_includes(settings: Path, folder: Path) -> None:
 
 
 def check_cache(root: Path) -> None:
-    """Refuse a DVC cache of the workspace that is a link.
+    """Refuse a DVC cache in the workspace that is a symlink.
 
     Raises:
-        LinkError: names the link, and how to have a cache elsewhere.
+        LinkError: it is a link; the message says how to move the cache elsewhere.
     """
     try:
         refuse_links(root / ".dvc" / "cache", root)
@@ -113,7 +113,7 @@ def check_cache(root: Path) -> None:
 
 
 def check_folder(folder: Path, root: Path) -> None:
-    """The same of one folder, or file, of the workspace."""
+    """Check one folder or file of the workspace, as :func:`check_links` does."""
     _checked(lambda: _check_folder(folder, root), root)
 
 
@@ -135,14 +135,14 @@ def _check_place(path: Path, root: Path) -> None:
 
 
 def _check_dvc_link(link: str, root: Path) -> None:
-    """Refuse a link to a file of DVC's cache in place of a file that is written, not only read."""
+    """Refuse a link into DVC's cache where a file is written in place, not only read."""
     path = Path(link).relative_to(root)
     if path.parts[0] not in _MAY_HOLD_DVC_LINKS or any(map(path.match, _IN_PLACE)):
         refuse_link(link)
 
 
 def _checked(check: Callable[[], None], root: Path) -> None:
-    """Run a check for links, and again once DVC's own are allowed, if the user asks for those."""
+    """Run a link check; if it fails and the user enables DVC's links, allow those and repeat."""
     try:
         check()
     except LinkError:
@@ -152,7 +152,7 @@ def _checked(check: Callable[[], None], root: Path) -> None:
 
 
 def _is_others(entry: os.DirEntry[str], root: Path) -> bool:
-    """Whether the content is that of environments, or of DVC's experiments, and never used."""
+    """Return whether a folder holds files of environments or DVC experiments, never read here."""
     if entry.name not in ("tmp", "exps") or not entry.is_dir(follow_symlinks=False):
         return False
     match Path(entry.path).relative_to(root).parts:
@@ -164,10 +164,10 @@ def _is_others(entry: os.DirEntry[str], root: Path) -> bool:
 
 
 def part_hard_links(root: Path) -> None:
-    """Give files that DVC writes in place no other name, which may lie outside of the workspace.
+    """Replace files that DVC writes in place by copies, if they have hard links elsewhere.
 
-    An archive can bring such names. git makes none, and DVC only those of its locks, if
-    ``core.hardlink_lock`` asks for them, beside one another.
+    An unpacked archive can contain hard links. git creates none; DVC creates only those of its
+    locks, beside one another, if ``core.hardlink_lock`` is set.
     """
     found = [path for pattern in _IN_PLACE for path in root.glob(pattern)]
     for folder, _, files in os.walk(root / "datasets"):
@@ -186,16 +186,16 @@ def part_hard_links(root: Path) -> None:
 
 
 def follow_own_cache(root: Path) -> bool:
-    """Follow links into DVC's cache if the user's own settings ask for them; whether that is new.
+    """Allow links into DVC's cache if the user's settings enable them; return whether that is new.
 
     Args:
-        root: the workspace, in which the cache lies by default.
+        root: the workspace, which holds the cache by default.
     """
-    from dvc.config import Config  # which takes 0.2 s
+    from dvc.config import Config  # takes 0.2 s to import
     from dvc.exceptions import DvcException
 
     try:
-        cache = Config()["cache"]  # of the system and the user, as no folder is named
+        cache = Config()["cache"]  # without a folder: the settings of the system and the user
     except DvcException as exc:
         raise MinariPipeError(f"DVC: {exc}") from exc
     if "symlink" not in cache_types(cache):
@@ -206,6 +206,6 @@ def follow_own_cache(root: Path) -> bool:
 
 
 def cache_types(cache: dict[str, Any]) -> list[str]:
-    """The kinds of links in a section ``cache``, which DVC takes as a text or as a list."""
+    """Return the link types in DVC's ``cache`` section, which is a string or a list."""
     told = cache.get("type") or []
     return [kind.strip() for kind in (told.split(",") if isinstance(told, str) else told)]

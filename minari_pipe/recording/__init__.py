@@ -1,1 +1,1 @@
-"""From ``env.step`` to episodes that survive a crash: collectors, recorders and the journal."""
+"""Record ``env.step`` into episodes that survive a crash: collectors, recorders, the journal."""

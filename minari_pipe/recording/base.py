@@ -1,4 +1,4 @@
-"""What all collectors have in common: episodes that were recorded become a dataset, or stay."""
+"""Implement what all collectors share: recorded episodes become a dataset, or are kept."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from minari_pipe.recording.session import Recording
 from minari_pipe.storage.base import MinariStorage, file_format, get_minari_storage
 from minari_pipe.storage.writer import StableBuffers
 
-#: HDF5 attributes hold integers of at most 64 bits
+#: HDF5 attributes hold integers of at most 64 bits.
 AUTOSEED_BIT_SIZE = 64
 
 
 class Collecting:
-    """The half of a collector that has the episodes; the other half steps environments.
+    """The half of a collector that holds the episodes; the other half steps environments.
 
     Example:
         See :class:`~minari_pipe.recording.collector.DataCollector`.
@@ -54,7 +54,7 @@ class Collecting:
         strict: bool,
         **recording: Any,
     ) -> None:
-        """Begin to record; further arguments are those of :class:`Recording`."""
+        """Start recording; further arguments are those of :class:`Recording`."""
         self.data_format = data_format
         self.datasets_path = str(get_dataset_path())
         self._record_infos = record_infos
@@ -77,7 +77,7 @@ class Collecting:
         self._leave = weakref.finalize(self, self._recorded.leave)
 
     def _head(self) -> dict[str, Any]:
-        """What a dataset of the episodes needs to know besides them."""
+        """Return what a dataset needs to know besides the episodes."""
         spec, env_spec = self._spec(), None
         if spec is not None:
             with suppress(ConfigError):
@@ -96,14 +96,14 @@ class Collecting:
 
     @abstractmethod
     def _spec(self) -> EnvSpec | None:
-        """Return the spec of one environment, None if it has none."""
+        """Return the spec of a single environment, None if it has none."""
 
     @abstractmethod
     def _break_off(self) -> None:
-        """Finish the episodes that are open; a reset must come before the next step."""
+        """Finish the open episodes; a reset must come before the next step."""
 
     def _warn(self, stacklevel: int = 3) -> None:
-        """Tell what is to be told about the episodes that were finished."""
+        """Issue the warnings about finished episodes."""
         if self._recorded.warnings:
             told, self._recorded.warnings = self._recorded.warnings, []
             for text in told:
@@ -126,24 +126,24 @@ class Collecting:
         *,
         minari_version: str | None = None,
     ) -> MinariDataset:
-        """Create a dataset of everything recorded so far and begin anew.
+        """Create a dataset of everything recorded so far, and start over.
 
-        Unfinished episodes are closed as truncated, unless the collector drops them. If the
-        creation fails, nothing of it is left behind and the recorded episodes are kept for
-        another attempt.
+        Unfinished episodes are closed as truncated, unless the collector drops them. If this fails,
+        nothing of the dataset is left behind, and the recorded episodes are kept for another
+        attempt.
 
         Args:
             dataset_id: id of the new dataset.
-            eval_env: see :class:`minari_pipe.datasets.create.Description`, as for all arguments.
-            algorithm_name: what made the actions.
+            eval_env: see :class:`minari_pipe.datasets.create.Description`, also for the others.
+            algorithm_name: algorithm that chose the actions.
             author: name or names.
             author_email: address or addresses.
-            code_permalink: address of the code.
+            code_permalink: URL of the code.
             ref_min_score: mean return of a random policy.
             ref_max_score: mean return of an expert.
             expert_policy: maps an observation to an action.
-            num_episodes_average_score: number of episodes of a measurement.
-            description: what the dataset is.
+            num_episodes_average_score: number of episodes to measure a score.
+            description: description of the dataset.
             requirements: pip requirements of the environment.
             minari_version: see :func:`~minari_pipe.datasets.create.create_dataset_from_buffers`.
 
@@ -151,7 +151,7 @@ class Collecting:
             InvalidDatasetIdError: the id is malformed.
             DatasetExistsError: the id is taken.
             InvalidMetadataError: arguments contradict each other.
-            ConfigError: a hook of the collector takes the episodes.
+            ConfigError: ``on_episode`` of the collector takes the episodes.
             DatasetNotFoundError: the collector is closed.
         """
         judge_version(minari_version)
@@ -186,19 +186,19 @@ class Collecting:
         )
 
     def add_to_dataset(self, dataset: MinariDataset) -> None:
-        """Append everything recorded so far to a dataset and begin anew.
+        """Append everything recorded so far to a dataset, and start over.
 
-        Seeds, options, infos and attributes are kept. If it fails, the dataset is as before and
-        the recorded episodes are kept. Values that the collector's spaces hold and the dataset's
-        do not are told of as such.
+        Seeds, options, infos and attributes are kept. If this fails, the dataset is unchanged, and
+        the recorded episodes are kept. A warning reports values that lie in the collector's spaces
+        but not in the dataset's.
 
         Args:
-            dataset: where they go; a view is extended by them.
+            dataset: the dataset to extend; if it is a view, so is the view.
 
         Raises:
-            InvalidEpisodeError: the values have not the structure or the shape of the dataset's
-                spaces, or are outside of them and the collector is strict.
-            ConfigError: it is no dataset, or a hook of the collector takes the episodes.
+            InvalidEpisodeError: a value does not have the structure or the shape of the dataset's
+                spaces, or lies outside of them and the collector is strict.
+            ConfigError: it is not a dataset, or ``on_episode`` of the collector takes the episodes.
             DatasetNotFoundError: the collector is closed.
         """
         if not isinstance(dataset, MinariDataset):
@@ -221,7 +221,7 @@ class Collecting:
 
     @contextmanager
     def _taken(self, first: int = 0) -> Iterator[None]:
-        """Finish what is open, let the body take all of them, and begin anew unless it fails."""
+        """Finish open episodes, let the body take all episodes, and start over unless it fails."""
         self._refuse_if_closed()
         if self._recorded.on_episode is not None:
             raise ConfigError(
@@ -243,7 +243,7 @@ class Collecting:
             )
 
     def __reduce__(self) -> NoReturn:
-        """Refuse a copy, which would record into the same files."""
+        """Raise an error, as a copy would record into the same files."""
         raise TypeError(
             f"a {type(self).__name__} cannot be copied or pickled, as it records into files of "
             "its own; copy or pickle the environment in it (collector.env) and collect from it"

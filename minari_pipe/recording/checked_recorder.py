@@ -1,8 +1,8 @@
-"""Recorders that judge what they are given: is it inside of its space?
+"""Record episodes, and check whether their values lie in their spaces.
 
-What is plain, an array or a number of the space's own dtype, is judged many rows at a time when
-the episode ends or its rows leave the memory; anything else when it comes, before its column
-converts it. A strict recorder judges every value when it comes.
+An array or a number of the space's own dtype is checked together with many rows, when the episode
+ends or its rows leave memory. Any other value is checked when it arrives, before its column
+converts it. A strict recorder checks every value when it arrives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minari_pipe.storage.row_columns import RowStore
 
 
 class CheckedRecorder(EpisodeRecorder):
-    """Records what is outside of its space too, and counts it.
+    """Records values outside of their space too, and counts them.
 
     Example:
         >>> recorder = CheckedRecorder(gym.spaces.Discrete(2), gym.spaces.Discrete(2),
@@ -42,11 +42,11 @@ class CheckedRecorder(EpisodeRecorder):
         store: RowStore | None = None,
         n_recorders: int = 1,
     ) -> None:
-        """Make the columns; arguments as :class:`EpisodeRecorder`."""
+        """Create the columns; arguments as in :class:`EpisodeRecorder`."""
         self._judged_observations = _Judge("observation", observation_space)
         self._judged_actions = _Judge("action", action_space)
         self._outside_rewards = Outside("reward", REWARD_SPACE, strict=False)
-        self._has_judged = False  # anything but a whole episode at a glance
+        self._has_judged = False  # whether anything but _is_inside() has checked values
         super().__init__(
             observation_space,
             action_space,
@@ -92,22 +92,22 @@ class CheckedRecorder(EpisodeRecorder):
             self._outside_rewards.judge(np.array(rewards), self._stored, set())
 
     def _is_inside(self) -> bool:
-        """Whether it is seen at a glance that everything is inside of its space."""
+        """Return whether one quick check shows that every value is in its space."""
         row = self._row
         return (
-            not self._has_judged  # then all rows were put
+            not self._has_judged  # then all rows came through put()
             and self._observations.is_inside(row + 1)
             and self._actions.is_inside(row)
             and math.isfinite(sum(self._rewards))
         )
 
     def told(self, episode: int) -> str | None:
-        """Return what is to be told of the episode before it is finished, None if nothing.
+        """Return the warning about the episode before it is finished, None if there is none.
 
         Args:
-            episode: its number.
+            episode: number of the episode.
         """
-        self._rewards = array("d", self._rewards)  # once for all that follows
+        self._rewards = array("d", self._rewards)  # converted once for all checks below
         if self._is_inside():
             return None
         self._judge(self._row, self._row + 1)
@@ -121,14 +121,14 @@ class CheckedRecorder(EpisodeRecorder):
 
 
 class _Judge:
-    """Judges the values of one kind, each of them once."""
+    """Checks the values of one kind, each of them once."""
 
     def __init__(self, name: str, space: gym.Space) -> None:
         self.outside = Outside(name, space, strict=False)
         self.holds = self.outside.holds
-        self._judged: list[int] = []  # steps whose values were judged when they came
-        self._found: list[int] = []  # those of them that are outside
-        self._example: Any = None  # the first of these
+        self._judged: list[int] = []  # steps whose values were checked on arrival
+        self._found: list[int] = []  # those of them that lie outside
+        self._example: Any = None  # the first value of those
 
     def clear(self) -> None:
         if self._judged:
@@ -148,7 +148,7 @@ class _Judge:
                 steps.pop()
 
     def judge(self, column: Node, first: int, rows: int) -> None:
-        """Judge the first rows of the memory, which are the steps from ``first`` on."""
+        """Check the first rows in memory, which are the steps from ``first`` on."""
         end = first + rows
         judged = sum(step < end for step in self._judged)
         if column.is_array and judged < rows and not column.is_inside(rows):
@@ -157,7 +157,7 @@ class _Judge:
         if found:
             self.outside.count(self._example, self._found[0], found)
         self._judged, self._found = self._judged[judged:], self._found[found:]
-        # of those that stay nobody asks for an example if one before them was counted
+        # once one is counted, later ones need no example
 
 
 class StrictRecorder(EpisodeRecorder):
@@ -182,7 +182,7 @@ class StrictRecorder(EpisodeRecorder):
         store: RowStore | None = None,
         n_recorders: int = 1,
     ) -> None:
-        """Make the columns; arguments as :class:`EpisodeRecorder`."""
+        """Create the columns; arguments as in :class:`EpisodeRecorder`."""
         super().__init__(
             observation_space,
             action_space,
@@ -195,12 +195,12 @@ class StrictRecorder(EpisodeRecorder):
         self._outside_rewards = Outside("reward", REWARD_SPACE, strict=True)
 
     def start(self, observation: Any, info: dict[str, Any], **kwargs: Any) -> None:
-        """Begin an episode, see :meth:`EpisodeRecorder.start`."""
+        """Start an episode, see :meth:`EpisodeRecorder.start`."""
         self._outside_observations.holds(observation, 0)
         super().start(observation, info, **kwargs)
 
     def put_action(self, action: Any) -> bool:
-        """Return False: an action is judged with its step."""
+        """Return False, as an action is checked with its step."""
         return False
 
     def step(
@@ -223,4 +223,4 @@ class StrictRecorder(EpisodeRecorder):
         super().step(action, observation, reward, terminated, truncated, info, extras)
 
     def told(self, episode: int) -> None:
-        """Return None: there is nothing to be told."""
+        """Return None, as a strict recorder has no warnings."""

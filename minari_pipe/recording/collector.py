@@ -1,4 +1,4 @@
-"""Records what happens in a Gymnasium environment and makes a dataset of it."""
+"""Record the steps of a Gymnasium environment and make a dataset of them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from minari_pipe.storage.attributes import check_options, whole_seed
 
 
 class DataCollector(Collecting, gym.Wrapper):
-    """Wraps an environment and records every step that is made in it.
+    """Wraps an environment and records every step.
 
     Values are copied. A reset in the middle of an episode closes it as truncated; a step after
-    the end of one begins another with the last observation. :meth:`create_dataset` and
-    :meth:`add_to_dataset` take what was recorded so far. Finished episodes are kept in a hidden
-    folder of the datasets root, also when the script fails or is killed: what nobody has taken
-    is there for ``minari-pipe recover``.
+    the end of an episode starts another with the last observation. :meth:`create_dataset` and
+    :meth:`add_to_dataset` take everything recorded so far. Finished episodes are kept in a hidden
+    folder of the datasets root, even if the script fails or is killed: ``minari-pipe recover``
+    finds those that no dataset has taken.
 
-    Values outside of their space, NaN and other dtypes are recorded with one warning for each
-    episode. Further keys of the step data, such as ``state``, are recorded as
+    Values outside of their space, NaN and other dtypes are recorded with one warning per
+    episode. Additional keys of the step data, such as ``state``, are recorded as
     :attr:`EpisodeData.extras`.
 
     Example:
@@ -73,26 +73,26 @@ class DataCollector(Collecting, gym.Wrapper):
         jpeg_encoding: bool = False,
         strict: bool = False,
     ) -> None:
-        """Begin to record.
+        """Start recording.
 
         Args:
-            env: the environment. The step with which an ``Autoreset`` wrapper in it resets is
-                recorded as what it is, the reset of the next episode.
+            env: the environment. If it has an ``Autoreset`` wrapper, the step with which that
+                resets is recorded as the reset of the next episode.
             step_data_callback: makes the record of a step from what the environment returned; a
-                class, an instance or a function. Names of older Minari are understood.
+                class, an instance or a function. Names of older Minari are accepted.
             episode_metadata_callback: computes the attributes of a finished episode, likewise.
             record_infos: record the infos too.
-            observation_space: space of the recorded observations; None takes the environment's.
-            action_space: space of the recorded actions; None takes the environment's.
+            observation_space: space of the recorded observations; None means the environment's.
+            action_space: space of the recorded actions; None means the environment's.
             data_format: format of the dataset; None means hdf5.
             jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
-            strict: refuse values outside of their space, NaN and other dtypes at the step,
-                instead of the warning.
+            strict: raise an error at the step for values outside of their space, NaN and other
+                dtypes, instead of a warning.
 
         Raises:
             UnknownFormatError: there is no such format.
-            UnsupportedSpaceError: a space has no form in it.
-            ConfigError: a callback cannot be called, or the datasets root cannot be made.
+            UnsupportedSpaceError: the format cannot store a space.
+            ConfigError: a callback is not callable, or the datasets root cannot be created.
         """
         super().__init__(env)
         self._step_data_callback = callback(step_data_callback, env, "step_data_callback")
@@ -106,9 +106,9 @@ class DataCollector(Collecting, gym.Wrapper):
             episode_metadata=callback(episode_metadata_callback, env, "episode_metadata_callback"),
         )
         self._autoreset = _autoreset_wrapper(env)
-        # what the step after the end of an episode starts from if nobody resets
+        # start of the next episode, if a step follows an end without a reset
         self._last: StepData | None = None
-        # nobody changes what the environment returns, nor what a step is
+        # no callback changes the step data, and no wrapper resets during a step
         self._is_plain = type(self._step_data_callback) is StepDataCallback and not self._autoreset
         recorder = self._recorded.recorders[0]
         self._record_step, self._put_action = recorder.step, recorder.put_action
@@ -117,24 +117,24 @@ class DataCollector(Collecting, gym.Wrapper):
         self._recording = False
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step the environment and record it.
+        """Step the environment and record the step.
 
-        Whatever fails in it, the environment's own step too, ends the episode before it.
+        If anything fails, including the environment's own step, the episode ends before this step.
 
         Args:
-            action: what the environment is given.
+            action: action for the environment.
 
         Raises:
-            ResetNeeded: there was no reset yet, or none after a step that failed.
-            InvalidEpisodeError: a value has not the structure or the shape of its space, or is
-                outside of it and the collector is strict.
+            ResetNeeded: there was no reset yet, or none after a failed step.
+            InvalidEpisodeError: a value does not have the structure or the shape of its space, or
+                lies outside of it and the collector is strict.
             DatasetNotFoundError: the collector is closed.
         """
         if not self._is_plain or not self._recording:
             return self._any_step(action)
         try:
-            # An environment may change the array that it is given: what is recorded is copied
-            # before, or it gets a copy of its own.
+            # An environment may change the array that it is given: the action is copied into the
+            # record first, or else the environment gets a copy.
             put = self._put_action(action)
             observation, reward, terminated, truncated, info = self.env.step(
                 action if put else copied(action)
@@ -147,7 +147,7 @@ class DataCollector(Collecting, gym.Wrapper):
                 last = copied(info) if self._record_infos else {}
                 self._end(_reset_data(copied(observation), last))
         except BaseException:
-            # the steps so far are true, but the next one would no longer follow them
+            # the steps so far are valid, but the next one would no longer follow them
             self._close_episode()
             raise
         if (terminated or truncated) and self._recorded.warnings:
@@ -155,7 +155,7 @@ class DataCollector(Collecting, gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
     def _any_step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step and record as callbacks and wrappers have it, or what comes after an end."""
+        """Step and record with callbacks and autoreset, or after the end of an episode."""
         if not self._recording:
             if self._last is None:
                 self._refuse_if_closed()
@@ -164,7 +164,7 @@ class DataCollector(Collecting, gym.Wrapper):
                     "failed, create_dataset() or add_to_dataset()"
                 )
             if self._env_done and not (self._autoreset and self._autoreset.autoreset):
-                self._env_done = False  # say it once
+                self._env_done = False  # warn once
                 warnings.warn(
                     "The environment's episode has ended (it returned terminated or truncated) and "
                     "step() was called without a reset(): a new episode is recorded that begins "
@@ -223,7 +223,7 @@ class DataCollector(Collecting, gym.Wrapper):
             self._recorded.extras(data),
         )
         if data["terminated"] or data["truncated"]:
-            # of the extras, those that have a row for a reset
+            # keep only extras that have a row for a reset
             kept = {"observation", *self._extras_at_reset}
             if self._record_infos:
                 kept.add("info")
@@ -231,7 +231,7 @@ class DataCollector(Collecting, gym.Wrapper):
             self._end(standard_step_data(rows, reset=True))
 
     def _end(self, last: StepData) -> None:
-        """Finish the episode; what it ended with begins another if nobody resets."""
+        """Finish the episode; ``last`` starts the next one if no reset follows."""
         self._last = last
         self._recording = False
         self._recorded.finish_episode()
@@ -242,14 +242,14 @@ class DataCollector(Collecting, gym.Wrapper):
         """Reset the environment; an unfinished episode is closed as truncated.
 
         Args:
-            seed: seed of the environment. If None, a random one of 64 bits is drawn and recorded,
+            seed: seed of the environment. If None, a random 64-bit seed is drawn and recorded,
                 unless ``options["minari_autoseed"]`` is False.
             options: options of the environment's reset; they are recorded too.
 
         Raises:
-            InvalidEpisodeError: the options or the seed cannot be stored; nothing was reset. Or the
-                first observation has not the structure or the shape of its space, or is outside
-                of it and the collector is strict.
+            InvalidEpisodeError: the options or the seed cannot be stored, and nothing was reset. Or
+                the first observation does not have the structure or the shape of its space, or lies
+                outside of it and the collector is strict.
             DatasetNotFoundError: the collector is closed.
         """
         self._refuse_if_closed()
@@ -286,7 +286,7 @@ class DataCollector(Collecting, gym.Wrapper):
         self._close_episode()
 
     def close(self) -> None:
-        """Close the environment; what was recorded and not taken is left to be recovered."""
+        """Close the environment; episodes that no dataset has taken are kept for recovery."""
         self._recording, self._last = False, None
         try:
             super().close()

@@ -1,4 +1,4 @@
-"""The collector and its functions as they were before Minari 0.5, for code written for them."""
+"""Provide the collector and the functions of Minari before 0.5, for code written for them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from minari_pipe.storage.writer import BUFFER_FIELDS
 class DataCollectorV0(DataCollector):
     """The collector of Minari 0.3 and 0.4: a :class:`DataCollector` with its old arguments.
 
-    Callbacks of that time work: plural keys of the step data, ``StepDataCallback(env)``, and an
-    ``EpisodeMetadataCallback`` that sets ``attrs`` of the episode's group. As then, a reset
-    without a seed has none. What was recorded is on the disk with the end of its episode, so
+    Callbacks for those versions work: plural keys of the step data, ``StepDataCallback(env)``,
+    and an ``EpisodeMetadataCallback`` that sets ``attrs`` of the episode's group. As in those
+    versions, a reset without a seed gets none. Each episode is written to disk when it ends, so
     there is no buffer to limit.
 
     Example:
@@ -64,7 +64,7 @@ class DataCollectorV0(DataCollector):
         observation_space: gym.Space | None = None,
         action_space: gym.Space | None = None,
     ) -> None:
-        """Begin to record; see :class:`DataCollector`.
+        """Start recording; see :class:`DataCollector`.
 
         Args:
             env: the environment.
@@ -72,10 +72,10 @@ class DataCollectorV0(DataCollector):
             episode_metadata_callback: computes the attributes of a finished episode.
             record_infos: record the infos too.
             max_buffer_steps: has no effect.
-            max_buffer_episodes: has no effect. A space in this place is the observation space,
+            max_buffer_episodes: has no effect. A space in this position is the observation space,
                 and the next argument the action space, as in Minari 0.4.3.
-            observation_space: space of the recorded observations; None takes the environment's.
-            action_space: space of the recorded actions; None takes the environment's.
+            observation_space: space of the recorded observations; None means the environment's.
+            action_space: space of the recorded actions; None means the environment's.
 
         Raises:
             ConfigError: both ``max_buffer_steps`` and ``max_buffer_episodes`` are given.
@@ -106,7 +106,7 @@ class DataCollectorV0(DataCollector):
         self._recorded.episode_metadata = _OlderMetadata(self._recorded.episode_metadata)
 
     def clear_buffer_to_tmp_file(self, truncate_last_episode: bool = False) -> None:
-        """Move finished episodes to the disk, where they are anyway.
+        """Move finished episodes to disk, where they already are.
 
         Args:
             truncate_last_episode: close the unfinished episode as truncated, so that it is too.
@@ -119,18 +119,18 @@ class DataCollectorV0(DataCollector):
     def save_to_disk(
         self, path: str | os.PathLike[str], dataset_metadata: Mapping[str, Any] | None = None
     ) -> None:
-        """Write everything recorded so far to a data directory and begin anew.
+        """Write everything recorded so far to a data directory, and start over.
 
         Args:
             path: the directory, such as ``/home/foo/datasets/data``, or the ``main_data.hdf5`` in
-                it; the layout is today's.
-            dataset_metadata: metadata to write. Without a ``dataset_id``, the directory above
-                names the dataset if it can.
+                it; the current layout is written.
+            dataset_metadata: metadata to write. Without a ``dataset_id``, the id is taken from the
+                parent directory if possible.
 
         Raises:
-            InvalidMetadataError: the metadata names what follows from the environment, or holds a
-                wrong type.
-            DatasetExistsError: there is something at the path.
+            InvalidMetadataError: the metadata have a key that the environment determines, or a
+                value of a wrong type.
+            DatasetExistsError: the path is a file, or a directory that is not empty.
         """
         target = Path(path)
         if target.suffix in (".hdf5", ".h5"):
@@ -172,25 +172,25 @@ def create_dataset_from_collector_env(
     num_episodes_average_score: int = 100,
     minari_version: str | None = None,
 ) -> MinariDataset:
-    """Create a dataset of what a collector has recorded; now ``DataCollector.create_dataset``.
+    """Create a dataset from a collector; now ``DataCollector.create_dataset``.
 
     Args:
         dataset_id: id of the new dataset.
         collector_env: the collector, old or new.
-        eval_env: see :class:`minari_pipe.datasets.create.Description`, as for all arguments.
-        algorithm_name: what made the actions.
+        eval_env: see :class:`minari_pipe.datasets.create.Description`, also for the others.
+        algorithm_name: algorithm that chose the actions.
         author: name or names.
         author_email: address or addresses.
-        code_permalink: address of the code.
+        code_permalink: URL of the code.
         ref_min_score: mean return of a random policy.
         ref_max_score: mean return of an expert.
         expert_policy: maps an observation to an action.
-        num_episodes_average_score: number of episodes of a measurement.
-        minari_version: versions of Minari that were to read the dataset; the version of the
-            layout that is written is the one that counts now, and this is ignored.
+        num_episodes_average_score: number of episodes to measure a score.
+        minari_version: ignored; formerly the versions of Minari for the dataset. The version of
+            the layout that is written counts now.
 
     Raises:
-        InvalidMetadataError: ``collector_env`` is no collector, or arguments contradict each
+        InvalidMetadataError: ``collector_env`` is not a collector, or arguments contradict each
             other.
         DatasetExistsError: the id is taken.
 
@@ -231,7 +231,7 @@ def create_dataset_from_collector_env(
 
 
 def _id_of(target: Path) -> str | None:
-    """Return the id of the dataset in a data directory, as far as its path says."""
+    """Return the dataset id that the path of a data directory implies, None if none."""
     folder = target.resolve().parent
     root = get_dataset_path().resolve()
     name = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else folder.name
@@ -243,7 +243,7 @@ def _id_of(target: Path) -> str | None:
 
 
 class _OlderMetadata:
-    """Calls a metadata callback with what looks to it like an episode's HDF5 group."""
+    """Calls a metadata callback with an object that looks like an episode's HDF5 group."""
 
     def __init__(self, called: Callable[[Any], Any]) -> None:
         self._called = called
@@ -260,7 +260,7 @@ class _OlderMetadata:
 
 
 class _Group(dict):
-    """The columns of an episode by name, with attributes to set."""
+    """The columns of an episode by name, with ``attrs`` to set."""
 
     def __init__(self, episode: Mapping[str, Any]) -> None:
         super().__init__(
@@ -271,7 +271,7 @@ class _Group(dict):
 
 
 class _Dataset(np.ndarray):
-    """An array with attributes to set, such as ``rewards.attrs["sum"]``."""
+    """An array with ``attrs`` to set, such as ``rewards.attrs["sum"]``."""
 
     attrs: dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The columns of a space's values: one for each leaf, in the dicts and tuples of the space."""
+"""Store the values of a space in columns: one per leaf, in the dicts and tuples of the space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minari_pipe.core.tree import Path, join_path
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.row_columns import Column, RowStore
 
-#: a tuple of types: to make a union of them each time takes longer than to look
+#: A tuple of types: creating a union each time takes longer than the check.
 _SEQUENCES = (tuple, list)
 
 
@@ -65,7 +65,7 @@ class TextColumn:
 
 
 class _Composite:
-    """What Dict and Tuple have in common; ``_all`` are their parts."""
+    """The common part of the nodes of Dict and Tuple spaces; ``_all`` holds their children."""
 
     def __init__(self, path: Path, parts: list[Node]) -> None:
         self.path = path
@@ -162,12 +162,12 @@ def node(
     *,
     store: RowStore | None = None,
 ) -> Node:
-    """Return the columns of a space's values.
+    """Return the columns for the values of a space.
 
     Args:
-        space: what a space of another package holds is shown by its first value.
-        path: of the values.
-        store: where rows go that memory has no room for.
+        space: the space; for one of another package, the first value determines the column.
+        path: path of the values.
+        store: storage for the rows that memory has no room for.
 
     Example:
         >>> column = node(spaces.Discrete(3), ("actions",))

@@ -1,8 +1,8 @@
-"""Records one episode at a time into columns of rows, by copy.
+"""Record one episode at a time into columns of rows, by copy.
 
-A step costs one small copy per leaf, and an environment may reuse every array it returns. Of an
-episode that is longer than a block of memory, the older rows go to a file, if there is one for
-them.
+A step costs one small copy per leaf, and an environment may reuse every array that it returns. If
+an episode is longer than a block of memory, its older rows go to a file, provided there is a
+store.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from minari_pipe.recording.column_trees import node
 from minari_pipe.storage.open_columns import OpenTree, check_key
 from minari_pipe.storage.row_columns import Column, RowStore
 
-#: bytes of the rows that are in memory before they go to a file
+#: Number of bytes of rows to keep in memory before they go to a file.
 BLOCK_BYTES = 1 << 22
 
-#: rows go to a file by so many, whose bytes are then whole words
+#: Rows go to a file in multiples of this number, so that their bytes are whole words.
 _GROUP = 8
 
 _FLOAT64 = np.float64
 
 
 class EpisodeRecorder:
-    """Collects the steps of one episode after the other.
+    """Records the steps of one episode after the other.
 
     Every value is copied when it arrives. A column has its space's dtype; it widens only if a
-    value would otherwise lose precision, which the checks then report. The infos of an episode
-    may come and go: rows without a key are filled with zeros of the key's dtype and shape
-    (``""`` for strings), and ``metadata["infos_filled"]`` of the finished buffer says which. The
-    same holds for extra step data; there it is ``metadata["extras_filled"]``. A group of extras
-    has ``T + 1`` rows if it is there at the reset, else ``T``.
+    value would otherwise lose precision, which the checks then report. Infos may come and go
+    within an episode: rows without a key are filled with zeros of the key's dtype and shape
+    (``""`` for strings), and ``metadata["infos_filled"]`` of the finished buffer lists them. The
+    same holds for extra step data, which ``metadata["extras_filled"]`` lists. A group of extras
+    has ``T + 1`` rows if it is present at the reset, else ``T``.
 
     Example:
         >>> import gymnasium as gym
@@ -61,31 +61,31 @@ class EpisodeRecorder:
         store: RowStore | None = None,
         n_recorders: int = 1,
     ) -> None:
-        """Make the columns.
+        """Create the columns.
 
         Args:
             observation_space: space of one observation.
             action_space: space of one action.
             record_infos: record the infos too.
-            store: where the rows of long episodes go; without it they stay in memory.
-            n_recorders: how many there are, this one included; of many, each has a quarter of the
-                memory that one has, which holds most episodes.
+            store: storage for the rows of long episodes; without it they stay in memory.
+            n_recorders: number of recorders, including this one; if there are four or more, each
+                has a quarter of the memory of a single one, which holds most episodes.
         """
         self._store, self._n_shares = store, min(n_recorders, 4)
         self._observations = node(observation_space, ("observations",), store=store)
         self._actions = node(action_space, ("actions",), store=store)
         self._put_observation, self._put_action = self._observations.put, self._actions.put
-        # rewards and flags, if memory has no room for them
+        # rewards and flags that memory has no room for
         self._numbers = {
             name: Column((name,), store=store)
             for name in ("rewards", "terminations", "truncations")
         }
         self._record_infos = record_infos
-        # of observations, actions, a reward and two flags
+        # bytes of observations, actions, a reward and two flags
         self._row_bytes = self._observations.row_bytes + self._actions.row_bytes + 10
         self._infos = OpenTree(("infos",), store)
         self._extras: dict[str, OpenTree] = {}
-        # groups that came with the reset have a row for it, others begin with the first step
+        # groups present at the reset have a row for it; others start with the first step
         self._extras_at_reset: frozenset[str] = frozenset()
         self._stored = self._row = 0
         # whether the columns may hold an episode, or a part of one
@@ -95,7 +95,7 @@ class EpisodeRecorder:
     def _clear(self) -> None:
         if self._record_infos:
             self._infos.clear(self._row + 1)
-        # rows in memory; as long as no episode is begun, there is no room for one
+        # rows in memory, and room for them; there is none before an episode starts
         self._row, self._room = 0, 0
         if self._stored:
             for column in self._numbers.values():
@@ -113,12 +113,12 @@ class EpisodeRecorder:
         self._extras_at_reset = frozenset()
 
     def __len__(self) -> int:
-        """Number of steps recorded since :meth:`start`."""
+        """Return the number of steps recorded since :meth:`start`."""
         return self._stored + self._row
 
     @property
     def is_plain(self) -> bool:
-        """Whether observations and actions are arrays of the shapes that their spaces say."""
+        """Whether observations and actions are arrays of the shapes of their spaces."""
         return self._observations.is_array and self._actions.is_array
 
     def start(
@@ -130,17 +130,17 @@ class EpisodeRecorder:
         options: dict | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin an episode with what ``reset`` returned; one that was begun is discarded.
+        """Start an episode with what ``reset`` returned; discard an unfinished one.
 
         Args:
             observation: the first observation.
             info: the reset's info.
-            seed: the seed that was given to ``reset``.
-            options: the options that were given to ``reset``.
+            seed: the seed passed to ``reset``.
+            options: the options passed to ``reset``.
             extras: extra step data by group; see :attr:`EpisodeBuffer.extras`.
 
         Raises:
-            InvalidEpisodeError: a value has not the structure or the shape of its space.
+            InvalidEpisodeError: a value does not have the structure or the shape of its space.
         """
         if self._begun:
             self._clear()
@@ -161,9 +161,9 @@ class EpisodeRecorder:
         self._plan_room()
 
     def put_action(self, action: Any) -> bool:
-        """Copy the action of the next step, which the environment may change; False if it cannot.
+        """Copy the action of the next step, which the environment may change.
 
-        Then nothing is done, and :meth:`step` takes it.
+        Returns False, with nothing changed, if it has no place for it; :meth:`step` takes it then.
         """
         row = self._row
         return row < self._room and self._put_action(row, action)
@@ -183,18 +183,18 @@ class EpisodeRecorder:
         """Record one step; if a value is refused, the step leaves no trace.
 
         Args:
-            action: what the environment was given.
-            observation: what it returned, as all that follows.
+            action: action that the environment was given.
+            observation: observation that it returned, like all arguments below.
             reward: one number.
             terminated: whether the episode ended by itself.
-            truncated: whether it was broken off.
+            truncated: whether the episode was cut off.
             info: recorded if the recorder records infos.
             extras: extra step data by group; see :attr:`EpisodeBuffer.extras`.
-            has_action: :meth:`put_action` has copied the action.
+            has_action: whether :meth:`put_action` has copied the action.
 
         Raises:
-            InvalidEpisodeError: a value has not the structure or the shape of its space, or an
-                info cannot be stored.
+            InvalidEpisodeError: a value does not have the structure or the shape of its space, or
+                an info cannot be stored.
         """
         if self._row >= self._room:
             self._make_room()
@@ -247,7 +247,7 @@ class EpisodeRecorder:
                 self._plan_room()
 
     def _cut(self) -> None:
-        """Take back the step that was refused; the rows of columns are written again."""
+        """Remove the refused step; the rows of columns will be overwritten."""
         row = self._row
         for rows in (self._terminated, self._truncated):
             if rows and rows[-1] == row:
@@ -263,7 +263,7 @@ class EpisodeRecorder:
                 del self._extras[name]
 
     def _plan_room(self) -> None:
-        """Say how many steps memory has room for, those included that are in it."""
+        """Determine how many steps fit into memory, including those already there."""
         if self._store is None:
             self._room = sys.maxsize
             return
@@ -273,7 +273,7 @@ class EpisodeRecorder:
         self._room = max(BLOCK_BYTES // self._n_shares // row_bytes, self._row + 1, 2 * _GROUP)
 
     def _make_room(self) -> None:
-        """Move rows to the store; at least the last step stays, which may yet be truncated."""
+        """Move rows to the store, except at least the last step, which may yet be truncated."""
         if not self._room:
             raise InvalidEpisodeError("step() before start(): there is no episode to record into")
         self._spill((self._row - 1) // _GROUP * _GROUP)
@@ -298,15 +298,15 @@ class EpisodeRecorder:
             self._truncated = [row - rows for row in self._truncated if row >= rows]
             self._row -= rows
             self._stored += rows
-        except BaseException:  # Ctrl-C: which columns have dropped their rows is not known
+        except BaseException:  # Ctrl-C: some columns may have dropped their rows
             self._clear()
             raise
 
     def _leaving(self, rows: int) -> None:
-        """Look at the first rows for the last time."""
+        """Do nothing before the first rows leave memory; a subclass checks them here."""
 
     def _fill_numbers(self, rows: int) -> None:
-        """Bring rewards and flags into their columns."""
+        """Put rewards and flags into their columns."""
         for name, values in (
             ("rewards", np.array(self._rewards, dtype=np.float64)),
             ("terminations", _flags(self._terminated, rows)),
@@ -315,7 +315,7 @@ class EpisodeRecorder:
             self._numbers[name].hold(values)
 
     def truncate(self) -> None:
-        """Mark the last step as truncated, unless it terminated: the episode was broken off."""
+        """Mark the last step as truncated, unless it terminated: the episode was cut off."""
         last = self._row - 1
         if last >= 0 and last not in (*self._terminated[-1:], *self._truncated[-1:]):
             self._truncated.append(last)
@@ -327,9 +327,9 @@ class EpisodeRecorder:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the episode is arrays of the dtypes of the spaces, in memory, and whole infos.
+        """Whether the episode has whole infos, and arrays in memory with the dtypes of the spaces.
 
-        Then all episodes of which that is true, of the same form, have the same structure.
+        All such episodes that have the same :attr:`form` have the same structure.
         """
         return (
             not (self._stored or self._extras or self._options is not None)
@@ -340,14 +340,14 @@ class EpisodeRecorder:
 
     @property
     def form(self) -> list[Any]:
-        """What tells one regular episode from another besides the number of steps."""
+        """What distinguishes regular episodes, besides the number of steps."""
         return [self._seed is None, *self._infos.form]
 
     def take_bytes(self) -> list[bytes | memoryview]:
-        """Return the bytes of the arrays of a regular episode, each up to a multiple of 8.
+        """Return the bytes of the arrays of a regular episode, each padded to a multiple of 8.
 
-        They are those of :meth:`finish`, which is quicker to do without, and change with the next
-        episode.
+        They are those of the arrays that :meth:`finish` returns, at less cost, and change with the
+        next episode.
         """
         parts: list[bytes | memoryview] = []
         row = self._row
@@ -363,19 +363,19 @@ class EpisodeRecorder:
         return parts
 
     def forget(self) -> None:
-        """Forget the episode."""
+        """Discard the episode."""
         self._clear()
         self._begun = False
 
     def finish(self, episode_id: int | None) -> EpisodeBuffer:
-        """Return the episode and forget it.
+        """Return the episode and clear the recorder.
 
         Args:
             episode_id: the ``id`` of the buffer.
 
         Returns:
             Stacked arrays (lists of strings for Text): ``T + 1`` observations and infos, ``T``
-            of everything else; rewards float64, flags bool. What is in the store is not read.
+            of everything else; rewards float64, flags bool. Rows in the store are not read.
 
         Raises:
             InvalidEpisodeError: nothing was recorded.
@@ -428,7 +428,7 @@ def _flags(rows: list[int], count: int) -> npt.NDArray[np.bool_]:
 
 
 def to_float(reward: Any) -> float:
-    """Return a reward as the number that is recorded.
+    """Return a reward as the number to record.
 
     Raises:
         InvalidEpisodeError: it is not one number, or too large for float64.

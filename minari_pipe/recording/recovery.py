@@ -1,7 +1,7 @@
-"""Finds what collecting scripts have left behind and makes datasets of it.
+"""Find what collecting scripts have left behind and make datasets of it.
 
-A :class:`~minari_pipe.recording.collector.DataCollector` leaves a journal, real Minari's a folder
-``tmpXXXXXXXX`` in the datasets root with the files of a storage in it.
+A :class:`~minari_pipe.recording.collector.DataCollector` leaves a journal; that of real Minari
+leaves a folder ``tmpXXXXXXXX`` in the datasets root, with the files of a storage in it.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from minari_pipe.storage.writer import StableBuffers
 
 @dataclass(frozen=True)
 class Leftover:
-    """Episodes that a collector recorded and nobody made a dataset of.
+    """Recorded episodes of a collector that no dataset has taken.
 
     Attributes:
         path: the folder.
-        kind: whose it is: ``minari_pipe`` or ``minari``.
-        alive: whether the process that writes it lives; None if that cannot be known, as with
-            real Minari's.
-        pid: that process.
+        kind: package that made it: ``minari_pipe`` or ``minari``.
+        alive: whether the process that writes it is alive; None if unknown, as with real
+            Minari's.
+        pid: id of that process.
         episodes: number of finished episodes.
         steps: number of their steps.
         env_id: id of the environment.
-        started: when its first episode was finished, in UTC and ISO 8601.
-        damage: what of it cannot be read, None if all of it can.
+        started: when its collector was made, or real Minari's metadata written; UTC, ISO 8601.
+        damage: why a part of it cannot be read, None if all of it can.
 
     Example:
         >>> from minari_pipe.recording.recovery import Leftover, list_leftovers
@@ -76,7 +76,7 @@ class Leftover:
 def list_leftovers() -> list[Leftover]:
     """Return what collectors have left in the datasets root and in the temporary directory.
 
-    Collectors that are still at work are listed too; their ``alive`` is true.
+    Collectors that are still running are listed too; their ``alive`` is true.
 
     Example:
         >>> from minari_pipe.recording.recovery import list_leftovers
@@ -109,23 +109,23 @@ def recover(
 ) -> MinariDataset:
     """Make a dataset of the episodes that a collector has left.
 
-    A leftover of this package is removed once all of it is in the dataset; one of real Minari
-    stays, as nobody knows whether its collector is still at work, see :func:`discard`. Episodes
-    that cannot be read are left out with a warning.
+    A leftover of this package is removed once all of it is in the dataset. One of real Minari
+    stays, as its collector may still be running, see :func:`discard`. Episodes that cannot be
+    read are skipped with a warning.
 
     Args:
         dataset_id: id of the new dataset.
-        leftover: one of :func:`list_leftovers`, or its folder; None takes the only one.
-        force: take the episodes though the process that records them is alive; they stay there.
-        data_format: format of the dataset; None takes that of the collector.
+        leftover: one of :func:`list_leftovers`, or its folder; None means the only one.
+        force: take the episodes although the process that records them is alive; they stay.
+        data_format: format of the dataset; None means the collector's.
         **description: see :class:`~minari_pipe.datasets.create.Description`.
 
     Raises:
         DatasetNotFoundError: there is no leftover, or it has no episode that can be read.
         ConfigError: there are several and none was named, or its process is alive.
-        CorruptDatasetError: nothing of it can be read.
+        CorruptDatasetError: nothing in it can be read.
         DatasetExistsError: the id is taken.
-        UnknownFormatError: there is no such format, or its datasets end with the process.
+        UnknownFormatError: there is no such format, or its datasets do not outlive the process.
 
     Example:
         >>> import gymnasium as gym
@@ -148,7 +148,7 @@ def recover(
         spec = _spec(source.env_spec)
         measured = told.expert_policy is not None or told.ref_max_score is not None
         if source.env_spec is not None and measured and told.eval_env is None:
-            recover_environment(source.env_spec).close()  # refuses what is not trusted
+            recover_environment(source.env_spec).close()  # raises if it is not trusted
         with new_dataset(dataset_id) as data_path:
             metadata = told.metadata(dataset_id, spec)
             storage = MinariStorage.create(
@@ -183,10 +183,10 @@ def discard(leftover: Leftover | PathLike, *, force: bool = False) -> None:
 
     Args:
         leftover: one of :func:`list_leftovers`, or its folder.
-        force: remove it though the process that writes it is alive.
+        force: remove it although the process that writes it is alive.
 
     Raises:
-        DatasetNotFoundError: this is no leftover.
+        DatasetNotFoundError: it is not a leftover.
         ConfigError: its process is alive.
 
     Example:
@@ -208,7 +208,7 @@ def _chosen(leftover: Leftover | PathLike | None) -> Leftover:
         path = Path(leftover.path if isinstance(leftover, Leftover) else leftover)
         if path.name == JOURNAL:
             path = path.parent
-        # looked at anew: it may be gone or in use by now
+        # read again: it may be gone or in use by now
         if (path / JOURNAL).is_file():
             return _of_journal(path / JOURNAL)
         if _is_minari_s(path):
@@ -292,17 +292,17 @@ def _of_minari(folder: Path) -> Leftover:
 
 
 def _spec(text: Any) -> EnvSpec | None:
-    """Return the spec of an environment, of which only the text is looked at; None if damaged."""
+    """Return the spec of an environment, without creating it; None if damaged."""
     if not isinstance(text, str):
         return None
     try:
         return EnvSpec.from_json(text)
-    except Exception:  # whatever Gymnasium raises on fields that are none of its own
+    except Exception:  # Gymnasium may raise anything for unknown fields
         return None
 
 
 class _Source:
-    """The episodes of a leftover and what a dataset of them needs to know."""
+    """The episodes of a leftover, and what a dataset of them needs to know."""
 
     observation_space: gym.Space
     action_space: gym.Space
@@ -317,7 +317,7 @@ class _Source:
         raise NotImplementedError
 
     def sound_episodes(self) -> Iterator[EpisodeBuffer]:
-        """Yield the episodes that can be stored; ``lost`` says why others were left out."""
+        """Yield the episodes that can be stored; ``lost`` says why others were skipped."""
         for number, buffer in enumerate(self._episodes()):
             try:
                 episode_columns(buffer, self.observation_space, self.action_space, episode=number)

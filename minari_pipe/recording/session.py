@@ -1,6 +1,6 @@
-"""What a collector has recorded and nobody has taken: the episodes in the making, and the others.
+"""Hold what a collector has recorded and no dataset has taken: open and finished episodes.
 
-It lives longer than the collector that feeds it: :meth:`Recording.leave` is what remains to be
+A recording outlives the collector that feeds it: :meth:`Recording.leave` does what remains to be
 done when a script ends, however it ends.
 """
 
@@ -36,19 +36,19 @@ _RECORD_FIELDS = ("id", *EPISODE_COLUMNS, "seed")
 
 
 class Recording:
-    """Takes steps, keeps finished episodes in a :class:`~.journal.writer.Journal`.
+    """Takes steps, and keeps finished episodes in a :class:`~.journal.writer.Journal`.
 
-    Of each environment one episode is open at a time. Finished ones have the order in which they
-    were finished.
+    One episode of each environment is open at a time. Finished episodes are in the order in which
+    they ended.
 
     Attributes:
-        recorders: take the steps of one environment each; those of a strict recording refuse one
-            with a value outside of its space.
+        recorders: one per environment, which takes its steps; those of a strict recording refuse
+            a step with a value outside of its space.
         journal: the finished episodes.
         episode_metadata: computes the attributes of a finished episode.
-        on_episode: takes finished episodes, each with ``total_steps``, in place of the journal.
+        on_episode: takes finished episodes, each with ``total_steps``, instead of the journal.
         total_steps: number of steps so far, as the collector counts them.
-        warnings: what is to be told about episodes that are finished, one text for each.
+        warnings: warnings about finished episodes that are not issued yet, one text for each.
 
     Example:
         >>> import gymnasium as gym
@@ -98,11 +98,11 @@ class Recording:
         self.episode_metadata = episode_metadata
         self._known_extras: set[str] = set()
         self._expected_first = 0  # number of the journal's first episode in a dataset
-        # finished episodes that the journal has not taken: the disk is full, or Ctrl-C came
+        # finished episodes that the journal has not taken: the disk was full, or Ctrl-C came
         self._unkept: list[EpisodeBuffer] = []
-        # whose episode the journal is taking, and how many it had before
+        # recorder whose episode the journal is taking, and number of episodes that it had before
         self._adding: tuple[CheckedRecorder | StrictRecorder, int] | None = None
-        # of the last regular episode without metadata
+        # form of the last regular episode without metadata
         self._form: list[Any] | None = None
         self._header = b""
         self._pid = 0
@@ -117,11 +117,11 @@ class Recording:
         extras: dict[str, Any] | None = None,
         env: int = 0,
     ) -> None:
-        """Begin an episode of an environment; other arguments as :meth:`EpisodeRecorder.start`.
+        """Start an episode of an environment; other arguments as in :meth:`EpisodeRecorder.start`.
 
         Raises:
-            InvalidEpisodeError: a value has not the structure or the shape of its space, or is
-                outside of it and the recording is strict.
+            InvalidEpisodeError: a value does not have the structure or the shape of its space, or
+                lies outside of it and the recording is strict.
         """
         self._pid = os.getpid()
         self._forget_added()
@@ -130,10 +130,10 @@ class Recording:
         recorder.start(observation, info, seed=seed, options=options, extras=extras)
 
     def extras(self, data: StepData) -> dict[str, Any] | None:
-        """Return the groups of extra step data of a record, if there are any.
+        """Return the groups of extra step data in a record, None if there are none.
 
         Raises:
-            InvalidEpisodeError: one has a name that no group can have.
+            InvalidEpisodeError: a group has an invalid name.
         """
         if len(data) == len(STEP_DATA_KEYS):
             return None
@@ -148,14 +148,14 @@ class Recording:
         return extras
 
     def close_episode(self, env: int = 0) -> None:
-        """Finish an episode that was broken off, as truncated, if it has any step."""
+        """Finish an episode that was cut off, as truncated, if it has any steps."""
         self._forget_added()
         if len(self.recorders[env]):
             self.recorders[env].truncate()
             self.finish_episode(env)
 
     def break_off(self) -> None:
-        """Finish the episodes that are open, or drop them, as was said at the beginning.
+        """Finish the open episodes, or drop them, as chosen at the beginning.
 
         Raises:
             InvalidEpisodeError, OSError: see :meth:`finish_episode`; the others are finished.
@@ -173,7 +173,7 @@ class Recording:
             raise fault
 
     def finish_episode(self, env: int = 0) -> None:
-        """Add the episode to the journal; what the callback raises costs no more than its metadata.
+        """Add the episode to the journal; if the callback fails, only its metadata are lost.
 
         Raises:
             InvalidEpisodeError: it has a value that cannot be stored, or the callback returned
@@ -191,10 +191,10 @@ class Recording:
         form = recorder.form if _is_regular(recorder) else None
         episode = recorder.finish(number)
         if episode.infos or episode.extras or not recorder.is_plain:
-            # refuse here what the storage would refuse, before it is among the others
+            # refuse here what the storage would refuse, before the episode joins the others
             episode_columns(episode, self._observation_space, self._action_space, episode=number)
         fault = None
-        if type(self.episode_metadata) is not EpisodeMetadataCallback:  # the storage computes those
+        if type(self.episode_metadata) is not EpisodeMetadataCallback:  # storage adds the defaults
             own = dict(episode.metadata)
             try:
                 episode.metadata.update(self._added(episode, self._expected_first + number))
@@ -210,7 +210,7 @@ class Recording:
             raise fault
 
     def _hand_over(self, episode: EpisodeBuffer, env: int) -> None:
-        """Give the episode to whom it may concern; what fails there leaves it to the journal."""
+        """Pass the episode to ``on_episode``, or to the journal if there is none or it fails."""
         if self.on_episode is not None:
             try:
                 self.on_episode(episode, self.total_steps)
@@ -226,7 +226,7 @@ class Recording:
         self.keep()
 
     def _add_regular(self, recorder: CheckedRecorder | StrictRecorder) -> bool:
-        """Add the episode to the journal if it is made of the same as one before."""
+        """Add the episode to the journal, and return True, if it has the form of an earlier one."""
         if self._unkept or not _is_regular(recorder) or recorder.form != self._form:
             return False
         if type(self.episode_metadata) is not EpisodeMetadataCallback or self.on_episode:
@@ -242,7 +242,7 @@ class Recording:
         return True
 
     def _forget_added(self) -> None:
-        """Forget the episode that the journal has taken, also if Ctrl-C came before that ended."""
+        """Clear the recorder if the journal has taken its episode, even before a Ctrl-C."""
         if self._adding is not None:
             recorder, count = self._adding
             if len(self.journal) > count:
@@ -250,14 +250,14 @@ class Recording:
             self._adding = None
 
     def keep(self) -> None:
-        """Add to the journal what it could not take before.
+        """Add the episodes to the journal that it could not take before.
 
         Raises:
             OSError: it still cannot.
         """
         self._forget_added()
         while self._unkept:
-            # it is there already if Ctrl-C came before it was forgotten
+            # the journal has it already if Ctrl-C came before the deletion
             if (self._unkept[0].id or 0) >= len(self.journal):
                 self.journal.append(self._unkept[0])
             del self._unkept[0]
@@ -273,10 +273,10 @@ class Recording:
         return added
 
     def episodes(self, first: int) -> Iterator[EpisodeBuffer]:
-        """Yield the finished episodes to be stored under the numbers from ``first`` on.
+        """Yield the finished episodes, to be stored under the numbers from ``first`` on.
 
-        The metadata callback, which is called when an episode ends, is called again if it was
-        told another number then.
+        The metadata callback, which was called when an episode ended, is called again if it was
+        given another number then.
         """
         other = first != self._expected_first
         asks = other and type(self.episode_metadata) is not EpisodeMetadataCallback
@@ -286,13 +286,13 @@ class Recording:
             yield episode
 
     def taken(self, first: int) -> None:
-        """Begin anew: the episodes are stored under the numbers from ``first`` on."""
+        """Start over: the episodes are stored under the numbers from ``first`` on."""
         # the next ones are most likely added to the same dataset
         self._expected_first = first + len(self.journal)
         self.journal.clear()
 
     def leave(self) -> None:
-        """Keep what nobody has taken for ``minari-pipe recover``, and say so; else remove it."""
+        """Keep episodes for ``minari-pipe recover`` and log that, or remove an empty journal."""
         if self._pid == os.getpid():  # an episode that a parent process began is not ours
             before = len(self.journal)
             try:
@@ -313,7 +313,7 @@ class Recording:
 
 
 def _is_regular(recorder: CheckedRecorder | StrictRecorder) -> bool:
-    """Whether the episode's record has the header of all that are regular."""
+    """Return whether an episode is regular and its seed, if any, fits into a record's prefix."""
     return recorder.is_regular and (recorder.seed is None or is_word(recorder.seed))
 
 
@@ -334,16 +334,16 @@ def _check_attributes(episode: EpisodeBuffer, number: int) -> None:
 
 
 def callback(given: Any, env: Any, what: str) -> Callable[..., Any]:
-    """Return the callable of a callback that is given as a class, an instance or a function.
+    """Return the callable of a callback, which is given as a class, an instance or a function.
 
     Args:
-        given: a class is instantiated: without arguments, or with the environment if it needs one
-            argument or takes ``env``, as those of Minari 0.3 do.
+        given: the callback. A class is instantiated without arguments, or with the environment
+            if it needs one argument or takes ``env``, as those of Minari 0.3 do.
         env: the environment.
-        what: name of the argument, for the message.
+        what: name of the argument, for error messages.
 
     Raises:
-        ConfigError: it cannot be called.
+        ConfigError: it is not callable.
 
     Example:
         >>> callback(len, None, "episode_metadata_callback")

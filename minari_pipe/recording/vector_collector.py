@@ -1,4 +1,4 @@
-"""Records what happens in each environment of a Gymnasium vector environment."""
+"""Record the episodes of each environment of a Gymnasium vector environment."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ _UNFINISHED = ("truncate", "drop")
 class VectorDataCollector(Collecting, VectorWrapper):
     """Wraps a vector environment and records the episodes of each of its ``N`` environments.
 
-    They are those that ``N`` :class:`~minari_pipe.DataCollector` would record of the
-    same actions and resets, in the order in which they ended, those of the same step by the index
-    of their environment. All autoreset modes are understood: the step with which ``NEXT_STEP``
-    resets an environment is no step of an episode, and with ``SAME_STEP`` the last observation and
-    info are ``final_obs`` and ``final_info``.
+    They are the episodes that ``N`` :class:`~minari_pipe.DataCollector` would record for the
+    same actions and resets, in the order in which they ended; those of the same step are in the
+    order of their environments. All autoreset modes are supported: the step with which
+    ``NEXT_STEP`` resets an environment is not a step of an episode, and with ``SAME_STEP`` the
+    last observation and info are ``final_obs`` and ``final_info``.
 
-    Of a :class:`~gymnasium.vector.SyncVectorEnv` or ``AsyncVectorEnv``, ``reset(seed=s)`` gives
-    environment ``i`` the seed ``s + i``, a list gives each its own, and without any, each gets a
-    random one; they are recorded. An episode that begins with an autoreset has no seed of its own,
-    and none is recorded. For a seed of every episode the autoreset must be ``DISABLED``: then
-    ``reset(seed=[...], options={"reset_mask": ended})`` resets those that ended. Environments that
-    are vectorised by themselves draw from one generator; of them an int is not recorded, as no
-    single environment can be reset to it.
+    With a :class:`~gymnasium.vector.SyncVectorEnv` or ``AsyncVectorEnv``, ``reset(seed=s)`` gives
+    environment ``i`` the seed ``s + i``, a list gives each its own, and without a seed each gets a
+    random one; they are recorded. An episode that starts with an autoreset has no seed of its own,
+    and none is recorded. To seed every episode, the autoreset must be ``DISABLED``: then
+    ``reset(seed=[...], options={"reset_mask": ended})`` resets those that ended. Natively
+    vectorized environments draw from one generator; their int seed is not recorded, as no single
+    environment can be reset to it.
 
-    What the vector environment returns is recorded: Gymnasium gives observations the dtype of
-    their space, and an info the dtype of the first environment that has it in a step.
+    Values are recorded as the vector environment returns them: Gymnasium gives observations the
+    dtype of their space, and an info the dtype of the first environment that has it in a step.
 
     Attributes:
-        total_steps: number of steps of all environments so far, resets not counted.
+        total_steps: number of steps of all environments so far, not counting resets.
 
     Example:
         >>> from minari_pipe import VectorDataCollector
@@ -104,41 +104,41 @@ class VectorDataCollector(Collecting, VectorWrapper):
         on_episode: OnEpisode | None = None,
         env_spec: EnvSpec | str | None = None,
     ) -> None:
-        """Begin to record.
+        """Start recording.
 
         Args:
             env: the vector environment.
-            step_data_callback: makes the record of a step of one environment; a class, of which
-                each environment gets an instance, an instance or a function. Its ``env`` is that
-                environment, where it is in this process and not yet reset: with a
+            step_data_callback: makes the record of a step of one environment; an instance, a
+                function, or a class, of which each environment gets an instance. Its ``env`` is
+                that environment if it is in this process and not yet reset: with a
                 ``SyncVectorEnv`` whose autoreset is not ``SAME_STEP``.
             episode_metadata_callback: computes the attributes of a finished episode, likewise;
                 there is one for all environments.
             record_infos: record the infos too.
-            observation_space: space of the recorded observations of one environment; None takes
+            observation_space: space of the recorded observations of one environment; None means
                 the vector environment's.
             action_space: space of the recorded actions of one environment, likewise.
             data_format: format of the dataset; None means hdf5.
             jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
-            strict: refuse values outside of their space, NaN and other dtypes at the step,
-                instead of a warning for each episode.
-            unfinished: what becomes of the episodes that are open at the end, that is when a
-                dataset is made, the collector is closed, or a step fails: they are truncated
-                there, as a ``DataCollector`` does, or dropped. A reset always truncates.
-            on_episode: takes each episode when it ends, and the ``total_steps`` after the step
-                with which it did; then nothing is kept for :meth:`create_dataset`. What it raises
-                comes out of :meth:`step`, and the episode is left to be recovered.
-            env_spec: spec of one environment, or its id, for the dataset; None takes that of the
-                environments. There is none if theirs differ, or if a wrapper around all of them
-                is another than ``RecordEpisodeStatistics`` or ``DictInfoToList``: it may change
-                what is recorded, and belongs to no single environment.
+            strict: raise an error at the step for values outside of their space, NaN and other
+                dtypes, instead of a warning per episode.
+            unfinished: what to do with episodes that are open when a dataset is made, the collector
+                is closed, or a step fails: ``truncate`` them, as a ``DataCollector`` does, or
+                ``drop`` them. A reset always truncates.
+            on_episode: called with each episode when it ends, and with the ``total_steps`` after
+                its last step; then nothing is kept for :meth:`create_dataset`. If it fails,
+                :meth:`step` raises its error, and the episode is kept for recovery.
+            env_spec: spec of one environment, or its id, for the dataset; None means that of the
+                environments. There is none if theirs differ, or if a wrapper around all of them is
+                not ``RecordEpisodeStatistics`` or ``DictInfoToList``: it may change what is
+                recorded, and belongs to no single environment.
 
         Raises:
             UnknownFormatError: there is no such format.
-            UnsupportedSpaceError: a space has no form in it, or its batches cannot be taken apart,
-                or lose values on their way from another process.
-            ConfigError: it is no vector environment, or does not tell its autoreset; a callback
-                cannot be called; there is no such ``unfinished`` or ``env_spec``.
+            UnsupportedSpaceError: the format cannot store a space, or batches of a space cannot be
+                split, or lose values on their way from another process.
+            ConfigError: ``env`` is not a vector environment, or does not declare its autoreset; a
+                callback is not callable; ``unfinished`` or ``env_spec`` is invalid.
         """
         self._mode = autoreset_mode(env)
         if unfinished not in _UNFINISHED:
@@ -171,15 +171,15 @@ class VectorDataCollector(Collecting, VectorWrapper):
             on_episode=on_episode,
         )
         check_iterable(acted, env.action_space, n_envs)
-        # nobody changes what the environment returns
+        # no callback changes the step data
         self._is_plain = all(type(each) is StepDataCallback for each in self._step_data_callbacks)
         self._has_single_envs = is_of_single_envs(env)
-        # of each environment, whether an episode is open, or has ended with the step before
+        # for each environment, whether an episode is open, or ended with the last step
         self._open, self._ended = [False] * n_envs, [False] * n_envs
         self._was_reset = self._may_step = False
-        # of environments of other processes, whether they return the same array again
+        # for environments in other processes, whether they return the same array again
         self._reusing: dict[int, bool] = {}
-        # of step data callbacks: the last data, and the groups that have a row for the reset
+        # for step data callbacks: the last data, and the groups that have a row for the reset
         self._data: list[Any] = [None] * n_envs
         self._extras_at_reset: list[set[str]] = [set() for _ in range(n_envs)]
 
@@ -191,7 +191,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
 
     @property
     def total_steps(self) -> int:
-        """Number of steps of all environments so far; that with which one is reset is none."""
+        """Number of steps of all environments so far, not counting those that reset one."""
         return self._recorded.total_steps
 
     def reset(
@@ -200,18 +200,18 @@ class VectorDataCollector(Collecting, VectorWrapper):
         """Reset the environments; their unfinished episodes are closed as truncated.
 
         Args:
-            seed: seed of the first environment, or one for each; those that have None get a random
-                one of 64 bits, unless ``options["minari_autoseed"]`` is False.
-            options: options of each environment's reset; they are recorded. Only those
-                environments are reset that ``options["reset_mask"]`` says, an array of ``N``
-                booleans, which is not recorded.
+            seed: seed of the first environment, or one for each; where it is None, a random 64-bit
+                seed is drawn, unless ``options["minari_autoseed"]`` is False.
+            options: options of each environment's reset; they are recorded. If they have a
+                ``reset_mask``, an array of ``N`` booleans, only those environments are reset; the
+                mask is not recorded.
 
         Raises:
-            InvalidEpisodeError: the options or a seed cannot be stored; nothing was reset. Or a
-                first observation has not the structure or the shape of its space, or is outside
-                of it and the collector is strict.
-            ConfigError: the mask is none, or the environment does not know masks.
-            ResetNeeded: the first reset is not that of all environments.
+            InvalidEpisodeError: the options or a seed cannot be stored, and nothing was reset. Or a
+                first observation does not have the structure or the shape of its space, or lies
+                outside of it and the collector is strict.
+            ConfigError: the mask is invalid, or the environment does not support masks.
+            ResetNeeded: the first reset is not one of all environments.
             DatasetNotFoundError: the collector is closed.
         """
         self._refuse_if_closed()
@@ -242,11 +242,11 @@ class VectorDataCollector(Collecting, VectorWrapper):
         return observations, infos
 
     def _seeds(self, seed: Any, mask: list[bool], *, draws: bool) -> tuple[Any, list[int | None]]:
-        """Return the seed that the vector environment is given, and what each one's own is."""
+        """Return the seed for the vector environment, and the seed of each environment."""
         seeds = seed_of_each(seed, self.num_envs)
         is_list = isinstance(seed, Sequence | np.ndarray)
         if not self._has_single_envs:
-            # an int is that of a generator of all of them
+            # an int seeds one generator for all of them
             return (seeds, seeds) if is_list else (seed, [None] * self.num_envs)
         for env, is_reset in enumerate(mask):
             if is_reset and draws and seeds[env] is None:
@@ -266,19 +266,19 @@ class VectorDataCollector(Collecting, VectorWrapper):
         check_reset(self.env, self._mode, is_masked=is_masked, just_ended=just_ended)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the environments and record it.
+        """Step the environments and record the steps.
 
-        If it fails, or an environment does, no episode goes on: those before are kept, and
-        :meth:`reset` begins others.
+        If this fails, or an environment does, no episode continues: earlier ones are kept, and
+        :meth:`reset` starts others.
 
         Args:
-            actions: a batch of them, as the vector environment takes it.
+            actions: a batch of actions, as the vector environment takes it.
 
         Raises:
-            ResetNeeded: an environment was not reset yet, or not after it ended and the autoreset
-                is ``DISABLED``, or not after a step that failed. Nothing was done.
-            InvalidEpisodeError: there is not one action for each environment, and nothing was
-                done. Or a value has not the structure or the shape of its space, or is outside of
+            ResetNeeded: an environment was not reset yet, or not since it ended with autoreset
+                ``DISABLED``, or not since a step failed. Nothing was done.
+            InvalidEpisodeError: there is not one action for each environment, and nothing was done.
+                Or a value does not have the structure or the shape of its space, or lies outside of
                 it and the collector is strict.
             DatasetNotFoundError: the collector is closed.
         """
@@ -286,7 +286,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
             self._refuse_step()
         each_action = self._split_actions(actions)
         recorders = self._recorded.recorders
-        # An environment may change the array that it is given: what is recorded is copied before.
+        # An environment may change the array that it is given: actions are copied before.
         put = [False] * self.num_envs
         try:
             for env, (recorder, action) in enumerate(zip(recorders, each_action, strict=True)):
@@ -297,7 +297,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
             returned = self.env.step(actions)
             self._record(each_action, put, *returned)
         except BaseException:
-            # the steps so far are true, but the next one would no longer follow them
+            # the steps so far are valid, but the next one would no longer follow them
             self._break_off()
             raise
         if self._recorded.warnings:
@@ -314,12 +314,12 @@ class VectorDataCollector(Collecting, VectorWrapper):
         truncations: Any,
         infos: Any,
     ) -> None:
-        """Record what a step returned, of every environment, also if one is refused."""
+        """Record the step of every environment, even if that of one is refused."""
         n_envs = self.num_envs
         rows, each_info = self._split_observations(observations), self._info_rows(infos)
         numbers = {"rewards": rewards, "terminations": terminations, "truncations": truncations}
         columns = [
-            # of Python's numbers, which the recorder takes more quickly
+            # as Python numbers, which the recorder takes faster
             each_of(values.tolist() if isinstance(values, np.ndarray) else values, (name,), n_envs)
             for name, values in numbers.items()
         ]
@@ -358,7 +358,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
             self._may_step = False
 
     def _record_data(self, env: int, *step: Any) -> bool:
-        """Record a step as its callback has it; whether the episode ends with it."""
+        """Record a step as its callback returns it; return whether the episode ends with it."""
         names = ("action", "obs", "rew", "terminated", "truncated", "info")
         given = dict(zip(names, step, strict=True))
         made = self._step_data_callbacks[env](env=self._callback_envs[env], **given)
@@ -376,13 +376,13 @@ class VectorDataCollector(Collecting, VectorWrapper):
         return terminated or truncated
 
     def _go_on(self, env: int) -> None:
-        """Begin an episode with the last observation: only the callback said that one ended."""
+        """Start an episode with the last observation: only the callback ended the previous one."""
         data, kept = self._data[env], self._extras_at_reset[env]
         extras = {name: value for name, value in data.items() if name in kept}
         self._recorded.start(data["observation"], data["info"], extras=extras, env=env)
 
     def _start(self, env: int, observation: Any, info: dict[str, Any], **reset: Any) -> None:
-        """Begin an episode of an environment that was reset."""
+        """Start an episode of an environment that was reset."""
         self._recorded.close_episode(env)  # a callback may have hidden its end
         extras = None
         if not self._is_plain:
@@ -399,11 +399,11 @@ class VectorDataCollector(Collecting, VectorWrapper):
         self._open[env], self._ended[env] = True, False
 
     def _final(self, infos: Any, env: int, first: Any) -> tuple[Any, dict[str, Any]]:
-        """Return observation and info of the last step, after which the environment was reset.
+        """Return observation and info of the last step of an environment that has been reset.
 
         Args:
-            infos: of all environments.
-            env: its index.
+            infos: infos of all environments.
+            env: index of the environment.
             first: its first observation after the reset.
         """
         last = final_row(infos, "final_obs", env, self.num_envs)
@@ -425,9 +425,9 @@ class VectorDataCollector(Collecting, VectorWrapper):
         return observation, info
 
     def _reuses(self, env: int) -> bool:
-        """Whether an environment of another process overwrites what it has returned.
+        """Return whether an environment in another process overwrites what it has returned.
 
-        Nobody sees its memory from here, so another one like it is made and looked at, once.
+        Its memory is not visible here, so another instance is made and examined, once.
         """
         inner = self.env.unwrapped
         if not isinstance(inner, AsyncVectorEnv):
@@ -443,7 +443,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
         return info_rows(infos, self.num_envs, without)
 
     def _judge(self) -> None:
-        """Say whether a step is possible: every environment is in an episode, or resets now."""
+        """Set whether a step is possible: every environment is in an episode, or resets now."""
         resets = self._mode is AutoresetMode.NEXT_STEP
         states = zip(self._open, self._ended, strict=True)
         self._may_step = all(is_open or (ended and resets) for is_open, ended in states)
@@ -467,15 +467,15 @@ class VectorDataCollector(Collecting, VectorWrapper):
         return self._one_env_spec
 
     def _break_off(self) -> None:
-        # which have ended stays as it is: the vector environment resets them
+        # ``_ended`` stays as it is: the vector environment resets those that ended
         self._open, self._may_step = [False] * self.num_envs, False
         self._recorded.break_off()
 
     def close(self, **kwargs: Any) -> None:
-        """Close the environments; what was recorded and not taken is left to be recovered.
+        """Close the environments; episodes that no dataset has taken are kept for recovery.
 
         Args:
-            **kwargs: of the vector environment's own ``close``.
+            **kwargs: arguments of the vector environment's ``close``.
         """
         self._may_step = False
         try:

@@ -1,4 +1,4 @@
-"""What a collector must know of a vector environment: its autoreset, its seeds, its single spec."""
+"""Determine autoreset, seeds and single spec of a vector environment, for a collector."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from minari_pipe.core.tree import has_arrays, join_path
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.storage.attributes import whole_seed
 
-#: change nothing that is recorded but infos
+#: Wrappers that change nothing that is recorded except infos.
 _TRANSPARENT = (DictInfoToList, RecordEpisodeStatistics)
-#: arguments of make_vec, which a single environment does not take
+#: Arguments of make_vec that a single environment does not take.
 _OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 
 
 def autoreset_mode(env: Any) -> AutoresetMode:
-    """Return when a vector environment resets those that ended.
+    """Return when a vector environment resets its environments that ended.
 
     Raises:
-        ConfigError: it is no vector environment, or does not say.
+        ConfigError: it is not a vector environment, or does not declare its mode.
 
     Example:
         >>> autoreset_mode(gym.make_vec("CartPole-v1", 2, "sync"))
@@ -57,7 +57,7 @@ got TimeLimit; DataCollector takes a single environment
 
 
 def is_of_single_envs(env: VectorEnv) -> bool:
-    """Whether each environment is reset by itself, with the seed and options that are given.
+    """Return whether each environment is reset by itself, with the given seed and options.
 
     Example:
         >>> is_of_single_envs(gym.make_vec("CartPole-v1", 2, "vector_entry_point"))
@@ -67,10 +67,10 @@ def is_of_single_envs(env: VectorEnv) -> bool:
 
 
 def seed_of_each(seed: Any, n_envs: int) -> list[int | None]:
-    """Return the seeds of ``N`` environments; an int is that of the first, the others follow.
+    """Return the seeds of ``N`` environments; an int is the first one's, the others count up.
 
     Raises:
-        InvalidEpisodeError: one cannot be stored, or there are not ``N`` of them.
+        InvalidEpisodeError: a seed cannot be stored, or there are not ``N`` of them.
 
     Example:
         >>> seed_of_each(7, 2), seed_of_each([3, None], 2)
@@ -87,10 +87,10 @@ def seed_of_each(seed: Any, n_envs: int) -> list[int | None]:
 
 
 def reset_mask(options: Any, n_envs: int) -> list[bool]:
-    """Return which environments a reset with these options is about.
+    """Return which environments a reset with these options affects.
 
     Raises:
-        ConfigError: the mask is no array of ``N`` booleans, or all are False.
+        ConfigError: the mask is not an array of ``N`` booleans, or all are False.
 
     Example:
         >>> reset_mask({"reset_mask": np.array([True, False])}, 2), reset_mask(None, 2)
@@ -111,13 +111,13 @@ def reset_mask(options: Any, n_envs: int) -> list[bool]:
 
 
 def check_reset(env: VectorEnv, mode: AutoresetMode, *, is_masked: bool, just_ended: bool) -> None:
-    """Check that a vector environment does what a reset asks for.
+    """Raise an error if a vector environment would not do what a reset asks for.
 
     Args:
         env: the vector environment.
-        mode: its autoreset.
+        mode: its autoreset mode.
         is_masked: whether the reset has a mask.
-        just_ended: whether one of the environments to be reset has ended with the last step.
+        just_ended: whether one of the environments to reset ended with the last step.
 
     Raises:
         ConfigError: it would silently do something else.
@@ -150,10 +150,10 @@ def check_reset(env: VectorEnv, mode: AutoresetMode, *, is_masked: bool, just_en
 
 
 def check_shared_memory(env: VectorEnv) -> None:
-    """Check that observations come out of the processes in which the environments are.
+    """Raise an error if observations are lost between the processes of the environments.
 
     Raises:
-        UnsupportedSpaceError: Gymnasium would return what was there before the first of them.
+        UnsupportedSpaceError: Gymnasium would return the memory as it was before the first one.
 
     Example:
         >>> check_shared_memory(gym.make_vec("CartPole-v1", 2, "sync"))
@@ -171,7 +171,7 @@ def check_shared_memory(env: VectorEnv) -> None:
 
 
 def reuses_arrays(make_env: Callable[..., gym.Env]) -> bool:
-    """Whether an environment, which is made to see it, resets in the array of its last step.
+    """Return whether an environment, made for this check, resets into the array of its last step.
 
     Example:
         >>> reuses_arrays(lambda: gym.make("CartPole-v1"))
@@ -189,15 +189,15 @@ def reuses_arrays(make_env: Callable[..., gym.Env]) -> bool:
 def single_spec(env: VectorEnv, given: EnvSpec | str | None = None) -> EnvSpec | None:
     """Return the spec of one of the environments, None if it is not known how they were made.
 
-    Nothing is known if their specs differ, or a wrapper around all of them may change what they
-    observe, do or earn.
+    It is not known if their specs differ, or if a wrapper around all of them may change
+    observations, actions or rewards.
 
     Args:
         env: the vector environment.
-        given: the spec or the id that its user says.
+        given: the spec or the id from the user.
 
     Raises:
-        ConfigError: the user says something else, or an id that is not registered.
+        ConfigError: ``given`` is neither a spec nor a registered id.
 
     Example:
         >>> single_spec(gym.make_vec("CartPole-v1", 2, "vector_entry_point", max_episode_steps=9))
@@ -214,7 +214,7 @@ CartPoleEnv', reward_threshold=475.0, nondeterministic=False, max_episode_steps=
     if isinstance(inner, SyncVectorEnv):
         specs = [each.spec for each in inner.envs]
         return specs[0] if all(_same(spec, specs[0]) for spec in specs) else None
-    if isinstance(inner, AsyncVectorEnv):  # those of the workers may have a spec without pickle
+    if isinstance(inner, AsyncVectorEnv):  # the workers' specs may not be picklable
         one = inner.env_fns[0]()
         try:
             return one.spec
@@ -225,7 +225,7 @@ CartPoleEnv', reward_threshold=475.0, nondeterministic=False, max_episode_steps=
     spec = copy.deepcopy(inner.spec)
     for name in _OF_VECTORS:
         spec.kwargs.pop(name, None)
-    # make_vec gives it to the environment, make to a wrapper
+    # make_vec passes it to the environment, make to a wrapper
     spec.max_episode_steps = spec.kwargs.pop("max_episode_steps", spec.max_episode_steps)
     return spec
 
@@ -251,7 +251,7 @@ def _same(one: EnvSpec | None, other: EnvSpec | None) -> bool:
 
 
 def envs_for_callbacks(env: VectorEnv, mode: AutoresetMode) -> list[Any]:
-    """Return what step data callbacks are given for each environment: itself, if it is here.
+    """Return the ``env`` of each environment's step data callbacks: itself, if it is here.
 
     Example:
         >>> envs = gym.make_vec("CartPole-v1", 2, "vector_entry_point")
@@ -277,7 +277,7 @@ class _AbsentEnv:
         self._reason = reason
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # Python's own question
+        if name.startswith("__"):  # looked up by Python itself
             raise AttributeError(name)
         raise ConfigError(
             f"the step data callback asks for env.{name}, but {self._reason}; a SyncVectorEnv with "

@@ -1,7 +1,7 @@
-"""What a vector environment takes and returns, one row for each of its environments.
+"""Split what a vector environment takes and returns into one row per environment.
 
-Observations and actions come batched, leaf by leaf of their space. Infos come as a dict of arrays,
-in which the mask ``_key`` says who has a ``key``; nested dicts likewise.
+Observations and actions are batched, leaf by leaf of their space. Infos are a dict of arrays, in
+which the mask ``_key`` says which environments have a ``key``; nested dicts likewise.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from minari_pipe.errors import InvalidEpisodeError, UnsupportedSpaceError
 
 Split = Callable[[Any], list[Any]]
 
-#: of an environment that ended, with autoreset in the same step
+#: Infos of an environment that ended and was reset in the same step.
 FINAL = ("final_obs", "final_info")
 
 
 def splitter(space: gym.Space, path: Path, n_envs: int) -> Split:
-    """Return a function that makes a batch of a space a list of values, one for each environment.
+    """Return a function that splits a batch of a space into a list, one value per environment.
 
     Args:
         space: space of one value.
-        path: what the values are, for the message.
+        path: path of the values, for error messages.
         n_envs: number of environments ``N``.
 
     Raises:
-        InvalidEpisodeError: by the function: the batch lacks a part, or has not ``N`` rows.
+        InvalidEpisodeError: by the function: the batch lacks a part, or does not have ``N`` rows.
 
     Example:
         >>> import numpy as np
@@ -76,7 +76,7 @@ def each_of(batch: Any, path: Path, n_envs: int) -> list[Any]:
     """Return the rows of an array or a sequence that has one for each environment.
 
     Raises:
-        InvalidEpisodeError: it has not.
+        InvalidEpisodeError: it does not.
 
     Example:
         >>> import numpy as np
@@ -111,10 +111,10 @@ def _check_parts(batch: Any, kind: type, keys: Sequence[Any], path: Path) -> Non
 
 
 def check_batched(space: gym.Space, batched: gym.Space, path: Path, n_envs: int) -> None:
-    """Check that a space is that of ``N`` values of another, as :func:`splitter` takes it to be.
+    """Raise an error unless a space holds ``N`` values of another, as :func:`splitter` assumes.
 
     Raises:
-        UnsupportedSpaceError: it is not; ``path`` says where.
+        UnsupportedSpaceError: it does not; ``path`` says where.
 
     Example:
         >>> check_batched(gym.spaces.Discrete(2), gym.spaces.Discrete(4), ("actions",), 2)
@@ -145,7 +145,7 @@ Discrete(4) is not 2 times Discrete(2), so it cannot be taken apart
 
 
 def check_iterable(space: gym.Space, batched: gym.Space, n_envs: int) -> None:
-    """Check that Gymnasium can hand out batched actions to the environments.
+    """Raise an error unless Gymnasium can distribute batched actions to the environments.
 
     Raises:
         UnsupportedSpaceError: it cannot, as with an empty Dict.
@@ -158,12 +158,12 @@ def check_iterable(space: gym.Space, batched: gym.Space, n_envs: int) -> None:
         minari_pipe.errors.UnsupportedSpaceError: Gymnasium cannot iterate over 2 actions of \
 Dict()...
     """
-    sampled = copy.deepcopy(space)  # the caller's own draws go on as they would have
+    sampled = copy.deepcopy(space)  # sampling must not advance the caller's generator
     values = tuple(sampled.sample() for _ in range(n_envs))
     found, reason = 0, "it finds another number of them"
     try:
         found = len(list(iterate(batched, _batch(space, values))))
-    except Exception as error:  # whatever a space of another package raises
+    except Exception as error:  # a space of another package may raise anything
         reason = str(error)
     if found != n_envs:
         raise UnsupportedSpaceError(
@@ -179,10 +179,10 @@ def info_rows(infos: Any, n_envs: int, without: Sequence[str] = ()) -> list[dict
         infos: as a vector environment returns them, or a list of dicts as its wrapper
             ``DictInfoToList`` does. An array without a mask has a row for each environment.
         n_envs: number of environments ``N``.
-        without: keys that are left out.
+        without: keys to leave out.
 
     Raises:
-        InvalidEpisodeError: they are neither, or a key has not ``N`` rows.
+        InvalidEpisodeError: they are neither, or a key does not have ``N`` rows.
 
     Example:
         >>> import numpy as np
@@ -232,16 +232,16 @@ def _length(parts: Any) -> int | None:
 
 
 def final_row(infos: Any, key: str, env: int, n_envs: int) -> Any:
-    """Return what an environment ended with, which was reset in the same step.
+    """Return the last observation or info of an environment that was reset in the same step.
 
     Args:
-        infos: as :func:`info_rows` takes them.
+        infos: as for :func:`info_rows`.
         key: one of :data:`FINAL`.
-        env: its index.
+        env: index of the environment.
         n_envs: number of environments.
 
     Raises:
-        InvalidEpisodeError: it is not there.
+        InvalidEpisodeError: the infos do not have it.
 
     Example:
         >>> import numpy as np
@@ -262,7 +262,7 @@ def final_row(infos: Any, key: str, env: int, n_envs: int) -> Any:
 
 
 def as_batched(space: gym.Space, value: Any) -> Any:
-    """Return a copy of an observation in the dtypes that it would have in a batch.
+    """Return a copy of an observation with the dtypes that it would have in a batch.
 
     Example:
         >>> import numpy as np

@@ -1,7 +1,7 @@
-"""Places that host datasets: a directory, an object store, the Hub; one file and one line each.
+"""Open remotes, the places that host datasets: directories, object stores, the Hugging Face Hub.
 
-A remote of another package is an entry point of the group ``minari_pipe.remotes``: the scheme of
-its addresses, and a class that is made with an address and a token.
+Another package adds a remote with an entry point in the group ``minari_pipe.remotes``. Its name is
+the scheme of the addresses, and it loads a class that takes an address and a token.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _REMOTES = {
     "gcp": "minari_pipe.remotes.gcs:GCSRemote",  # Minari's name for it
     "hf": "minari_pipe.remotes.hub.remote:HubRemote",
 }
-#: control characters, ends of lines, and halves of characters
+#: Control characters, line breaks and lone surrogates.
 _UNSHOWABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff]")
 _ENTRY_POINTS = "minari_pipe.remotes"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 def default_address() -> str:
-    """Return where datasets come from and go to if nothing else is said.
+    """Return the address of the default remote: ``MINARI_REMOTE``, else ``hf://farama-minari``.
 
     Example:
         >>> import os
@@ -51,18 +51,17 @@ def default_address() -> str:
 
 
 def open_remote(address: str | os.PathLike[str] | None = None, token: str | None = None) -> Remote:
-    """Return the remote at an address; nothing is asked of it yet.
+    """Return the remote at an address, without contacting it yet.
 
     Args:
-        address: ``hf://org``, ``gs://bucket``, ``s3://bucket``, each of the last two also with a
-            folder, ``file:///folder`` or a path; None means ``MINARI_REMOTE``, else
-            ``hf://farama-minari``.
-        token: of the Hub; for Google the file of a service account's key. None and the empty text
-            mean what the provider's own tools would use; S3 and directories know no other.
+        address: ``hf://org``, ``gs://bucket`` or ``s3://bucket`` (the last two optionally with a
+            folder), ``file:///folder`` or a path; None means ``MINARI_REMOTE``, or the default.
+        token: access token of the Hub; for Google, the path of a service account's key file. None
+            or an empty text means the provider's own defaults; S3 and directories only use those.
 
     Raises:
-        ConfigError: it is no address of a remote, or holds a password.
-        MissingDependencyError: the package that speaks with it is not installed.
+        ConfigError: the address is not that of a remote, or contains a user name or a password.
+        MissingDependencyError: the client package for this kind of remote is not installed.
 
     Example:
         >>> open_remote("file:///tmp").address
@@ -78,10 +77,10 @@ def open_remote(address: str | os.PathLike[str] | None = None, token: str | None
 
 
 def check_remote_address(address: str) -> None:
-    """Refuse what is no address of a remote, without a look at the place or its package.
+    """Raise an error unless an address is that of a remote, without opening it.
 
     Raises:
-        ConfigError: it is no address of a remote, or holds a password.
+        ConfigError: the address is not that of a remote, or contains a user name or a password.
 
     Example:
         >>> check_remote_address("s4://bucket")
@@ -108,12 +107,12 @@ def check_remote_address(address: str) -> None:
 
 
 def _of_others() -> dict[str, EntryPoint]:
-    """The remotes of other packages, by their schemes."""
+    """Return the remotes of other packages, by scheme."""
     return {entry.name: entry for entry in entry_points(group=_ENTRY_POINTS)}
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is the address of a remote, or of something in one; no id begins so.
+    """Return whether a text is the address of a remote or of something in one, not a dataset id.
 
     Example:
         >>> [is_address(text) for text in ("hf://org", "/share", "./share", "~/share", "door/a-v0")]
@@ -123,7 +122,7 @@ def is_address(text: str) -> bool:
 
 
 def split_scheme(address: str) -> tuple[str, str]:
-    """Split an address into its scheme, in small letters, and the rest; a path is of ``file``.
+    """Split an address into its lowercase scheme and the rest; a path has the scheme ``file``.
 
     Example:
         >>> split_scheme("s3://bucket/folder"), split_scheme("./folder")

@@ -1,18 +1,18 @@
-"""What every remote can do: the contract between the transfer of datasets and the places they go.
+"""Define the contract between dataset transfers and the remotes that host datasets.
 
-A remote holds the standard's layout, the same as a local root, so that real Minari reads it::
+A remote has the standard's layout, the same as a local root, so that real Minari can read it::
 
     <namespace>/namespace_metadata.json
     <namespace>/<name>-v<version>/
     ├─ manifest.json        size and digests of every file
-    ├─ policies/            checkpoints, if there are any
-    ├─ card/                what describes the dataset, if there is any
+    ├─ policies/            checkpoints, if any
+    ├─ card/                files that describe the dataset, if any
     └─ data/
        ├─ main_data.hdf5    the files of the format
-       └─ metadata.json     names the sha256 of the manifest, and appears last
+       └─ metadata.json     holds the sha256 of the manifest; appears last
 
-A dataset is there once its ``metadata.json`` is. What else lies under an id belongs to an upload
-that has not ended: it is never listed, and the next upload of that id takes it over or removes it.
+A dataset exists once its ``metadata.json`` does. Other files under an id belong to an unfinished
+upload: they are never listed, and the next upload of that id takes them over or removes them.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ from minari_pipe.remotes.thread_pool import N_THREADS, OverError, ThreadPool, in
 
 T = TypeVar("T")
 
+#: The file whose presence makes a dataset exist, relative to the dataset's folder.
 METADATA = "data/metadata.json"
-"""The file that makes a dataset be there, below the dataset's place."""
 NAMESPACE_METADATA = "namespace_metadata.json"
+#: Prefixes of the names of a dataset's own files, relative to its folder.
 OWN = ("data/", "policies/", "card/", MANIFEST)
-"""How the names of the files that belong to a dataset begin, below its place."""
+#: Size in bytes of the largest file that is sent in one request, and sent again if that fails.
 PART = 16 * 2**20
-"""Bytes of the largest file that goes over the network in one piece, and again if that fails."""
-_LEAST_PIECE = 5 * 2**20  # S3 takes no smaller ones
-_MOST_PIECE = 8 * 2**20  # several of which are in memory
-_N_PIECES = 8  # half of which are on their way when the connection is cut
+_LEAST_PIECE = 5 * 2**20  # S3 rejects smaller parts
+_MOST_PIECE = 8 * 2**20  # several pieces are in memory at once
+_N_PIECES = 8  # half of them are in flight when the connection is cut
 
+#: Largest response to accept, in bytes; files of datasets are requested in pieces of 8 MiB.
 MOST_BYTES = 1 << 27
-"""Of one answer of a server; a file of a dataset is asked for in pieces of 8 MiB."""
+#: Seconds without a connection, or without a byte, after which an attempt fails.
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 60.0
-"""Seconds without a connection, or without a byte, after which an attempt has failed."""
 
 _SIGNED = re.compile(r"(?i)[?&][-\w]{0,40}(signature|upload_id|token|credential|sig)=")
 _WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth attempt
-_LONGEST_TEXT = 300  # characters of what a server or a library says
-_LONGEST_WAIT = 30.0  # seconds, however long a server asks for
+_LONGEST_TEXT = 300  # characters shown of a message from a server or a library
+_LONGEST_WAIT = 30.0  # seconds, even if a server asks for more
 
+#: Progress callback; takes the number of bytes just sent or received, negative to undo.
 Told = Callable[[int], None]
-"""Is told of bytes that have been sent or received."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a remote.
+    """A file on a remote.
 
     Attributes:
         size: in bytes.
-        sha256: 64 hexadecimal digits if the server itself vouches for them, which an ETag or a
-            property that the uploader wrote does not; else None.
+        sha256: 64 hexadecimal digits if the server itself vouches for them, else None. ETags and
+            properties written by the uploader do not count.
     """
 
     size: int
@@ -79,13 +79,13 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class UploadSource:
-    """What a file of a remote is to be.
+    """The content of a file to upload.
 
     Attributes:
-        content: the bytes, or the file that has them.
+        content: the bytes, or the path of the file that holds them.
         size: in bytes.
-        sha256: of the bytes, 64 hexadecimal digits.
-        below: of a file: the folder from which no link is followed to it; None for its own.
+        sha256: of the content, 64 hexadecimal digits.
+        below: for a path, the folder below which symlinks are refused; None means the file's own.
     """
 
     content: Path | bytes
@@ -95,7 +95,7 @@ class UploadSource:
 
     @classmethod
     def of(cls, content: Path | bytes, below: PathLike | None = None) -> UploadSource:
-        """Look at a file, or at bytes.
+        """Return the source for a file or for bytes, with its size and sha256.
 
         Example:
             >>> UploadSource.of(b"{}").size
@@ -108,7 +108,7 @@ class UploadSource:
             return cls(content, size, hashlib.file_digest(file, "sha256").hexdigest(), below)
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
-        """Return the bytes from ``start`` until before ``end``."""
+        """Return the bytes from ``start`` up to, but not including, ``end``."""
         if isinstance(self.content, bytes):
             return self.content[start:end]
         top = self.below or self.content.parent
@@ -119,15 +119,15 @@ class UploadSource:
 
 @dataclass(frozen=True)
 class Upload:
-    """A dataset on its way to a remote.
+    """A dataset to upload.
 
     Attributes:
-        dataset_id: under which it is to appear.
-        files: everything but the metadata, by names such as ``data/main_data.hdf5``, which are
-            relative to the dataset's place; ``manifest.json`` among them.
+        dataset_id: the id to publish it under.
+        files: all files except the metadata, by name relative to the dataset's folder, such as
+            ``data/main_data.hdf5``; includes ``manifest.json``.
         metadata: bytes of ``data/metadata.json``.
-        namespaces: the namespaces that the dataset lies in, from the outermost, each with the
-            bytes of its metadata, which are used where the remote has none.
+        namespaces: the namespaces that contain the dataset, outermost first, each with the bytes of
+            its metadata, which are written only where the remote has none.
     """
 
     dataset_id: str
@@ -137,12 +137,12 @@ class Upload:
 
 
 class Fault(NamedTuple):
-    """What a failed call means.
+    """The meaning of a failed call.
 
     Attributes:
-        error: what the user is told.
+        error: the error to show to the user.
         is_transient: whether the same call may succeed later.
-        wait: seconds that the server asks to wait, 0 if it does not say.
+        wait: seconds that the server asks to wait; 0 if it does not say.
     """
 
     error: MinariPipeError
@@ -153,35 +153,35 @@ class Fault(NamedTuple):
 class Remote(ABC):
     """A place that hosts datasets; made for one operation and used by several threads at once.
 
-    Every path is relative to the remote's own place and has been validated. The methods that read
-    raise ``FileNotFoundError`` for what is not there and let other errors of their library through:
-    call them by :meth:`retried`, which tries again and turns the rest into errors of this package.
-    The methods that write do so themselves.
+    Every path is relative to the remote's root and has been validated. Reading methods raise
+    ``FileNotFoundError`` for missing files and let other errors of their client library through:
+    call them through :meth:`retried`, which retries and converts the rest to errors of this
+    package. Writing methods do so themselves.
 
     Attributes:
-        address: as the user gave it, such as ``s3://bucket/folder``; holds no credentials.
+        address: as the user gave it, such as ``s3://bucket/folder``; contains no credentials.
     """
 
     address: str
 
     @abstractmethod
     def dataset_ids(self, prefix: str = "") -> list[str]:
-        """Return what claims to be the ids of datasets that are whole.
+        """Return the ids of complete datasets; they are not validated.
 
         Args:
-            prefix: only those that begin with this text.
+            prefix: return only ids that begin with this text.
         """
 
     @abstractmethod
     def namespaces(self) -> list[str]:
-        """Return what claims to be the names of namespaces."""
+        """Return the names of namespaces; they are not validated."""
 
     @abstractmethod
     def files(self, dataset_id: str) -> dict[str, RemoteFile]:
-        """Return the files at a dataset's place, and of no other, whether or not it is whole.
+        """Return the files of exactly this dataset, whether or not it is complete.
 
         Returns:
-            By names relative to the dataset's place; empty if there are none.
+            The files by name relative to the dataset's folder; empty if there are none.
         """
 
     @abstractmethod
@@ -190,65 +190,65 @@ class Remote(ABC):
 
         Args:
             path: such as ``D4RL/door/human-v2/data/metadata.json``.
-            start: where to begin.
-            end: where to stop, before this byte; None is the end of the file.
+            start: offset of the first byte.
+            end: offset after the last byte; None means the end of the file.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
         """
 
     @abstractmethod
     def send(self, upload: Upload, told: Told) -> None:
-        """Bring the files of a dataset there, verified, where nobody takes them for a dataset.
+        """Send and verify the files of a dataset, without making the dataset visible.
 
-        Takes over what an earlier call for the same content brought, and removes what another one
-        left under this id.
+        Reuses files that an earlier call sent for the same content, and removes files that an
+        upload of other content left under this id.
 
         Raises:
-            RemoteError: bytes arrived changed.
+            RemoteError: the remote stored other bytes than were sent.
         """
 
     @abstractmethod
     def reveal(self, upload: Upload) -> bool:
-        """Let a dataset whose files were sent appear, whole, with the namespaces it lies in.
+        """Make a dataset that was sent visible as a whole, together with its namespaces.
 
         Returns:
-            Whether the server itself held apart two uploads of this id, had there been another.
+            Whether the server itself would have refused a concurrent upload of this id.
 
         Raises:
-            DatasetExistsError: another one appeared under this id meanwhile.
+            DatasetExistsError: another dataset appeared under this id meanwhile.
         """
 
     @abstractmethod
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
-        """Write the metadata of a namespace, in the place of what is there.
+        """Write the metadata of a namespace, replacing any that exists.
 
         Args:
-            namespace: its name; its parents are there.
+            namespace: its name; its parents exist.
             metadata: a JSON object.
         """
 
     def cautions(self, metadata: Mapping[str, Any]) -> list[str]:
-        """Return what real Minari would misread of a dataset here, in a sentence each.
+        """Return one sentence for each thing that real Minari would misread in a dataset here.
 
         Args:
-            metadata: of the dataset.
+            metadata: metadata of the dataset.
         """
         return []
 
     @abstractmethod
     def judge(self, error: Exception) -> Fault:
-        """Say what an error of the remote's library means; a mistake of ours is passed on as is."""
+        """Return the meaning of an error that the remote's client library raised."""
 
     @contextmanager
     def telling(self, kind: type[OSError]) -> Iterator[None]:
-        """Let an error of the system that comes out of a method that writes be told in one line.
+        """Convert OS errors raised by a writing method to errors with a one-line message.
 
         Args:
-            kind: of the errors that are meant.
+            kind: the class of errors to convert.
 
         Raises:
-            RemoteError: in the place of one.
+            RemoteError: in place of such an error.
         """
         try:
             yield
@@ -258,11 +258,11 @@ class Remote(ABC):
             raise self.judge(error).error from error
 
     def retried(self, work: Callable[[], T]) -> T:
-        """Do ``work``, again after a fault that may pass.
+        """Call ``work``, and retry it after transient faults.
 
         Raises:
-            RemoteError: what the remote's library raised, in one line.
-            FileNotFoundError, FileExistsError: from ``work``.
+            RemoteError: the remote's library raised an error; the message is one line.
+            FileNotFoundError, FileExistsError: raised by ``work``.
         """
         crew = ThreadPool.current()
         for wait in (*_WAITS, None):
@@ -276,31 +276,31 @@ class Remote(ABC):
                 fault = self.judge(error)
                 if wait is None or not fault.is_transient:
                     raise fault.error from safe_cause(error)
-                # spread, so that several clients do not come back all at once
+                # jitter, so that several clients do not retry all at once
                 pause = max(wait * random.uniform(0.75, 1.25), min(fault.wait, _LONGEST_WAIT))
                 time.sleep(pause) if crew is None else crew.pause(pause)
         raise AssertionError("the last attempt returns or raises")
 
 
 def left_over(there: Iterable[str], upload: Upload) -> list[str]:
-    """Return which files at a dataset's place are of an upload of other content that did not end.
+    """Return the files at a dataset's place that an unfinished upload of other content left.
 
-    What else lies there is somebody else's, such as a dataset in a namespace of this name.
+    Other files there are not the dataset's, such as a dataset in a namespace of this name.
     """
     wanted = {*upload.files, METADATA}
     return [name for name in there if name.startswith(OWN) and name not in wanted]
 
 
 def check_length(address: str, n_bytes: int, most: int | None = None) -> None:
-    """Refuse an answer that is longer than was asked for, while it comes.
+    """Raise an error if a response, while it is being read, exceeds the requested length.
 
     Args:
-        address: of the remote.
-        n_bytes: of the answer, so far.
-        most: that were asked for; None means what memory holds.
+        address: address of the remote.
+        n_bytes: bytes received so far.
+        most: bytes requested; None means ``MOST_BYTES``, which fits in memory.
 
     Raises:
-        RemoteError: it is longer.
+        RemoteError: the response is longer.
     """
     if n_bytes > (most := MOST_BYTES if most is None else most):
         raise RemoteError(
@@ -310,7 +310,7 @@ def check_length(address: str, n_bytes: int, most: int | None = None) -> None:
 
 
 def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:
-    """Return the error of whoever would publish something else under an id that is there."""
+    """Return the error for an upload of other content under an id that is already published."""
     return DatasetExistsError(
         f"{dataset_id} already exists in {remote.address}, with other content; a published version "
         "is never changed. Upload under another version"
@@ -318,16 +318,16 @@ def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:
 
 
 def one_line(message: object) -> str:
-    """Return what a library or a server said, safe to be shown in a message of one line.
+    r"""Return a message of a library or a server as one line that is safe to show.
 
-    Control characters, which a terminal would obey, are left out, and so are what addresses carry
-    besides the place: passwords, and signatures in their queries.
+    Control characters, which a terminal would obey, are removed, and so are secrets in URLs:
+    passwords, and queries, which may hold signatures.
 
     Example:
-        >>> one_line("GET http://me:pw@host/file?signature=1\\n\\x1b[31mfailed")
+        >>> one_line("GET http://me:pw@host/file?signature=1\n\x1b[31mfailed")
         'GET http://…@host/file [31mfailed'
     """
-    # Cut first: a server may say megabytes, and what is searched for may begin anywhere.
+    # Cut first: a server may send megabytes, and the patterns may start to match anywhere.
     text = " ".join(str(message)[: 4 * _LONGEST_TEXT].split())
     text = re.sub(r"(?<![\w.])[\w.+-]+:[^\s/'\"]+@(?=[\w\[])", "…@", without_passwords(text))
     text = re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)
@@ -336,9 +336,9 @@ def one_line(message: object) -> str:
 
 
 def safe_cause(error: BaseException) -> BaseException | None:
-    """Return an error to be named as the cause of another; None if it shows what nobody may see.
+    """Return an error to chain as a cause, or None if it would reveal a signed URL.
 
-    A traceback shows causes whole. Whoever sees the signature in an address may use it.
+    A traceback prints causes in full, and anyone who sees the signature in a URL can use it.
     """
     cause: BaseException | None = error
     seen: list[BaseException] = []
@@ -351,7 +351,7 @@ def safe_cause(error: BaseException) -> BaseException | None:
 
 
 def parts_of(size: int, part: int = PART) -> list[tuple[int, int]]:
-    """Return the ends of the pieces in which a file of ``size`` bytes travels.
+    """Return the start and end of each piece in which a file of ``size`` bytes is sent.
 
     Example:
         >>> parts_of(5, part=2)
@@ -361,13 +361,13 @@ def parts_of(size: int, part: int = PART) -> list[tuple[int, int]]:
 
 
 def piece_of(size: int) -> int:
-    """Return the bytes of the pieces of a large file: a cut costs half of an upload at most.
+    """Return the piece size for a large file; a cut connection costs at most half an upload.
 
     Args:
-        size: of the file, in bytes.
+        size: size of the file, in bytes.
 
     Returns:
-        Whole MiB.
+        Size in bytes, a whole number of MiB.
 
     Example:
         >>> piece_of(40 * 2**20) / 2**20, piece_of(10**9) / 2**20
@@ -378,11 +378,11 @@ def piece_of(size: int) -> int:
 
 
 def pieces_of(size: int, there: int = 0) -> list[tuple[int, int]]:
-    """Return the ends of the pieces in which a file is read.
+    """Return the start and end of each piece in which a file is read.
 
     Args:
-        size: of the file, in bytes.
-        there: bytes at its beginning that are not needed.
+        size: size of the file, in bytes.
+        there: number of bytes to skip at its beginning.
 
     Example:
         >>> len(pieces_of(40 * 2**20)), pieces_of(7, there=3)
@@ -402,12 +402,12 @@ def remote_sha256(remote: Remote, path: str, size: int) -> str:
 
 
 def check_arrived(remote: Remote, path: str, source: UploadSource) -> None:
-    """Compare a file that was sent with what it is to be, by reading it back.
+    """Read a file that was sent back and compare it with its source.
 
     Raises:
-        RemoteError: it is not the same.
+        RemoteError: they differ.
     """
-    for _ in range(2):  # what is read back may be damaged on its way too
+    for _ in range(2):  # the copy that is read back may be damaged in transit too
         try:
             found = remote_sha256(remote, path, source.size)
         except FileNotFoundError:

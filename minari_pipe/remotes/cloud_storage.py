@@ -1,4 +1,4 @@
-"""Remotes under the names that ``minari.storage.remotes`` gave them, for code that uses those."""
+"""Provide remotes under the class names of ``minari.storage.remotes``, for code that uses them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from minari_pipe.remotes.transfer.upload import upload
 
 
 class CloudStorage:
-    """A remote with the methods of Minari's.
+    """A remote with the methods of Minari's class.
 
     Attributes:
-        scheme: of its addresses.
+        scheme: scheme of its addresses.
         name: the rest of its address, such as a bucket.
     """
 
     scheme: ClassVar[str] = "file"
 
     def __init__(self, name: str, token: str | None = None) -> None:
-        """Remember the place.
+        """Store the name and the token; nothing is opened yet.
 
         Args:
             name: the address without its scheme.
@@ -44,7 +44,7 @@ class CloudStorage:
         upload(dataset_id, self._open())
 
     def list_datasets(self, prefix: str | None = None) -> Iterable[str]:
-        """Return the ids of the datasets that can be read."""
+        """Return the ids of the datasets that this package can read."""
         return list(datasets(self._open(), prefix or ""))
 
     def get_dataset_metadata(self, dataset_id: str) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class CloudStorage:
             raise DatasetNotFoundError(f"{self.name} has no dataset {dataset_id!r}") from error
 
     def download_dataset(self, dataset_id: str, path: Path) -> None:
-        """Fetch a dataset into the local root, in the place of what is there."""
+        """Fetch a dataset into the local root, replacing the one that is there."""
         self._check_root(path)
         download(dataset_id, self._open(), replace=True)
 
@@ -94,7 +94,7 @@ class HuggingFaceStorage(CloudStorage):
 
 
 class S3Storage(CloudStorage):
-    """A bucket of S3, which Minari has no class for."""
+    """A bucket of S3, for which Minari has no class."""
 
     scheme = "s3"
 
@@ -106,11 +106,11 @@ def get_cloud_storage(remote_path: str | None = None, token: str | None = None) 
     """Return the remote at an address.
 
     Args:
-        remote_path: its address; None means ``MINARI_REMOTE``, or the default.
+        remote_path: its address; None means ``MINARI_REMOTE``, or the default remote.
         token: see :func:`minari_pipe.upload_dataset`.
 
     Raises:
-        ConfigError: there is no such kind of remote.
+        ConfigError: no remote has this scheme.
 
     Example:
         >>> get_cloud_storage("hf://farama-minari").name

@@ -1,9 +1,9 @@
-"""A remote that is a directory, such as one on a network share: ``file:///folder`` or a path.
+"""Host datasets in a directory, such as one on a network share: ``file:///folder`` or a path.
 
-A dataset is put together in a hidden folder and moved to its place in one step, so that it is
-whole also for those who use the directory as their local root::
+A dataset is assembled in a hidden folder and renamed to its place in one step, so that users who
+read the directory as their local root never see a part of it::
 
-    <directory>/.minari_pipe-uploads/<key>/    one dataset on its way
+    <directory>/.minari_pipe-uploads/<key>/    an upload in progress
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 
 
 class DirectoryRemote(Remote):
-    """A directory that everybody can reach who has it mounted."""
+    """A directory that is shared by everyone who has it mounted."""
 
     def __init__(self, address: str, token: str | None = None) -> None:
-        """Remember the place.
+        """Parse the address.
 
         Args:
             address: a path, or ``file://`` and a path.
-            token: not used: the file system knows who may write.
+            token: not used: the file system decides who may write.
 
         Raises:
-            ConfigError: the address names no directory.
+            ConfigError: the address does not name a directory.
         """
         path = address.partition("://")[2] if "://" in address else address
         if not path or (path != address and path[0] not in "/~"):
@@ -111,13 +111,13 @@ class DirectoryRemote(Remote):
                 if error.errno not in _TAKEN:
                     raise
                 with held_folder(self._root / _UPLOADS, self._root) as uploads:
-                    remove(uploads / _key(upload))  # nothing becomes of it any more
+                    remove(uploads / _key(upload))  # it can no longer be published
                 raise DatasetExistsError(
                     f"{target} already exists and is not this dataset; it is left as it is. "
                     "Upload under another version, or remove it there if nobody uses it"
                 ) from error
             finally:
-                with suppress(OSError):  # others may be on their way
+                with suppress(OSError):  # other uploads may be in progress
                     (self._root / _UPLOADS).rmdir()
             _sync(target.parent)
         return True
@@ -143,9 +143,9 @@ class DirectoryRemote(Remote):
         return Fault(told, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
 
     def _walk(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the names of datasets and namespaces, and whether each is a dataset; sorted.
+        """Yield the sorted names of datasets and namespaces, and whether each is a dataset.
 
-        Folders that lead to no name with this prefix are not looked into.
+        Folders that cannot hold a name with this prefix are skipped.
         """
         if not self._root.is_dir():
             raise RemoteError(f"{self.address}: there is no directory {self._root}")
@@ -169,11 +169,11 @@ class DirectoryRemote(Remote):
         yield from sorted(found)
 
     def _place(self, path: str) -> Path:
-        """Return where a path is, once it is proven that no link leads out of the directory."""
+        """Return the local path of a file or folder; raise if a symlink leads out of the remote."""
         place = self._root / path
         try:
             end = place.resolve()
-        except RuntimeError as error:  # of Python before 3.13
+        except RuntimeError as error:  # before Python 3.13
             raise _loop(place) from error
         if not end.is_relative_to(self._root.resolve()):
             raise CorruptDatasetError(
@@ -182,7 +182,7 @@ class DirectoryRemote(Remote):
         return place
 
     def _own_place(self, path: str) -> Path:
-        """Return where to write: not through a link, which would change what lies elsewhere."""
+        """Return the local path to write; raise at a symlink, since its target lies elsewhere."""
         place = self._place(path)
         refuse_links(place, self._root)
         return place
@@ -199,20 +199,20 @@ class DirectoryRemote(Remote):
 
     @contextmanager
     def _stage(self, upload: Upload) -> Iterator[Path]:
-        """Hold the folder in which this dataset is put together."""
+        """Lock and yield the folder in which this dataset is assembled."""
         with _made(self._root, f"{_UPLOADS}/{_key(upload)}") as stage, exclusive(stage):
             yield stage
 
 
 def _key(upload: Upload) -> str:
-    """The name of the folder of an upload, which an interrupted one finds again."""
+    """Return the name of an upload's folder, which is the same when the upload is rerun."""
     key = f"{upload.dataset_id}\n{upload.files[MANIFEST].sha256}"
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 @contextmanager
 def _made(top: Path, name: str) -> Iterator[Path]:
-    """Hold a folder in another one, both made if missing; the other one if the name is empty."""
+    """Hold a folder inside ``top``, both made if missing; ``top`` itself if ``name`` is empty."""
     top.mkdir(parents=True, exist_ok=True)
     place = top
     for part in filter(None, name.split("/")):
@@ -224,7 +224,7 @@ def _made(top: Path, name: str) -> Iterator[Path]:
 
 
 def _write(place: Path, source: UploadSource, told: Told = lambda size: None) -> None:
-    """Write a file whole or not at all, durably."""
+    """Write a file atomically and durably."""
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
@@ -240,7 +240,7 @@ def _write(place: Path, source: UploadSource, told: Told = lambda size: None) ->
 
 
 def _may_be_file(path: Path) -> bool:
-    """Whether there is a file, also one that cannot be looked at; reading it says why."""
+    """Return whether a path is a file or cannot be examined; reading it then raises the reason."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -250,7 +250,7 @@ def _may_be_file(path: Path) -> bool:
 
 
 def _leads_to(folder: str, prefix: str) -> bool:
-    """Whether names in a folder, or its own, may begin with a text."""
+    """Return whether a folder's name, or a name in it, may begin with a prefix."""
     return folder.startswith(prefix) or prefix.startswith(f"{folder}/")
 
 
@@ -268,8 +268,8 @@ def _loop(place: Path) -> CorruptDatasetError:
 
 
 def _sync(folder: Path) -> None:
-    """Let a rename in a folder survive the loss of power."""
-    with suppress(OSError):  # some network file systems have no such thing
+    """Make a rename in a folder survive a power loss."""
+    with suppress(OSError):  # some network file systems cannot sync a folder
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What the errors of the libraries that speak with object stores mean, told in one line each."""
+"""Translate errors of the object store clients into one-line messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minari_pipe.errors import RemoteError
 from minari_pipe.remotes.base import Fault, one_line
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-#: of botocore, aiohttp, requests and google: no connection, or one that broke
+#: Connection errors of botocore, aiohttp, requests and google: none was made, or it broke.
 _CONNECTIONS = (
     "EndpointConnectionError",
     "ConnectTimeoutError",
@@ -32,12 +32,12 @@ _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCred
 
 
 def judge(error: Exception, address: str, *, credentials: str) -> Fault:
-    """Say what an error of s3fs or gcsfs means.
+    """Return the meaning of an error raised by s3fs or gcsfs.
 
     Args:
-        error: what was raised.
-        address: of the remote.
-        credentials: where its credentials come from, for who has none.
+        error: the error.
+        address: address of the remote.
+        credentials: how to set credentials, for the error message.
 
     Example:
         >>> judge(PermissionError("denied"), "s3://bucket", credentials="log in").error
@@ -46,7 +46,7 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
     text = one_line(error).rstrip(".") or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
     status = status_of(error)
-    if "recursion depth" in text:  # botocore follows redirections until Python ends it anywhere
+    if "recursion depth" in text:  # botocore follows redirects until Python's recursion limit
         return Fault(
             RemoteError(
                 f"{address} is sent from one place to another without end; is a login page or a "
@@ -69,7 +69,7 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
             wait=_wait(error),
         )
     if kinds.intersection(_CONNECTIONS):
-        said = "" if text.startswith("<") else f": {text}"  # an object, not words
+        said = "" if text.startswith("<") else f": {text}"  # the repr of an object, not a message
         return Fault(
             RemoteError(
                 f"{address} cannot be reached ({type(error).__name__}{said}); is there a "
@@ -89,7 +89,7 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status of an answer, of botocore, google or aiohttp."""
+    """Return the HTTP status of a failed response, from botocore, google or aiohttp."""
     for cause in (error, error.__cause__):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -104,7 +104,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _wait(error: BaseException) -> float:
-    """Seconds of a ``Retry-After``, where the library passes it on."""
+    """Return the seconds of a ``Retry-After`` header, where the library passes it on."""
     for cause in (error, error.__cause__):
         response = getattr(cause, "response", None)
         if isinstance(response, dict):

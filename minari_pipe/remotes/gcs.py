@@ -1,7 +1,7 @@
-"""The remote ``gs://bucket/folder``, which Minari calls ``gcp://bucket``: Google Cloud Storage.
+"""Host datasets on Google Cloud Storage: ``gs://bucket/folder``, in Minari ``gcp://bucket``.
 
-Credentials are Google's application default credentials; without any, what is public can be read.
-``STORAGE_EMULATOR_HOST`` is heeded, as by Google's own client.
+Credentials are Google's application default credentials; without any, public data can be read.
+``STORAGE_EMULATOR_HOST`` is honored, as in Google's own client.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CREDENTIALS = (
     "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
     "file of a service account's key"
 )
-#: what a session takes is a multiple of it, but for the end of the file
+#: Sessions store multiples of this size in bytes, except at the end of the file.
 _UNIT = 256 * 2**10
-#: pieces in a row of which a session may keep nothing
+#: Number of consecutive pieces of which a session may store nothing.
 _LONGEST_VAIN = 4
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 
@@ -49,15 +49,15 @@ class GCSRemote(ObjectStore):
     """Datasets in a bucket of Google Cloud Storage."""
 
     def __init__(self, address: str, token: str | None = None) -> None:
-        """Remember the place.
+        """Create the file system of gcsfs.
 
         Args:
-            address: ``gs://`` and a bucket, perhaps with a folder in it.
-            token: file of a service account's key; None takes the default credentials.
+            address: ``gs://`` and a bucket, optionally with a folder in it.
+            token: path of a service account's key file; None means the default credentials.
 
         Raises:
             MissingDependencyError: gcsfs is not installed.
-            ConfigError: there is no such file, or no key in it.
+            ConfigError: there is no such file, or it holds no key.
         """
         try:
             from aiohttp import ClientTimeout
@@ -68,11 +68,11 @@ class GCSRemote(ObjectStore):
             ) from error
 
         class Once(GCSFileSystem):
-            """Leaves it to who calls to try again; gcsfs itself takes half a minute to give up."""
+            """Leaves retries to the caller; gcsfs itself takes half a minute to give up."""
 
             _request = getattr(GCSFileSystem._request, "__wrapped__", GCSFileSystem._request)
 
-        # It logs what it raises, with a traceback.
+        # gcsfs logs the errors that it raises, with tracebacks.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
         credentials: str | None = "anon"
         if not os.environ.get(_EMULATOR):
@@ -87,17 +87,17 @@ class GCSRemote(ObjectStore):
                 token=credentials,
                 use_listings_cache=False,
                 skip_instance_cache=True,
-                # By itself it would wait for ever.
+                # The default waits forever.
                 requests_timeout=ClientTimeout(None, None, READ_TIMEOUT, CONNECT_TIMEOUT),
                 session_kwargs={
                     "proxy": _proxy(),
                     "response_class": bounded_response(address),
-                    # Google packs what is asked for so; kilobytes may be gigabytes then.
+                    # Google compresses responses otherwise; kilobytes can expand to gigabytes.
                     "headers": {"Accept-Encoding": "identity"},
                     "auto_decompress": False,
                 },
             )
-        except (KeyError, ValueError) as error:  # what gcsfs raises of another JSON file, or none
+        except (KeyError, ValueError) as error:  # raised by gcsfs for a file without such a key
             if token is None:
                 raise
             raise ConfigError(
@@ -115,7 +115,7 @@ class GCSRemote(ObjectStore):
         ]
 
     def _content(self, path: str, start: int, end: int | None) -> bytes:
-        # No range at all for the whole: an empty file has none.
+        # No range for the whole file: an empty file has none.
         return self._files.cat_file(path, start=start or None, end=end)
 
     def _page(self, prefix: str, token: str | None) -> tuple[dict[str, int], str | None]:
@@ -133,12 +133,12 @@ class GCSRemote(ObjectStore):
         return judge(error, self.address, credentials=hint)
 
     def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
-        """Write a file in a session that the server keeps for a week, also if this process dies.
+        """Write a file in a session that the server keeps for a week, even if this process dies.
 
         See https://cloud.google.com/storage/docs/resumable-uploads.
         """
         name = f"{self._files._location}/{self._path(path)}\n{source.sha256}"
-        # Whoever knows a session's address may write to it.
+        # Anyone who knows the address of a session can write to it.
         record = cache_folder() / "uploads" / hashlib.sha256(name.encode()).hexdigest()
         session, done = self._session(record, source.size)
         if session is None:
@@ -176,10 +176,10 @@ class GCSRemote(ObjectStore):
         return self._checked(headers["Location"])
 
     def _checked(self, session: str) -> str:
-        """Refuse an upload that goes on elsewhere, where the token would be sent.
+        """Raise an error for a session on another server, which would receive the token.
 
         Raises:
-            RemoteError: names the address.
+            RemoteError: names the session's address.
         """
         if not session.startswith(f"{self._files._location}/"):
             raise RemoteError(
@@ -189,33 +189,33 @@ class GCSRemote(ObjectStore):
         return session
 
     def _continue(self, session: str, data: bytes, start: int, size: int) -> int:
-        """Send bytes; how many of the file the server has then."""
+        """Send bytes, and return how many bytes of the file the server has afterwards."""
         span = f"{start}-{start + len(data) - 1}" if data else "*"
         given = {"Content-Range": f"bytes {span}/{size}", "Content-Length": str(len(data))}
         try:
             headers, answer = self._files.call("PUT", session, headers=given, data=BytesIO(data))
         except Exception as error:
             if isinstance(error, FileNotFoundError) or status_of(error) == 410:
-                # Not in the words of gcsfs: they hold the session's address.
+                # Not the message of gcsfs, which contains the session's address.
                 raise FileNotFoundError("the session of an upload was dropped") from None
             raise
-        if answer.strip():  # the object, finished
+        if answer.strip():  # metadata of the finished object
             return size
         there = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
         return there // _UNIT * _UNIT
 
     def _session(self, record: Path, size: int) -> tuple[str | None, int]:
-        """The session that an interrupted upload has left, and how many bytes it has."""
+        """Return the session of an interrupted upload, and how many bytes the server has of it."""
         try:
             session = json.loads(record.read_text(encoding="utf-8"))["session"]
             return session, self.retried(
                 partial(self._continue, self._checked(session), b"", 0, size)
             )
-        except (OSError, ValueError, TypeError, KeyError):  # none, or ended by the server
+        except (OSError, ValueError, TypeError, KeyError):  # none, or dropped by the server
             return None, 0
 
     def _forget_others(self, upload: Upload) -> None:
-        """Sessions hold no room in the bucket, and end by themselves."""
+        """Do nothing: sessions take no space in the bucket, and expire by themselves."""
 
     def _put(self, path: str, source: UploadSource, told: Told) -> None:
         self._post(path, source.read(0, source.size))
@@ -225,8 +225,8 @@ class GCSRemote(ObjectStore):
         self._post(path, content, ifGenerationMatch="0")
 
     def _post(self, path: str, content: bytes, **condition: str) -> None:
-        """Write a small file as it is: gcsfs would put it between lines that it may hold itself."""
-        if not content:  # which emulators do not take so
+        """Write a small file as raw bytes, which may contain the multipart boundary of gcsfs."""
+        if not content:  # emulators reject an empty body here
             mode = "create" if condition else "overwrite"
             self._files.pipe_file(self._path(path), content, mode=mode)
             return
@@ -242,16 +242,16 @@ class GCSRemote(ObjectStore):
 
 
 def _keep(record: Path, session: str) -> None:
-    with suppress(OSError):  # without it, only the next run cannot go on here
+    with suppress(OSError):  # without the record, the next run only starts over
         record.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"session": session}, file)
 
 
 def _proxy() -> str | None:
-    """The proxy that ``HTTPS_PROXY`` and ``NO_PROXY`` say.
+    """Return the proxy that ``HTTPS_PROXY`` and ``NO_PROXY`` select.
 
-    aiohttp's own ``trust_env`` would also send what ``~/.netrc`` says of any machine.
+    aiohttp's own ``trust_env`` would also send credentials from ``~/.netrc``, to any host in it.
     """
     address = urlsplit(os.environ.get(_EMULATOR) or "https://storage.googleapis.com")
     if proxy_bypass(address.hostname or ""):

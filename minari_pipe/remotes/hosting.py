@@ -1,4 +1,4 @@
-"""Datasets and namespaces that are hosted elsewhere; the functions have Minari's names."""
+"""Transfer datasets and namespaces to and from remotes; the functions have Minari's names."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ def load_dataset(
     """Open a dataset of the local root.
 
     Args:
-        dataset_id: id of the dataset; without a version the latest, unless a dataset has this
-            very id.
-        download: fetch it if it is not there.
-        verify: compare the files with the checksums in the dataset's ``manifest.json`` first,
-            which reads all of them; see :mod:`minari_pipe.core.files.checksums`. Every dataset
-            that this library made has one.
-        trusted_modules: modules whose code may run to find out the spaces of a dataset that does
-            not hold them (Minari 0.3) but names its environment.
-        copy: whether the arrays of episodes can be written to, see :class:`MinariDataset`.
+        dataset_id: id of the dataset; without a version, the latest, unless a dataset has exactly
+            this id.
+        download: download the dataset if it is missing.
+        verify: first compare the files with the checksums in the dataset's ``manifest.json``, which
+            reads all of them; see :mod:`minari_pipe.core.files.checksums`. Every dataset that this
+            library made has a manifest.
+        trusted_modules: modules whose code may run to determine the spaces of a dataset that does
+            not store them (Minari 0.3) but names its environment.
+        copy: whether the arrays of episodes are writable, see :class:`MinariDataset`.
 
     Raises:
         InvalidDatasetIdError: the id is malformed.
         DatasetNotFoundError: there is no such dataset.
-        CorruptDatasetError: the dataset is damaged. With ``verify``: there is no manifest, or it
-            names each file that differs, is missing or is not in it.
-        UnsupportedVersionError: with ``verify``, the manifest is of a later version.
-        TrustError: the spaces can only be found out by running code that nobody has trusted.
-        RemoteError: it could not be fetched; see :func:`minari_pipe.download_dataset`.
+        CorruptDatasetError: the dataset is damaged. With ``verify``: the manifest is missing, or
+            files differ, are missing or are not in it; the message names each file.
+        UnsupportedVersionError: with ``verify``, the manifest has a later version.
+        TrustError: determining the spaces requires running code of a module that is not trusted.
+        RemoteError: the download failed; see :func:`minari_pipe.download_dataset`.
 
     Example:
         >>> from minari_pipe import load_dataset
@@ -95,27 +95,27 @@ def load_dataset(
 
 
 def download_dataset(dataset_id: str, force_download: bool = False) -> None:
-    """Fetch a dataset into the local root, with those that it was combined from.
+    """Fetch a dataset into the local root, with the datasets that it was combined from.
 
-    One of those is left out, with a warning, if it would be a later version of a dataset that is
-    there: who publishes the dataset says what it was combined from.
+    One of those is skipped, with a warning, if it would become the latest version of a local
+    dataset: the publisher chooses which datasets are listed.
 
-    Nothing is seen of it before it is whole and verified; a download that was interrupted goes on
-    where it was.
+    The dataset becomes visible once it is complete and verified; an interrupted download resumes
+    where it stopped.
 
     Args:
-        dataset_id: id of the dataset, or its whole address such as ``hf://org/door/human-v2``;
-            without a version the latest that this package can read. With a slash at its end a
+        dataset_id: id of the dataset, or its full address such as ``hf://org/door/human-v2``;
+            without a version, the latest that this package can read. With a trailing slash, a
             namespace, of which every dataset is fetched.
-        force_download: fetch it also if it is there, in its place, or follows an unknown version.
+        force_download: replace a local dataset, and accept unknown versions of the standard.
 
     Raises:
         InvalidDatasetIdError: the id is malformed.
         DatasetNotFoundError: the remote has no such dataset.
-        UnsupportedVersionError: it follows a version of the standard that cannot be read.
-        CorruptDatasetError: what the remote has contradicts itself, or has hostile names.
+        UnsupportedVersionError: it follows a version of the standard that this package cannot read.
+        CorruptDatasetError: the remote's files contradict each other, or have hostile names.
         RemoteError: the remote cannot be reached, or sends other bytes than were published.
-        ConfigError: the address is none, or the local root is read-only.
+        ConfigError: the address is invalid, or the local root is read-only.
 
     Example:
         >>> import tempfile
@@ -137,10 +137,10 @@ def download_dataset(dataset_id: str, force_download: bool = False) -> None:
 
 
 def is_path(dataset_id: str) -> bool:
-    """Whether this is the address of a dataset or a namespace, not of the remote that it is in.
+    """Return whether this is the address of a dataset or a namespace outside of the Hub.
 
-    What lies there says which folder, or place in a bucket, is the remote: nothing but what is
-    named is fetched from that. An organization of the Hub is known by its address.
+    Such an address does not say which folder, or place in a bucket, is the remote; the files
+    there do. So only the named datasets are fetched. A Hub address names the organization.
     """
     return is_address(dataset_id) and split_scheme(dataset_id)[0] != "hf"
 
@@ -148,11 +148,11 @@ def is_path(dataset_id: str) -> bool:
 def find_datasets(
     dataset_id: str, remote_path: PathLike | None = None, *, force: bool = False
 ) -> tuple[Remote, dict[str, dict[str, Any]]]:
-    """Return a remote, and the metadata by id of those of its datasets that somebody means.
+    """Return a remote, and the metadata by id of its datasets that a name selects.
 
     Args:
         dataset_id: see :func:`download_dataset`.
-        remote_path: address of the remote, for an id; None means ``MINARI_REMOTE``, or the default.
+        remote_path: the remote of an id; None means ``MINARI_REMOTE``, or the default.
         force: see :func:`download_dataset`.
 
     Raises:
@@ -169,16 +169,16 @@ def find_datasets(
 def fetch(
     remote: Remote, dataset_id: str, *, replace: bool = False, alone: bool = False
 ) -> list[str]:
-    """Fetch one version of a dataset, and what it was combined from if that is not there.
+    """Fetch one version of a dataset, and the missing ones among those it was combined from.
 
     Args:
-        remote: where from.
-        dataset_id: with its version.
-        replace: also if it is there, in its place.
-        alone: only say what it was combined from, see :func:`is_path`.
+        remote: the remote to fetch from.
+        dataset_id: id with a version.
+        replace: replace the dataset if it exists.
+        alone: only warn about the datasets that it was combined from, see :func:`is_path`.
 
     Returns:
-        The ids of all that was fetched.
+        The ids of all fetched datasets.
 
     Raises:
         MinariPipeError: see :func:`download_dataset`.
@@ -207,7 +207,7 @@ def fetch(
             fetched.append(name)
             waiting += [(name, other) for other in _combined(name)]
         except MinariPipeError as error:
-            # It holds all of its episodes itself.
+            # Not fatal: a combined dataset holds all of its episodes.
             warnings.warn(f"{child} was combined from {parent}: {error}", stacklevel=3)
     return fetched
 
@@ -220,22 +220,22 @@ def publish_dataset(
     dry_run: bool = False,
     folder: Path | None = None,
 ) -> Published:
-    """Publish a dataset, and say what came of it.
+    """Publish a dataset, and return the outcome.
 
     Args:
         dataset_id: id of the dataset.
         remote_path: address of the remote, such as ``s3://bucket``; None means ``MINARI_REMOTE``,
             or the default.
-        token: what the remote knows its writers by; None takes what the provider's tools would.
-        dry_run: look at both sides and send nothing.
-        folder: that holds the dataset's ``data/``, if it is not in the local root.
+        token: credentials for writing; None means the defaults of the provider's tools.
+        dry_run: compare both sides and send nothing.
+        folder: the folder that holds the dataset's ``data/``, if it is not in the local root.
 
     Raises:
         InvalidDatasetIdError: the id is malformed, or has no version.
         DatasetNotFoundError: there is no such dataset.
         DatasetExistsError: the remote has this version with other content.
-        CorruptDatasetError: the dataset's files are not what its manifest names.
-        RemoteError: the remote cannot be reached, refuses, or stored other bytes.
+        CorruptDatasetError: the dataset's files do not match its manifest.
+        RemoteError: the remote cannot be reached, refuses the upload, or stored other bytes.
 
     Example:
         >>> import tempfile
@@ -253,15 +253,15 @@ def publish_dataset(
 
 
 def upload_dataset(dataset_id: str, token: str | None = None) -> None:
-    """Publish a dataset in the remote of ``MINARI_REMOTE``.
+    """Publish a dataset to the remote of ``MINARI_REMOTE``.
 
-    Real Minari publishes those that it was combined from, too. Here each is published by its own
-    name, as the metadata that name them may be a stranger's.
+    Real Minari also publishes the datasets that it was combined from. Here each is published by
+    its own name, as the metadata that list them may come from a stranger.
 
     Args:
         dataset_id: id of the dataset.
-        token: of the Hub; for Google the file of a service account's key. None or an empty text
-            take what the provider's own tools would; S3 and directories know no other.
+        token: access token of the Hub; for Google, the path of a service account's key file. None
+            or an empty text means the provider's own defaults, which S3 and directories always use.
 
     Raises:
         MinariPipeError: see :func:`publish_dataset`.
@@ -287,13 +287,13 @@ def upload_dataset(dataset_id: str, token: str | None = None) -> None:
 
 
 def unnamed_parents(dataset_ids: Collection[str]) -> list[str]:
-    """Return a sentence for each dataset that others were combined from and that is none of them.
+    """Return a sentence for each dataset that these were combined from and that is not listed.
 
     Args:
-        dataset_ids: with versions.
+        dataset_ids: ids with versions.
     """
     names, notes = list(dict.fromkeys(dataset_ids)), []
-    for name in names:  # grows
+    for name in names:  # the loop appends to it
         for parent in _combined(name):
             if parent in names:
                 continue
@@ -312,19 +312,19 @@ def list_remote_datasets(
     latest_version: bool = False,
     compatible_minari_version: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Return the metadata of a remote's datasets by their ids.
+    """Return the metadata of a remote's datasets by id.
 
-    What is broken, or has a name that no dataset can have, is left out with a warning.
+    Damaged datasets, and those with invalid names, are skipped with a warning.
 
     Args:
         remote_path: address of the remote; None means ``MINARI_REMOTE``, or the default.
-        prefix: only ids that begin with this text.
-        latest_version: only the highest version of each.
-        compatible_minari_version: only those that this version can read.
+        prefix: return only ids that begin with this text.
+        latest_version: return only the highest version of each dataset.
+        compatible_minari_version: return only datasets that this version can read.
 
     Raises:
         RemoteError: the remote cannot be reached.
-        ConfigError: the address is none.
+        ConfigError: the address is invalid.
 
     Example:
         >>> import tempfile
@@ -364,11 +364,11 @@ def list_remote_namespaces(remote_path: PathLike | None = None) -> list[str]:
 
 
 def download_namespace_metadata(namespace: str, overwrite: bool = False) -> None:
-    """Fetch the metadata of a namespace into the local root; make it if it is not there.
+    """Fetch the metadata of a namespace into the local root, creating the namespace if missing.
 
     Args:
         namespace: name of the namespace.
-        overwrite: replace metadata that are there.
+        overwrite: replace existing metadata.
 
     Raises:
         InvalidDatasetIdError: the name is malformed.
@@ -415,7 +415,7 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
     Raises:
         InvalidDatasetIdError: the name is malformed.
         DatasetNotFoundError: there is no such namespace in the local root.
-        RemoteError: the remote cannot be reached, or refuses.
+        RemoteError: the remote cannot be reached, or refuses the upload.
 
     Example:
         >>> import os, tempfile
@@ -430,7 +430,7 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
         >>> delete_namespace("example/steps")
         >>> delete_namespace("example")
     """
-    get_namespace_metadata(namespace)  # says what is wrong if it is not there
+    get_namespace_metadata(namespace)  # raises if it does not exist
     remote = opened(None, token)
     there = remote_listing.namespaces(remote)
     if namespace in there:
@@ -444,15 +444,15 @@ def upload_namespace(namespace: str, token: str | None = None) -> None:
 
 
 def opened(address: PathLike | None = None, token: str | None = None) -> Remote:
-    """Return the remote at an address, unless this process is to stay offline.
+    """Return the remote at an address, unless this process must stay offline.
 
     Args:
-        address: see :func:`minari_pipe.remotes.open_remote`; so is ``token``.
-        token: of who writes.
+        address: see :func:`minari_pipe.remotes.open_remote`.
+        token: see :func:`minari_pipe.remotes.open_remote`.
 
     Raises:
-        RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and it is no directory.
-        ConfigError: the address is none.
+        RemoteError: ``MINARI_PIPE_OFFLINE`` is set, and the remote is not a directory.
+        ConfigError: the address is invalid.
     """
     address = default_address() if address is None else os.fspath(address)
     offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
@@ -465,10 +465,10 @@ def opened(address: PathLike | None = None, token: str | None = None) -> Remote:
 
 
 def split_remote_path(remote_path: str) -> tuple[str, str]:
-    """Split ``hf://org/D4RL/door`` into the address of a remote and the beginning of ids in it.
+    """Split ``hf://org/D4RL/door`` into the address of a remote and a prefix of ids in it.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address is invalid.
         RemoteError: the remote cannot be reached.
     """
     remote, prefix = split_address(remote_path, opened)
@@ -482,7 +482,7 @@ def _located(address: str, remote_path: PathLike | None = None) -> tuple[Remote,
         return opened(remote_path), address
     if remote_path is not None:
         raise ConfigError(f"{address!r} has an address already, and {remote_path!r} is another")
-    # of any version, as the one that is asked for need not be there
+    # without the version, as the requested one need not exist
     version = match[0] if (match := re.search(r"-v\d+$", address)) else ""
     remote, rest = split_address(address.removesuffix(version), opened)
     try:
@@ -498,7 +498,7 @@ def _located(address: str, remote_path: PathLike | None = None) -> tuple[Remote,
 
 
 def _check_form(wanted: str) -> None:
-    """Check an id, or a namespace with a slash at its end."""
+    """Raise an error unless this is a valid id, or a namespace with a trailing slash."""
     if wanted.endswith("/"):
         validate_namespace(wanted[:-1])
     else:
@@ -506,7 +506,7 @@ def _check_form(wanted: str) -> None:
 
 
 def _of_namespace(remote: Remote, prefix: str) -> dict[str, dict[str, Any]]:
-    """Return the latest version of each dataset of a namespace that this package can read."""
+    """Return the latest readable version of each dataset in a namespace."""
     found = remote_listing.datasets(remote, prefix)
     if not found:
         raise DatasetNotFoundError(
@@ -531,14 +531,14 @@ def _is_versioned(dataset_id: str) -> bool:
 def _is_here(dataset_id: str) -> bool:
     try:
         return data_path_of(dataset_id).exists()
-    except MinariPipeError:  # no id of a dataset
+    except MinariPipeError:  # not a dataset id
         return False
 
 
 def _skipped(dataset_id: str) -> bool:
     if not data_path_of(dataset_id).exists():
         return False
-    remove_leftovers()  # of a download that was killed when it had just ended
+    remove_leftovers()  # of a download that was killed just after it finished
     warnings.warn(
         f"Skipping Download. Dataset {dataset_id} found locally at {get_dataset_path(dataset_id)}, "
         "Use force_download=True to download the dataset again.",
@@ -548,7 +548,7 @@ def _skipped(dataset_id: str) -> bool:
 
 
 def _check_takes_no_place(dataset_id: str) -> None:
-    """Refuse what would take the place of a dataset that is loaded without a version."""
+    """Raise an error if this version would become the one that is loaded without a version."""
     namespace, name, version = parse_dataset_id(dataset_id)
     try:
         latest = latest_version_of(gen_dataset_id(namespace, name))
@@ -565,7 +565,7 @@ def _check_takes_no_place(dataset_id: str) -> None:
 def _combined(dataset_id: str) -> list[str]:
     try:
         metadata = MinariStorage.read_raw_metadata(data_path_of(dataset_id))
-    except MinariPipeError:  # of a version that cannot be read
+    except MinariPipeError:  # its version of the standard cannot be read
         return []
     found = metadata.get("combined_datasets")
     return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []

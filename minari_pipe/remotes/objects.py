@@ -1,7 +1,7 @@
-"""What the remotes in object stores share: files go to their place, ``metadata.json`` last.
+"""Implement what object stores share: files are written in place, ``metadata.json`` last.
 
-An object appears whole or not at all, so nothing needs to be moved. The manifest goes first and
-says whose upload of an id this is: of two that differ, the one that wrote it last goes on.
+An object appears whole or not at all, so nothing needs to be renamed. The manifest is written first
+and marks the owner of an id: of two different uploads, the one that wrote it last continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minari_pipe.remotes.thread_pool import at_once, threads_for
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-#: of one list, as many as memory holds; a page has a thousand files
+#: Limits of one listing, so that it fits in memory; a page has a thousand files.
 _MOST_PAGES = 10_000
 _MOST_FILES = 5_000_000
 
@@ -44,19 +44,19 @@ class ObjectStore(Remote):
     """Datasets in a bucket, at its root or below a folder.
 
     Attributes:
-        bucket: its name.
+        bucket: name of the bucket.
         folder: empty, or ends with a slash.
     """
 
     def __init__(self, address: str, file_system: Any) -> None:
-        """Remember the place.
+        """Parse the address.
 
         Args:
-            address: scheme, bucket, and perhaps a folder in it.
-            file_system: of fsspec, which caches no listings.
+            address: scheme, bucket, and optionally a folder in it.
+            file_system: an fsspec file system that caches no listings.
 
         Raises:
-            ConfigError: the address names no bucket.
+            ConfigError: the address does not name a bucket.
         """
         self.address = address.rstrip("/")
         self.bucket, _, folder = address.partition("://")[2].strip("/").partition("/")
@@ -69,7 +69,7 @@ class ObjectStore(Remote):
         self._files = file_system
 
     def at(self, address: str) -> ObjectStore:
-        """Return the remote at another address of the same bucket, with the same connection."""
+        """Return the remote at another address of the same bucket, sharing its connection."""
         other = copy.copy(self)
         ObjectStore.__init__(other, address, self._files)
         return other
@@ -81,7 +81,7 @@ class ObjectStore(Remote):
         return self._folders_with(NAMESPACE_METADATA)
 
     def files(self, dataset_id: str) -> dict[str, RemoteFile]:
-        # With the slash: the files of v1 do not begin like those of v10.
+        # With the slash: otherwise the files of v10 would match v1.
         place = f"{dataset_id}/"
         return {
             path.removeprefix(place): RemoteFile(size) for path, size in self._keys(place).items()
@@ -93,15 +93,15 @@ class ObjectStore(Remote):
         try:
             return self._content(self._path(path), start, end)
         except Exception as error:
-            if status_of(error) == 416:  # it begins beyond the end
+            if status_of(error) == 416:  # the range begins beyond the end
                 return b""
-            if isinstance(error, FileExistsError):  # gcsfs's word for an HTTP 412
+            if isinstance(error, FileExistsError):  # gcsfs raises this for an HTTP 412
                 raise self.judge(error).error from error
             raise
 
     def send(self, upload: Upload, told: Told) -> None:
         place = upload.dataset_id
-        with self.telling(FileNotFoundError):  # such as of the bucket
+        with self.telling(FileNotFoundError):  # such as a missing bucket
             there = self.retried(partial(self.files, place))
             if METADATA in there:
                 raise other_content(self, upload.dataset_id)
@@ -113,7 +113,7 @@ class ObjectStore(Remote):
             for name, source in upload.files.items():
                 work = partial(self._put_verified, f"{place}/{name}", source, there.get(name), told)
                 if source.size > PART:
-                    work()  # its parts travel at once
+                    work()  # its parts are sent in parallel
                 else:
                     works.append(work)
                     sizes.append(source.size)
@@ -122,7 +122,7 @@ class ObjectStore(Remote):
     def reveal(self, upload: Upload) -> bool:
         place = upload.dataset_id
         with self.telling(FileNotFoundError):
-            # First: real Minari refuses a dataset in a namespace that is not there.
+            # Namespaces first: real Minari refuses a dataset whose namespace does not exist.
             for namespace, metadata in upload.namespaces.items():
                 path = f"{namespace}/{NAMESPACE_METADATA}"
                 if path not in self.retried(partial(self._keys, path)):
@@ -142,27 +142,27 @@ class ObjectStore(Remote):
 
     @abstractmethod
     def _content(self, path: str, start: int, end: int | None) -> bytes:
-        """Return bytes of an object, whose server sends no more than was asked for.
+        """Return bytes of an object.
 
         Raises:
-            RemoteError: it does.
+            RemoteError: the server sends more bytes than were requested.
         """
 
     @abstractmethod
     def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
-        """Write a file of more than ``PART`` bytes; goes on where an earlier call was cut off."""
+        """Write a file of more than ``PART`` bytes, resuming where an earlier call was cut off."""
 
     @abstractmethod
     def _put_new(self, path: str, content: bytes) -> None:
-        """Write a small file on the condition that it is not there.
+        """Write a small file only if it does not exist.
 
         Raises:
-            FileExistsError: it is, and the server heeds conditions.
+            FileExistsError: the file exists, and the server honors conditional writes.
         """
 
     @abstractmethod
     def _forget_others(self, upload: Upload) -> None:
-        """Drop what interrupted uploads of this id left that no listing shows, if none goes on."""
+        """Drop unlisted remains of interrupted uploads of this id, except those to resume."""
 
     def _put(self, path: str, source: UploadSource, told: Told) -> None:
         self._files.pipe_file(self._path(path), source.read(0, source.size))
@@ -182,12 +182,12 @@ class ObjectStore(Remote):
         check_arrived(self, path, source)
 
     def _create(self, path: str, content: bytes) -> bool:
-        """Write a small file that may not be there; whether the server itself sees to that.
+        """Write a small file that must not exist, and return whether the server enforces that.
 
-        A second write shows whether it does: it is refused then, and else changes nothing.
+        A second write shows it: an enforcing server refuses, any other stores the same bytes again.
 
         Raises:
-            DatasetExistsError: it is there, with other content.
+            DatasetExistsError: the file exists with other content.
         """
         put = partial(self._put_new, path, content)
         try:
@@ -197,7 +197,7 @@ class ObjectStore(Remote):
                 raise DatasetExistsError(
                     f"{self.address}/{path} already exists; another upload was quicker"
                 ) from error
-            return True  # of an attempt whose answer was lost
+            return True  # written by an attempt whose response was lost
         try:
             self.retried(put)
         except FileExistsError:
@@ -211,7 +211,7 @@ class ObjectStore(Remote):
         self.retried(partial(self._put, path, source, _nobody))
 
     def _check_claim(self, upload: Upload) -> None:
-        """Refuse to go on if another upload of this id has begun since."""
+        """Raise an error if another upload of this id has begun since this one."""
         found = self.retried(partial(self.read, f"{upload.dataset_id}/{MANIFEST}"))
         if found != upload.files[MANIFEST].read():
             raise DatasetExistsError(
@@ -226,9 +226,9 @@ class ObjectStore(Remote):
         )
 
     def _keys(self, prefix: str) -> dict[str, int]:
-        """Sizes of the files whose paths begin like this, in bytes.
+        """Return the sizes in bytes of the files whose paths begin with a prefix.
 
-        The libraries' own lists follow a server that never comes to an end.
+        The listings of the libraries would follow a server that never ends its list.
         """
         start = self.folder + prefix
         found: dict[str, int] = {}
@@ -237,7 +237,7 @@ class ObjectStore(Remote):
             try:
                 page, token = self._page(start, token)
             except (FileNotFoundError, FileExistsError) as error:
-                # The bucket: of no files it says that there are none. Or an HTTP 412.
+                # The bucket is missing, as an empty listing is not an error; or it is an HTTP 412.
                 raise self.judge(error).error from error
             found |= page
             if token is None:
@@ -255,14 +255,14 @@ class ObjectStore(Remote):
 
     @abstractmethod
     def _page(self, prefix: str, token: str | None) -> tuple[dict[str, int], str | None]:
-        """Ask for a page of a list of files.
+        """Request one page of a listing.
 
         Args:
-            prefix: with which their keys begin, below the bucket.
-            token: of this page, None for the first.
+            prefix: prefix of the keys in the bucket.
+            token: token of this page; None for the first.
 
         Returns:
-            The sizes in bytes by their keys, and the token of the next page, None after the last.
+            The sizes in bytes by key, and the token of the next page; None after the last.
         """
 
     def _path(self, path: str) -> str:
@@ -270,14 +270,14 @@ class ObjectStore(Remote):
 
 
 def _nobody(size: int) -> None:
-    """Of what is small there is no progress to tell."""
+    """Ignore the progress of small files."""
 
 
 def bounded_response(address: str) -> type[ClientResponse]:
-    """Return a class of answers that end where memory would; the libraries read all that comes.
+    """Return a response class that refuses oversized responses; the libraries read without limit.
 
     Args:
-        address: of the remote.
+        address: address of the remote.
     """
     from aiohttp import ClientResponse
 

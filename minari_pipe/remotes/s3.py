@@ -1,6 +1,6 @@
-"""The remote ``s3://bucket/folder``: Amazon's S3, and every store that speaks its protocol.
+"""Host datasets on Amazon S3, or any store that speaks its protocol: ``s3://bucket/folder``.
 
-Credentials, region and endpoint (``AWS_ENDPOINT_URL_S3``) come from where the AWS tools take them.
+Credentials, region and endpoint (``AWS_ENDPOINT_URL_S3``) come from where the AWS tools find them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from minari_pipe.remotes.faults import judge
 from minari_pipe.remotes.objects import ObjectStore, bounded_response
 from minari_pipe.remotes.thread_pool import N_WAITING, at_once
 
-#: bytes that are read at once
+#: Number of bytes to read at a time.
 _CHUNK = 2**20
-#: S3 takes no more parts of one object
+#: Largest number of parts of one object that S3 accepts.
 _MAX_PARTS = 10_000
 _CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, as for every AWS tool; for "
@@ -42,15 +42,15 @@ class S3Remote(ObjectStore):
     """Datasets in a bucket of S3."""
 
     def __init__(self, address: str, token: str | None = None) -> None:
-        """Remember the place.
+        """Create the file system of s3fs.
 
         Args:
-            address: ``s3://`` and a bucket, perhaps with a folder in it.
-            token: not used: credentials come from where the AWS tools take them.
+            address: ``s3://`` and a bucket, optionally with a folder in it.
+            token: not used: credentials come from where the AWS tools find them.
 
         Raises:
             MissingDependencyError: s3fs is not installed.
-            ConfigError: the credentials are incomplete, or their profile is not there.
+            ConfigError: the credentials are incomplete, or their profile does not exist.
         """
         try:
             from aiobotocore.httpsession import AIOHTTPSession
@@ -64,13 +64,13 @@ class S3Remote(ObjectStore):
         bounded = bounded_response(address)
 
         class Session(AIOHTTPSession):
-            """Makes sessions whose answers end where memory would."""
+            """Creates sessions that refuse responses too large for memory."""
 
             async def _get_session(self, proxy_url: str | None) -> Any:
                 session = await super()._get_session(proxy_url)
-                # aiohttp takes the class when a session is made, which aiobotocore does.
+                # aiohttp takes the class when a session is created, which aiobotocore does.
                 session._response_class = bounded
-                # botocore finds another region itself; aiohttp sends the session's token anywhere
+                # botocore handles other regions itself; aiohttp would send the token to any host
                 session._request = partial(ClientSession._request, session, allow_redirects=False)
                 return session
 
@@ -80,13 +80,13 @@ class S3Remote(ObjectStore):
             use_listings_cache=False,
             skip_instance_cache=True,
             config_kwargs={
-                # Who calls tries again, for all remotes alike.
+                # The caller retries, in the same way for all remotes.
                 "retries": {"total_max_attempts": 1},
                 "connect_timeout": CONNECT_TIMEOUT,
                 "read_timeout": READ_TIMEOUT,
                 "max_pool_connections": N_WAITING,
-                # Checksums beyond the protocol's own break with stores of other providers; what
-                # is sent and received here is compared by its sha256.
+                # Checksums beyond the protocol's own break stores of other providers; this package
+                # compares the sha256 of everything that it sends and receives.
                 "request_checksum_calculation": "when_required",
                 "response_checksum_validation": "when_required",
                 "http_session_cls": Session,
@@ -132,7 +132,7 @@ class S3Remote(ObjectStore):
         return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
 
     def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
-        """Write a file in parts; those that an interrupted call had sent are kept by the server."""
+        """Write a file in parts; the server keeps parts that an interrupted call sent."""
         where = {"Bucket": self.bucket, "Key": self.folder + path}
         piece = max(piece_of(source.size), -(-source.size // _MAX_PARTS))
         parts = parts_of(source.size, piece)
@@ -164,15 +164,15 @@ class S3Remote(ObjectStore):
                 )
             )
         except FileNotFoundError as error:
-            # Completed by an attempt whose answer was lost, or by another upload of the same
-            # content: what arrived is compared in any case.
+            # An attempt whose response was lost, or another upload of the same content, completed
+            # it. The stored file is verified in any case.
             if path not in self.retried(partial(self._keys, path)):
                 raise RemoteError(
                     f"{self.address} has dropped the unfinished upload of {path}; run it again"
                 ) from error
 
     def _pending(self, where: dict[str, str]) -> tuple[str | None, dict[int, tuple[int, str]]]:
-        """The unfinished upload of a file, and the size and ETag of each part that it has."""
+        """Return the unfinished upload of a file, with the size and ETag of each of its parts."""
         uploads = [u for u in self._unfinished(where["Key"]) if u["Key"] == where["Key"]]
         if not uploads:
             return None, {}
@@ -188,11 +188,11 @@ class S3Remote(ObjectStore):
             marker = int(answer["NextPartNumberMarker"])
 
     def _unfinished(self, prefix: str) -> list[dict[str, Any]]:
-        """Unfinished uploads of keys that begin like this, the last of each key last."""
+        """Return the unfinished uploads of keys with this prefix, the latest of each key last."""
         try:
             answer = self._call("list_multipart_uploads", Bucket=self.bucket, Prefix=prefix)
         except (FileNotFoundError, PermissionError):
-            # rclone's answer for none; and whoever may write need not be allowed to list them
+            # rclone answers so if there are none; and permission to write need not include listing
             return []
         found = [u for u in answer.get("Uploads") or () if u["Key"].startswith(prefix)]
         return sorted(found, key=lambda upload: (upload["Initiated"], upload["UploadId"]))
@@ -218,7 +218,7 @@ class S3Remote(ObjectStore):
 
 @cache
 def _loader() -> Any:
-    """Holds the descriptions of services, which take 0.1 s to read."""
+    """Return the loader of service descriptions, cached as they take 0.1 s to read."""
     from botocore.session import Session
 
     return Session().get_component("data_loader")
@@ -233,10 +233,10 @@ def _session() -> Any:
 
 
 def _is_anonymous(address: str) -> bool:
-    """Whether there are no credentials: what is public can be read without.
+    """Return whether there are no credentials; public data can be read without.
 
     Raises:
-        ConfigError: what there is cannot be used.
+        ConfigError: the credentials cannot be used.
     """
     from botocore.exceptions import BotoCoreError
     from botocore.session import Session

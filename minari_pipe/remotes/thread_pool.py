@@ -1,4 +1,4 @@
-"""Threads that carry pieces of files; nobody has to wait for them who wants to stop."""
+"""Transfer pieces of files in a few threads; an interruption does not wait for them."""
 
 from __future__ import annotations
 
@@ -14,55 +14,55 @@ from minari_pipe.errors import MinariPipeError
 
 T = TypeVar("T")
 
+#: Number of pieces that are transferred at the same time.
 N_THREADS = 4
-"""Pieces that travel at the same time."""
+#: The same for queries and small pieces, whose round trip takes longer than their bytes.
 N_WAITING = 16
-"""The same of small ones, whose way takes longer than their bytes, and of questions."""
 _SMALL = 2**20  # bytes
 
+#: The pool that each thread belongs to, as ``crew``.
 _here = threading.local()
-"""Of each thread: the crew that it is of, as ``crew``."""
 
 
 class ThreadPool:
-    """A few threads that work for the block of a ``with``, and no longer than that.
+    """A few threads that work during the block of a ``with`` statement, and no longer.
 
-    An error ends what has not begun, and waits for the rest. An interruption, such as Ctrl-C, does
-    not wait: what is on its way may take as long as the network likes.
+    An error cancels work that has not begun, and waits for the rest. An interruption, such as
+    Ctrl-C, does not wait: a running transfer may take as long as the network does.
     """
 
     def __init__(self, n_threads: int = N_THREADS) -> None:
         """Start the threads.
 
         Args:
-            n_threads: how many.
+            n_threads: number of threads.
         """
         self._works: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._ends = threading.Event()
         self._outer = self.current()
-        # Unlike those of an executor, daemons do not keep the process from ending.
+        # Unlike the threads of an executor, daemon threads do not keep the process alive.
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(n_threads)]
         for thread in self._threads:
             thread.start()
 
     @staticmethod
     def current() -> ThreadPool | None:
-        """Return the crew that this thread is of."""
+        """Return the pool that this thread belongs to, or None."""
         return getattr(_here, "crew", None)
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for the work any more."""
+        """Whether the block of this pool, or of the pool around it, has ended."""
         return self._ends.is_set() or (self._outer is not None and self._outer.is_over)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Let a thread do a piece of work."""
+        """Queue a piece of work for the threads, and return its future."""
         future: Future[T] = Future()
         self._works.put((future, work))
         return future
 
     def pause(self, seconds: float) -> None:
-        """Wait, or less if the work is over before."""
+        """Wait for this time, or until the block ends."""
         self._ends.wait(seconds)
 
     def __enter__(self) -> ThreadPool:
@@ -81,7 +81,7 @@ class ThreadPool:
         while (item := self._works.get()) is not None:
             future, work = item
             try:
-                if self.is_over:  # told also: a crew inside of another may wait for it
+                if self.is_over:  # an inner pool may still wait for the result
                     raise OverError("nobody waits for this any more")
                 future.set_result(work())
             except BaseException as error:
@@ -89,11 +89,11 @@ class ThreadPool:
 
 
 class OverError(MinariPipeError):
-    """Nobody waits for this piece of work any more."""
+    """The result of a piece of work is no longer needed."""
 
 
 def threads_for(sizes: Collection[int]) -> int:
-    """Return how many threads are to carry pieces of these sizes, in bytes.
+    """Return how many threads to use for pieces of these sizes, in bytes.
 
     Example:
         >>> threads_for([8 * 2**20] * 10), threads_for([100] * 10)
@@ -103,7 +103,7 @@ def threads_for(sizes: Collection[int]) -> int:
 
 
 def at_once(works: Iterable[Callable[[], None]], n_threads: int = N_THREADS) -> None:
-    """Do independent pieces of work in a few threads; the first error ends all of it."""
+    """Do independent pieces of work in a few threads; the first error cancels the rest."""
     with ThreadPool(n_threads) as crew:
         for done in as_completed([crew.submit(work) for work in works]):
             done.result()
@@ -112,12 +112,12 @@ def at_once(works: Iterable[Callable[[], None]], n_threads: int = N_THREADS) -> 
 def in_order(
     works: Iterable[Callable[[], T]], n_threads: int = N_THREADS
 ) -> Generator[T, None, None]:
-    """Do independent pieces of work in a few threads, and yield what each returns, in their order.
+    """Do independent pieces of work in a few threads, and yield their results in order.
 
     Args:
-        works: the pieces, of which twice as many as threads may be begun or done before the one
-            whose result is next.
-        n_threads: how many.
+        works: the pieces, of which up to twice as many as threads may be started or done ahead of
+            the next result.
+        n_threads: number of threads.
     """
     waiting = iter(works)
     with ThreadPool(n_threads) as crew:

@@ -1,1 +1,1 @@
-"""Safe files: written whole or not at all, reached by no link, locked, checksummed, fetched."""
+"""Safe files: written atomically, never reached by a symlink, locked, checksummed, fetched."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whoever dies meanwhile, and what their bytes are."""
+"""Write files that appear whole or not at all, even if a process is killed, and hash them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 try:
     import resource
-except ImportError:  # Windows: there is no limit on the size of files
+except ImportError:  # Windows: no limit on the size of files
     resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
@@ -44,20 +44,21 @@ T = TypeVar("T")
 _STAGE = ".minari_pipe-stage"
 _COMMIT = ".minari_pipe-commit"
 
-#: the request of Linux, and its ``struct space_resv``: type, whence, start, size, reserved
+#: Linux ioctl FS_IOC_RESVSP and its ``struct space_resv``: type, whence, start, size, reserved
 _RESERVE, _SPACE = 0x40305828, struct.Struct("=hh4xqq24x")
 
+#: the file beside the data directory of a dataset; a transaction may change it
 MANIFEST = "manifest.json"
-"""The file of a dataset that lies beside the directory of its data; a transaction may change it."""
+#: path components that do not name an entry of the folder before them
 NO_NAMES = frozenset({"", ".", ".."})
-"""Parts with which a path leads elsewhere than it says."""
+#: folders in which git and DVC find commands that they run
 _SETTINGS_FOLDERS = frozenset({".git", "git~1", ".dvc"})
-"""Folders in which git and DVC find commands that they run."""
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a stranger may name a file or folder so: it is one of the folder before it, and no
-    settings of git's or DVC's, as any file system reads the name.
+    """Return whether a stranger may give a file or folder this name.
+
+    It must stay in its folder, and no file system may read it as a settings folder of git or DVC.
 
     Example:
         >>> [is_file_name(name) for name in ("main_data.hdf5", "..", ".git", ".GIT.")]
@@ -69,25 +70,25 @@ def is_file_name(name: str) -> bool:
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """The sha256 of a file's bytes, as 64 hexadecimal digits."""
+    """Return the sha256 of a file's bytes, as 64 hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove_all_but(folder: Path, sizes: Mapping[Path, int]) -> None:
-    """Keep files below a folder that are going to be written further, and remove all else.
+    """Remove all files below a folder, except those that will be written further.
 
-    To write to a link, also a hard one, would be to write to what is elsewhere.
+    Links are removed too, even hard links: writing to one would change a file elsewhere.
 
     Args:
-        folder: which nobody else works on.
+        folder: a folder that no other process works on.
         sizes: the files to keep, unless they have more bytes than this.
     """
     for place, folders, names in os.walk(folder, topdown=False):
         for path in (Path(place, name) for name in (*names, *folders)):
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
-                with suppress(OSError):  # it holds what is kept
+                with suppress(OSError):  # it holds files to keep
                     path.rmdir()
             elif (
                 not stat.S_ISREG(status.st_mode)
@@ -98,14 +99,14 @@ def remove_all_but(folder: Path, sizes: Mapping[Path, int]) -> None:
 
 
 def read_text(path: Path, below: PathLike | None = None) -> str:
-    """Return a file's text, for :func:`current`.
+    """Return a file's text; a reader for :func:`current`.
 
     Args:
         path: the file.
-        below: the folder from which no link is followed to it, its own if not given.
+        below: the folder below which symlinks are not followed; the file's own by default.
 
     Raises:
-        OSError: it cannot be read, is a link, or a pipe or a device, which would be read for ever.
+        OSError: it cannot be read, is a symlink, or is a FIFO or device, which may never end.
         UnicodeDecodeError: it is not UTF-8.
     """
     with open(path, encoding="utf-8", opener=opener(below or path.parent)) as file:
@@ -114,10 +115,10 @@ def read_text(path: Path, below: PathLike | None = None) -> str:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to; it takes the place of ``path`` at a clean exit.
+    """Yield a path beside ``path`` to write to, and rename it to ``path`` at a clean exit.
 
-    On an error it is removed and ``path`` stays as it was. Its name is fixed, so what a killed
-    process left behind gives way to the next attempt.
+    On an error it is removed and ``path`` stays as it was. Its name is fixed, so the next attempt
+    replaces what a killed process left behind.
     """
     beside = path.with_name(f".{path.name}.tmp")
     try:
@@ -131,17 +132,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def require_space(path: Path, handle: int, size: int) -> None:
-    """Refuse to let a file grow for which the disk, or the limit of the system, has no room.
-
-    So that what cannot be kept is refused before it is written.
+    """Raise, before a write, if the disk or the system's file size limit has no room for it.
 
     Args:
         path: the file, or one in its folder.
-        handle: the file, open; what it has on the disk already needs no more room.
-        size: what it is going to have, in bytes.
+        handle: the open file; the space that it already uses counts as free.
+        size: the size that it will have, in bytes.
 
     Raises:
-        OSError: there is no room.
+        OSError: there is not enough room.
     """
     free = shutil.disk_usage(path.parent).free
     if hasattr(os.fstat(handle), "st_blocks"):
@@ -154,22 +153,22 @@ def require_space(path: Path, handle: int, size: int) -> None:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
-#: of fewer bytes it takes longer to ask for their place than that saves
+#: for fewer bytes, reserving space takes longer than it saves
 RESERVED_BYTES = 2**20
 
 
 def reserve(handle: int, start: int, size: int) -> None:
-    """Have the system find the place of bytes on the disk at once, before they are written.
+    """Allocate disk space for bytes at once, before they are written.
 
-    Writing them costs a quarter less then, from :data:`RESERVED_BYTES` on. Where that is not
-    possible, nothing happens. Not for a file that is to replace another one: ext4 writes that to
-    the disk at once, so that a failure of the power takes not both, but overlooks what has its
-    place already.
+    Writing them then costs a quarter less, from :data:`RESERVED_BYTES` on. If that is not
+    possible, nothing happens. Do not use it for a file that will replace another one: ext4 writes
+    such a file to disk at once, so that a power failure does not lose both, but skips space that
+    is already allocated.
 
     Args:
-        handle: the file, open; its size stays as it is.
-        start: where the bytes are going to be.
-        size: how many.
+        handle: the open file; its size does not change.
+        start: offset of the bytes.
+        size: number of bytes.
     """
     if fcntl is not None and sys.platform == "linux":
         with suppress(OSError):
@@ -178,17 +177,17 @@ def reserve(handle: int, start: int, size: int) -> None:
 
 @contextmanager
 def transaction(directory: Path) -> Iterator[Path]:
-    """Yield a folder for new versions of a directory's files; at a clean exit all of them count.
+    """Yield a folder for new versions of a directory's files, and commit them at a clean exit.
 
-    On an error, or if the process is killed before the exit, the directory is as before. The
-    folder becomes the commit in one rename. Its files are then moved to their places, and
-    whoever reads meanwhile, or after a kill in between, finds them with :func:`current`; the next
-    transaction ends what was broken off. One process has a transaction at a time, others wait.
+    On an error, or if the process is killed before the exit, the directory stays as it was. The
+    folder becomes the commit in one rename. Its files are then moved into place; meanwhile, or
+    after a kill in between, readers find them with :func:`current`, and the next transaction
+    finishes the move. One process has a transaction at a time; others wait.
 
     Raises:
-        DatasetNotFoundError: the directory is not there, or is deleted or replaced meanwhile.
-        LinkError: what an earlier change left there is a link.
-        ConfigError: it is read-only.
+        DatasetNotFoundError: the directory does not exist, or is deleted or replaced meanwhile.
+        LinkError: an earlier change left a symlink there.
+        ConfigError: the directory is read-only.
     """
     root = root_of(directory)
     try:
@@ -197,7 +196,7 @@ def transaction(directory: Path) -> Iterator[Path]:
             held_folder(directory, root or directory, may_be_link=True) as held,
             exclusive(held) as locked,
         ):
-            _require_same(directory, locked)  # another one may have come while it was waited for
+            _require_same(directory, locked)  # it may have been replaced while this waited
             _roll_forward(held, parent if directory.name == "data" else None)
             stage = held / _STAGE
             refuse_links(directory / _STAGE, directory)
@@ -215,7 +214,7 @@ def transaction(directory: Path) -> Iterator[Path]:
                 raise
             try:
                 _roll_forward(held, parent if directory.name == "data" else None)
-            except OSError as error:  # an exception would say that nothing was changed
+            except OSError as error:  # an exception would suggest that nothing was changed
                 warnings.warn(
                     f"{directory} is changed, but the new files could not be moved to their "
                     f"places ({error}). The next change moves them; real Minari sees the old ones "
@@ -237,10 +236,10 @@ def _require_same(directory: Path, locked: os.stat_result) -> None:
 
 
 def settle(directory: Path) -> None:
-    """End a transaction that was broken off, so that the files are what :func:`current` reads.
+    """Finish an interrupted transaction, so that the files are what :func:`current` reads.
 
     Raises:
-        LinkError: what it left is a link.
+        LinkError: it left a symlink.
         ConfigError: the directory is read-only.
     """
     if not is_left(directory):
@@ -256,25 +255,25 @@ def settle(directory: Path) -> None:
 
 
 def staged_manifest(stage: Path) -> Path:
-    """Where a transaction finds a new manifest, which is no file of its directory."""
+    """Return where a transaction stages a new manifest, which is not a file of its directory."""
     return stage / f".{MANIFEST}"
 
 
 def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = None) -> T:
-    """Return ``read`` of a file as the last transaction of its directory left it.
+    """Apply ``read`` to a file as the last transaction of its directory left it.
 
     Args:
-        path: the file, in the directory of the transactions; or its manifest.
-        read: opens or reads the path that it is given; FileNotFoundError says it is not there.
-        directory: where the transactions are, if it is not the file's own folder.
+        path: the file, in the directory of the transactions, or its manifest.
+        read: opens or reads a path, and raises FileNotFoundError if it does not exist.
+        directory: the directory of the transactions, if it is not the file's own folder.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        LinkError: a link stands where a transaction leaves its files.
+        FileNotFoundError: the file does not exist.
+        LinkError: a symlink is in the place of a commit.
     """
     directory = path.parent if directory is None else directory
     is_manifest = path == directory.parent / MANIFEST
-    # Others, such as those of the card, no transaction changes.
+    # No transaction changes other files, such as those of the card.
     if (is_manifest or path.is_relative_to(directory)) and is_left(directory):
         commit = directory / _COMMIT
         try:
@@ -282,19 +281,19 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
                 staged_manifest(commit) if is_manifest else commit / path.relative_to(directory)
             )
         except FileNotFoundError:
-            pass  # not part of the commit, or moved to its place meanwhile
+            pass  # not part of the commit, or already moved into place
     return read(path)
 
 
 def files_left(directory: Path) -> Iterator[str]:
-    """Yield the paths that files have once a commit is moved to its places, if one is left."""
+    """Yield the final paths of the files of a commit, if one was not yet moved into place."""
     if is_left(directory):
-        with suppress(FileNotFoundError):  # moved meanwhile
+        with suppress(FileNotFoundError):  # moved into place meanwhile
             yield from files_below(directory / _COMMIT)
 
 
 def is_left(directory: Path) -> bool:
-    """Whether a commit has not been moved to its places; asked whenever something is read."""
+    """Return whether a commit was not yet moved into place; called on every read."""
     commit = f"{directory}{os.sep}{_COMMIT}"
     try:
         mode = os.lstat(commit).st_mode
@@ -306,7 +305,7 @@ def is_left(directory: Path) -> bool:
 
 
 def is_manifest(content: Any) -> bool:
-    """Whether JSON is a manifest, damaged or not, and no file of another kind."""
+    """Return whether JSON is a manifest, damaged or not, and not another kind of file."""
     return isinstance(content, dict) and bool(content.keys() & {"format", "files"})
 
 
@@ -318,15 +317,15 @@ def _holds_manifest(parent: Path) -> bool:
 
 
 def _roll_forward(directory: Path, parent: Path | None) -> None:
-    """Move the files of a commit to their places, those at the top last.
+    """Move the files of a commit into place, those at the top last.
 
     Args:
-        directory: of the transactions.
-        parent: of a folder ``data``, the one that has the manifest; else None.
+        directory: the directory of the transactions.
+        parent: the folder with the manifest if the directory is ``data``, else None.
 
     Raises:
-        CorruptDatasetError: something else stands where a commit would.
-        LinkError: a link does, or is in the commit.
+        CorruptDatasetError: something other than a folder is in the place of a commit.
+        LinkError: a symlink is in its place, or in the commit.
     """
     commit = directory / _COMMIT
     if is_left(directory):

@@ -1,4 +1,4 @@
-"""Makes, moves and removes files and folders, and never what a link leads to."""
+"""Create, move and remove files and folders, never the targets of symlinks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from minari_pipe.core.files.links import (
 
 
 def remove_folder(path: PathLike) -> None:
-    """Remove a folder with all in it, however deep: ``shutil.rmtree`` calls itself for each folder.
+    """Remove a folder of any depth; ``shutil.rmtree`` calls itself for each nested folder.
 
     Raises:
-        OSError: something of it cannot be removed.
+        OSError: something in it cannot be removed.
     """
     try:
         shutil.rmtree(path)
@@ -48,7 +48,7 @@ def remove_folder(path: PathLike) -> None:
 
 
 def _flatten(top: _Folder) -> None:
-    """Make each folder below one of the first; none is looked into before it is."""
+    """Move all nested folders to the top level, each before its contents are read."""
     pending = [entry.name for entry in os.scandir(top.handle) if _is_folder(entry)]
     while pending:
         with _folder(os.path.join(top.path, pending.pop()), top) as inner:
@@ -62,9 +62,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def remove(path: PathLike) -> None:
-    """Remove what lies there, if anything: a folder with all in it, of a link the link alone.
+    """Remove a file or a folder if it exists; of a symlink, remove only the link.
 
-    ``shutil.rmtree`` waits for a pipe, and leaves a link.
+    ``shutil.rmtree`` waits for a FIFO, and leaves a symlink.
     """
     with suppress(FileNotFoundError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
@@ -76,13 +76,13 @@ def remove(path: PathLike) -> None:
 
 @contextmanager
 def new_file(path: PathLike) -> Iterator[int]:
-    """Open a new file in place of what a killed process, or a stranger, left under its name.
+    """Create a file in place of what a killed process or a stranger left under its name.
 
     Yields:
         The descriptor, which is closed at the exit.
 
     Raises:
-        OSError: it cannot be made, or another process makes it at the same time.
+        OSError: it cannot be created, or another process creates it at the same time.
     """
     with suppress(FileNotFoundError):
         os.unlink(path)
@@ -90,25 +90,25 @@ def new_file(path: PathLike) -> Iterator[int]:
     try:
         yield handle
     finally:
-        with suppress(OSError):  # it is closed already
+        with suppress(OSError):  # already closed
             os.close(handle)
 
 
 def write_new(path: PathLike, data: bytes) -> None:
-    """Write a file in place of whatever stands there, a link also; see :func:`new_file`."""
+    """Write a file in place of whatever is there, even a symlink; see :func:`new_file`."""
     with new_file(path) as handle, open(handle, "wb", closefd=False) as file:
         file.write(data)
 
 
 def move_below(source: PathLike, target: PathLike) -> None:
-    """Move what is in a folder into another; folders that both have are joined, top files last.
+    """Move a folder's contents into another; merge folders that both have, and move top files last.
 
     Args:
-        source: a folder, and no link to one; it is left with empty folders.
-        target: one that the user named, by links or not.
+        source: a folder, not a symlink to one; its empty folders remain.
+        target: a folder that the user named, by symlinks or not.
 
     Raises:
-        LinkError: ``source`` is a link, or ``target`` has one where ``source`` has a folder.
+        LinkError: ``source`` is or holds a symlink, or ``target`` has one in place of a folder.
     """
     with _folder(os.fspath(source)) as old, _folder(os.fspath(target), named=True) as new:
         _move(old, new)
@@ -116,13 +116,13 @@ def move_below(source: PathLike, target: PathLike) -> None:
 
 @dataclass(frozen=True)
 class _Folder:
-    """A folder that is open, or only looked at where a system has no descriptors of folders."""
+    """A folder: opened, or only checked where a system has no descriptors of folders."""
 
     path: str
     handle: int | None
 
     def at(self, name: str) -> str:
-        """What names an entry, for a function that is given ``handle`` as well."""
+        """Return how to name an entry in a call that is also given ``handle``."""
         return os.path.join(self.path, name) if self.handle is None else name
 
 
@@ -138,7 +138,7 @@ def _move(source: _Folder, target: _Folder) -> None:
         if not is_folder:
             os.replace(old, new, **handles)
             continue
-        try:  # a new folder moves at once, which is what a format of many small ones needs
+        try:  # move a new folder as a whole, which formats with many small ones need
             os.rename(old, new, **handles)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):

@@ -1,4 +1,4 @@
-"""What the bytes of a file are: a digest of each piece of 1 MiB, and one of all pieces.
+"""Compute the checksums of a file: a digest of each piece of 1 MiB, and one of all pieces.
 
 A manifest of format 2 has an entry for each file::
 
@@ -9,19 +9,19 @@ A manifest of format 2 has an entry for each file::
 
 - The digest of a piece is the XXH3 128-bit hash (seed 0) of its bytes: 32 hexadecimal digits, most
   significant first, as ``xxhsum -H2`` prints it.
-- A file of at most one piece has no ``pieces``; its ``xxh3_128`` is the digest of its bytes, also
-  if there are none. That of a longer file is the digest of the digests of its pieces, 16 bytes
-  each, one after another.
-- So whoever has fetched some pieces can verify them, and an append hashes again what it wrote: the
-  last piece, if it was shorter than 1 MiB, and those before it whose bytes changed.
+- A file of at most one piece has no ``pieces``; its ``xxh3_128`` is the digest of its bytes, even
+  if it is empty. For a longer file it is the digest of the concatenated digests of its pieces, 16
+  bytes each.
+- A client that has fetched some pieces can therefore verify them, and an append rehashes only what
+  it wrote: the last piece, if it was shorter than 1 MiB, and earlier ones whose bytes changed.
 
-xxh3_128 finds damage, wherever bytes were changed, moved or exchanged, as fast as memory is read.
-It does not prove who wrote a file: that is what a sha256 is for, which takes longer than writing
+xxh3_128 detects bytes that were changed, moved or exchanged anywhere, at the speed of reading
+memory. It does not prove who wrote a file: that takes a sha256, which costs more time than writing
 the file.
 
 A manifest of format 1 has the sha256 of a file, or its ``sums``: the sha256 of the sums of the
-64-bit words (little-endian, the last one filled with zeros) of each 64 KiB, modulo 2**64. They do
-not see the order of words. They are compared still, and never written.
+64-bit words (little-endian, the last one padded with zeros) of each 64 KiB, modulo 2**64. The sums
+do not depend on the order of words. They are still compared, but never written.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from typing import Any
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.links import opener
 
-#: bytes of a piece
+#: size of a piece in bytes
 PIECE = 2**20
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUM_BYTES = 2**16
 
-#: so many bytes are joined in less time than they are added one chunk after the other
+#: up to this many bytes, joining the chunks is faster than hashing one after another
 _SHORT = 2**16
 
 
 class Pieces:
-    """The digests of a file that is written from its beginning to its end.
+    """The digests of a file that is written from start to end.
 
     Example:
         >>> pieces = Pieces()
@@ -58,10 +58,10 @@ class Pieces:
     """
 
     def __init__(self, whole: Iterable[str] = ()) -> None:
-        """Begin after pieces that are known.
+        """Start after pieces whose digests are known.
 
         Args:
-            whole: their digests; each has 1 MiB.
+            whole: their digests; each piece has 1 MiB.
         """
         from xxhash import xxh3_128
 
@@ -73,7 +73,7 @@ class Pieces:
         """Add the bytes that follow.
 
         Args:
-            data: bytes, or what has the interface of a buffer and is C-contiguous.
+            data: bytes, or another C-contiguous buffer.
         """
         view = memoryview(data)
         if not view.nbytes:
@@ -92,16 +92,16 @@ class Pieces:
             view = view[room:]
 
     def copy(self) -> Pieces:
-        """Return the same, to which bytes are added independently."""
+        """Return a copy to which bytes can be added independently."""
         other = Pieces.__new__(Pieces)
         other._whole, other._state, other.size = self._whole[:], self._state.copy(), self.size
         return other
 
     def with_first(self, data: bytes) -> Pieces:
-        """Return the digests of the file with another first piece.
+        """Return the digests of the file with its first piece replaced.
 
         Args:
-            data: the whole piece, of as many bytes as the file has of it.
+            data: the new first piece, of the same length.
         """
         if self.size < PIECE:
             other = Pieces()
@@ -112,7 +112,7 @@ class Pieces:
         return other
 
     def entry(self) -> dict[str, Any]:
-        """Return what a manifest says of the file."""
+        """Return the manifest's entry for the file."""
         last = [self._state.digest()] if self.size % PIECE or not self._whole else []
         pieces = [*self._whole, *last]
         if len(pieces) == 1:
@@ -134,13 +134,13 @@ def entry_of(
     sha256: bool = False,
     below: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Return what a manifest says of a file.
+    """Return the manifest's entry for a file.
 
     Args:
         path: the file.
-        pieces: its digests, if who wrote it has them; those of another size are not believed.
+        pieces: its digests, if the writer has them; ignored if they are for another size.
         sha256: add the sha256 of the file.
-        below: the folder from which no link is followed to the file, its own if not given.
+        below: the folder below which symlinks are not followed; the file's own by default.
 
     Example:
         >>> import tempfile
@@ -164,11 +164,11 @@ def entry_of_bytes(
     *,
     sha256: bool = False,
 ) -> dict[str, Any]:
-    """Return what :func:`entry_of` says of a file of these bytes.
+    """Return what :func:`entry_of` returns for a file of these bytes.
 
     Args:
-        chunks: bytes that follow one another.
-        pieces: yields those of a chunk, if it is not to be in memory as a whole.
+        chunks: consecutive bytes.
+        pieces: yields a chunk in parts, so that it need not be in memory as a whole.
         sha256: add the sha256.
 
     Example:
@@ -176,7 +176,7 @@ def entry_of_bytes(
         2
     """
     size = sum(map(len, chunks))
-    if size <= _SHORT and not sha256:  # as most files of an episode are
+    if size <= _SHORT and not sha256:  # most files of an episode
         return {"size": size, "xxh3_128": _xxh3_128(b"".join(chunks)).hex()}
     found, digest = Pieces(), hashlib.sha256() if sha256 else None
     for chunk in chunks:
@@ -188,7 +188,7 @@ def entry_of_bytes(
 
 
 def is_entry(entry: Any) -> bool:
-    """Whether this is what a manifest of format 2 can say of a file.
+    """Return whether a value is a valid file entry of a manifest of format 2.
 
     Example:
         >>> is_entry(entry_of_bytes([b"a"])), is_entry({"size": 1})
@@ -210,7 +210,7 @@ def is_entry(entry: Any) -> bool:
 
 
 def is_old_entry(entry: Any) -> bool:
-    """Whether this is what a manifest of format 1 can say of a file.
+    """Return whether a value is a valid file entry of a manifest of format 1.
 
     Example:
         >>> is_old_entry({"size": 1, "sums": "0" * 64}), is_old_entry({"size": 1, "sha256": ""})
@@ -236,12 +236,12 @@ def content_differs(
     entry: dict[str, Any],
     below: str | os.PathLike[str] | None = None,
 ) -> str | None:
-    """Return by what the bytes of a file are not those of a manifest's entry, None if they are.
+    """Return how the bytes of a file differ from a manifest's entry, or None if they match.
 
     Args:
-        path: the file, of the size that the entry says.
+        path: the file, whose size is that of the entry.
         entry: see :func:`is_entry` and :func:`is_old_entry`.
-        below: the folder from which no link is followed to the file, its own if not given.
+        below: the folder below which symlinks are not followed; the file's own by default.
     """
     if "xxh3_128" not in entry:
         if "sha256" in entry:
@@ -270,7 +270,7 @@ def _sums_of_file(path: str | os.PathLike[str]) -> str:
 def _parts(
     path: str | os.PathLike[str], size: int, below: str | os.PathLike[str] | None = None
 ) -> Iterator[memoryview]:
-    """Yield the bytes of a file, so many at a time; each part takes the place of the one before."""
+    """Yield the bytes of a file, ``size`` at a time; each part overwrites the one before."""
     top = os.path.dirname(path) if below is None else below
     with open(path, "rb", buffering=0, opener=opener(top)) as file:
         buffer = memoryview(bytearray(size))

@@ -1,7 +1,7 @@
 """Find a file that a config names: at a path, with the package, in the cache, a mirror or the web.
 
-Nothing that comes over the network is used before its sha256 was compared. A download is written
-beside its place in the user's cache and renamed, so that a cached file is always whole::
+No download is used before its sha256 is verified. It is written beside its place in the user's
+cache and renamed, so that a cached file is always complete::
 
     $MINARI_PIPE_CACHE | $XDG_CACHE_HOME/minari_pipe | ~/.cache/minari_pipe
     └─ downloads/<sha256>/<file name>
@@ -38,11 +38,11 @@ CACHE_VARIABLE = "MINARI_PIPE_CACHE"
 SHIPPED = Path(__file__).parents[2] / "policies" / "shipped"
 
 _CHUNK = 1 << 20
-_LARGEST = 16 * 2**30  # bytes of a file whose size the server does not tell
+_LARGEST = 16 * 2**30  # bytes of a file whose size the server does not report
 _WAITS = (0.5, 1.0, 2.0)  # seconds before the second, third and fourth attempt
-_LONGEST_WAIT = 10.0  # seconds, however long a server's Retry-After asks for
+_LONGEST_WAIT = 10.0  # seconds, even if a server's Retry-After asks for more
 _TIMEOUT = (10.0, 30.0)  # seconds to connect, seconds between two packets
-_STALE = 86_400  # seconds after which a part file belongs to a process that was killed
+_STALE = 86_400  # seconds after which a part file counts as left by a killed process
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@, -]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -53,12 +53,12 @@ _Stream = tuple[int | None, Iterator[bytes]]  # size in bytes if known, and the 
 
 @dataclass(frozen=True)
 class FileSource:
-    """Where a file is: a path, or an address with its sha256; the path wins.
+    """Where a file is: a path, or an address with its sha256; the path takes precedence.
 
     Attributes:
-        path: a file of this machine, relative to the working directory.
+        path: a local file, relative to the working directory.
         address: ``http(s)://…``, or ``shipped:NAME`` for a file that comes with this package.
-        sha256: of the file at the address; of the file at the path if there is no address.
+        sha256: hash of the file at the address, or at the path if there is no address.
     """
 
     path: str | None = None
@@ -75,23 +75,23 @@ class _DownloadError(Exception):
 
 
 def locate(source: FileSource, *, what: str, override: str) -> Path:
-    """Return a local file that holds what ``source`` names, downloading it if need be.
+    """Return a local file that holds what ``source`` names, downloading it if necessary.
 
-    The order is: the path; a file of the package; the cache; ``MINARI_PIPE_MIRROR``, a folder or an
-    address prefix that is asked for the address's file name; the address.
+    It looks at the path, the package, the cache, ``MINARI_PIPE_MIRROR`` (a folder or an address
+    prefix, to which it adds the address's file name) and the address, in this order.
 
     Args:
-        source: what the config says.
+        source: where the file is, as a config says.
         what: the file in words, for messages and the progress bar: ``"the demonstrations"``.
-        override: how the user would name a file of their own: ``"policy.source.path=FILE"``.
+        override: how the user can name a file of their own: ``"policy.source.path=FILE"``.
 
     Raises:
-        ConfigError: the source cannot be meant: no file at the path, an address without sha256.
+        ConfigError: the source is unusable: no file at the path, an address without sha256.
         RemoteError: the address and the mirror are out of reach, or hold another file.
     """
     sha256 = _checked_sha256(source.sha256, what)
     if source.path:
-        # With both given, the sha256 is the address's: the path is the user's own replacement.
+        # With both given, the sha256 belongs to the address: the path is the user's replacement.
         return _local(expand_user(source.path), what, override, None if source.address else sha256)
     if not source.address:
         raise ConfigError(
@@ -165,7 +165,7 @@ def _fetch(address: str, target: Path, *, sha256: str, what: str, override: str)
 
 
 def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) -> str | None:
-    """Try the mirror; ``None`` if it had the file, else what to add to a later message."""
+    """Try the mirror; return ``None`` if it had the file, else a text for a later message."""
     mirror = os.environ.get(MIRROR_VARIABLE, "").strip()
     if not mirror:
         return ""
@@ -202,7 +202,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
 
 
 def _download(address: str, target: Path, *, sha256: str, what: str) -> str:
-    """Store what ``address`` holds, again after a fault that may pass; return its sha256."""
+    """Store what ``address`` holds, retrying after transient faults; return its sha256."""
     from requests import RequestException
 
     for wait in (*_WAITS, None):
@@ -219,10 +219,10 @@ def _download(address: str, target: Path, *, sha256: str, what: str) -> str:
 
 
 def _store(stream: AbstractContextManager[_Stream], target: Path, *, sha256: str, what: str) -> str:
-    """Write a stream to ``target`` if its hash is the expected one; return its hash.
+    """Write a stream to ``target`` if its sha256 is the expected one; return its sha256.
 
-    Every writer has its own part file and a rename replaces at once, so that several processes may
-    fetch the same file at the same time.
+    Each writer has its own part file and the rename is atomic, so several processes may fetch the
+    same file at the same time.
     """
     part = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
     digest = hashlib.sha256()
@@ -249,9 +249,9 @@ def _copied(path: Path) -> Iterator[_Stream]:
 
 
 def netrc_entries() -> dict[str, tuple[str, str, str]]:
-    """Return login, account and password by machine, as ``~/.netrc`` has them.
+    """Return login, account and password by machine, as in ``~/.netrc``.
 
-    One may be that of :data:`DEFAULT_MACHINE`, for all that it does not name.
+    The entry of :data:`DEFAULT_MACHINE`, if there is one, is for all machines not named there.
     """
     files = [os.environ["NETRC"]] if os.environ.get("NETRC") else ["~/.netrc", "~/_netrc"]
     for file in files:
@@ -261,9 +261,9 @@ def netrc_entries() -> dict[str, tuple[str, str, str]]:
 
 
 def _own_password(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Add what the address says, or ``~/.netrc`` of this very machine.
+    """Add the credentials of the address, or those of ``~/.netrc`` for this very machine.
 
-    Not its ``default``, which requests would send to whatever machine a config names.
+    The ``default`` entry is not used: requests would send it to any machine that a config names.
     """
     from requests.auth import HTTPBasicAuth
     from requests.utils import get_auth_from_url
@@ -289,7 +289,7 @@ def _downloaded(address: str) -> Iterator[_Stream]:
             if "Authorization" not in headers:
                 _own_password(prepared_request)
 
-    # "identity": a compressed transfer would make Content-Length and the bar speak of other bytes.
+    # "identity": with compression, Content-Length and the progress bar would count other bytes.
     headers = {"Accept-Encoding": "identity"}
     with (
         Session() as session,
@@ -305,7 +305,7 @@ def _downloaded(address: str) -> Iterator[_Stream]:
 
 
 def whole_number(text: str, most: int = 18) -> int | None:
-    """Return the number that a server writes, None if it is none, or has more digits than that.
+    """Return the number that a server sent, or None if it is none or has over ``most`` digits.
 
     Example:
         >>> whole_number("12"), whole_number("\N{SUPERSCRIPT TWO}"), whole_number("9" * 5000)
@@ -315,9 +315,9 @@ def whole_number(text: str, most: int = 18) -> int | None:
 
 
 def _whole(response: requests.Response, size: int | None) -> Iterator[bytes]:
-    """The body's chunks; a body that is shorter than announced is a broken connection.
+    """Yield the body's chunks; a body shorter than announced is a broken connection.
 
-    One that does not end, or is made of zeros that were compressed, does not fill the disk.
+    A limit keeps an endless body, or one of compressed zeros, from filling the disk.
     """
     from requests.exceptions import ChunkedEncodingError
 
@@ -332,7 +332,7 @@ def _whole(response: requests.Response, size: int | None) -> Iterator[bytes]:
 
 
 def _judge(error: requests.RequestException) -> tuple[str, float | None]:
-    """Say in a few words what went wrong, and how long to wait; ``None``: no use trying."""
+    """Return what went wrong, and the seconds to wait; ``None`` if a retry is useless."""
     from requests import exceptions
 
     response = error.response
@@ -411,7 +411,7 @@ def _check_address(address: str, owner: str, *, password_allowed: bool = False) 
 
 
 def _file_name(address: str, what: str) -> str:
-    """The last segment of an address's path, which is the file's name in mirrors and the cache."""
+    """Return the last segment of an address's path, the file's name in mirrors and the cache."""
     name = unquote(urlsplit(address).path.rpartition("/")[2])
     if not _FILE_NAME.fullmatch(name):
         raise ConfigError(

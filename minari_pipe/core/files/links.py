@@ -1,12 +1,12 @@
-"""The one rule about links: a folder that the user names may be reached by one, nothing below it.
+"""Refuse symlinks below a folder that the user named; the folder itself may be reached by one.
 
-Datasets and workspaces come from strangers, and a link in them would have a file of the user's
-read, published, moved or overwritten. So what lies below a folder is opened from one folder to the
-next, each by the descriptor of the one before, and a link ends the way: also one that takes the
-place of a folder meanwhile. Where a system has no such descriptors, each part is looked at first.
+Datasets and workspaces come from strangers, and a symlink in one could have a file of the user's
+read, published, moved or overwritten. So a path below a folder is opened component by component,
+each relative to the descriptor of the one before, and fails at a symlink, even at one that replaces
+a folder meanwhile. On systems without such descriptors, each component is checked first.
 
-DVC makes links to files of its cache where the user's own settings ask for them;
-:func:`allow_links_into` names that cache. They are followed to read, never to write.
+DVC makes symlinks to files of its cache if the user's own settings ask for them;
+:func:`allow_links_into` names that cache. Such symlinks are followed to read, never to write.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ PathLike = str | os.PathLike[str]
 HAS_DESCRIPTORS = (
     hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd and os.rename in os.supports_dir_fd
 )
-#: a pipe in the place of a file is not waited for
+#: with O_NONBLOCK, opening a FIFO in the place of a file does not wait
 _CAREFUL = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _FOLDER = (
     getattr(os, "O_PATH", os.O_RDONLY)
     | getattr(os, "O_DIRECTORY", 0)
     | getattr(os, "O_NOFOLLOW", 0)
 )
-#: what systems answer to O_NOFOLLOW where there is a link, some with O_DIRECTORY
+#: errors for a symlink with O_NOFOLLOW; some systems raise others with O_DIRECTORY
 IS_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, getattr(errno, "EFTYPE", errno.ELOOP))
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
-#: folders in one another, in datasets and workspaces alike
+#: maximum depth of nested folders, in datasets and workspaces alike
 DEEPEST = 64
 
-#: folders that are kept open, of the thousand files of all kinds that a process may open
+#: maximum number of folders kept open; a process may typically open a thousand files of all kinds
 _MOST_KEPT = 128
-#: the request of Linux for what tells a file from another that gets its number later
+#: Linux ioctl FS_IOC_GETVERSION: a number that differs if another file reuses an inode number
 _GENERATION = 0x80087601
 
-#: folders into which links may lead, resolved
+#: resolved folders into which symlinks may lead
 _allowed: list[str] = []
 
 
 def allow_links_into(folder: PathLike) -> bool:
-    """Let links below the user's folders lead to files in another one; whether that is new."""
+    """Allow symlinks below the user's folders to files of another; return whether that is new."""
     place = os.path.realpath(folder)
     is_new = place not in _allowed
     if is_new:
@@ -69,7 +69,7 @@ def allow_links_into(folder: PathLike) -> bool:
 
 
 def expand_user(path: PathLike) -> Path:
-    """Return a path whose ``~`` or ``~name`` is the home of the user.
+    """Expand ``~`` or ``~name`` at the start of a path to the home of that user.
 
     Raises:
         ConfigError: there is no such user.
@@ -84,7 +84,7 @@ def expand_user(path: PathLike) -> Path:
 
 
 def replaced(path: PathLike) -> DatasetNotFoundError:
-    """The error of a dataset that another one has taken the place of."""
+    """Return the error for a dataset that was replaced by another one."""
     return DatasetNotFoundError(
         f"{os.fspath(path)} is not there any more as it was opened: the dataset was replaced "
         "since, as by a download. Load it again"
@@ -92,11 +92,11 @@ def replaced(path: PathLike) -> DatasetNotFoundError:
 
 
 class OpenedFolder:
-    """A folder as it was opened, over no link: what is opened in it is its own.
+    """A folder opened without following symlinks; what is opened through it belongs to it.
 
-    A new folder may get the number of one that was removed, so the folder is kept open, as long as
-    not too many are. Else, and in another process, the way to it is gone again, and the file
-    system is asked whether it is the same.
+    A new folder may reuse the inode number of a removed one, so the folder is kept open, unless
+    too many already are. Otherwise, and in another process, its path is opened again, and the
+    file system's generation number shows whether it is the same folder.
     """
 
     _n_kept = 0
@@ -111,19 +111,19 @@ class OpenedFolder:
         """Open a folder.
 
         Args:
-            path: the folder; itself it may be a link to another place in ``below``.
-            below: the folder that the user named, by links or not; None if it is ``path``.
-            identity: device and number of the folder that is meant, if it was opened before.
-            generation: what tells that from a later folder of its number.
+            path: the folder; it may itself be a symlink to another place in ``below``.
+            below: the folder that the user named, by symlinks or not; None if it is ``path``.
+            identity: device and inode number of the expected folder, if it was opened before.
+            generation: distinguishes it from a later folder with the same inode number.
 
         Raises:
-            LinkError: a link leads out of ``below``.
-            OSError: there is no such folder.
+            LinkError: a symlink leads out of ``below``.
+            OSError: the folder does not exist.
         """
         self._path, self._below = os.fspath(path), below
         self.handle: int | None = None
         self._generation = generation
-        """None while the folder is kept open, and nobody else can get its number."""
+        """None while the folder is kept open, because its inode number cannot be reused."""
         if not HAS_DESCRIPTORS:
             found = os.stat(path) if below is None else _resolved_status(path, below)
         else:
@@ -142,7 +142,7 @@ class OpenedFolder:
         return self._path
 
     def check(self) -> None:
-        """Refuse to take what another folder has for what this one had.
+        """Raise if another folder has taken the place of this one.
 
         Raises:
             DatasetNotFoundError: the path leads to another folder.
@@ -155,12 +155,12 @@ class OpenedFolder:
         except DatasetNotFoundError:
             raise
         except OSError:
-            return  # reading says what is wrong
+            return  # the read that follows reports it
         if (found.st_dev, found.st_ino) != self.identity:
             raise replaced(self._path)
 
     def kept(self) -> int | None:
-        """Return the descriptor, if it is one: a daemon closes all, and others get the numbers."""
+        """Return the descriptor, or None if it was closed, as daemons do, and its number reused."""
         if self.handle is not None:
             with suppress(OSError):
                 found = os.fstat(self.handle)
@@ -175,7 +175,7 @@ class OpenedFolder:
 
         Raises:
             DatasetNotFoundError: another folder has taken its place.
-            OSError: it is not there any more.
+            OSError: it does not exist any more.
         """
         handle = _walk(self._path, self._below)
         found = os.fstat(handle)
@@ -198,11 +198,11 @@ class OpenedFolder:
 
 def _most_kept() -> int:
     limit = -1 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MOST_KEPT if limit < 0 else min(_MOST_KEPT, limit // 4)  # below 0 there is none
+    return _MOST_KEPT if limit < 0 else min(_MOST_KEPT, limit // 4)  # below 0: unlimited
 
 
 def _generation(handle: int) -> int:
-    """What tells a folder from another one of its number, 0 where the file system has no such."""
+    """Return the generation number of a folder, or 0 if the file system has none."""
     if fcntl is None or sys.platform != "linux":
         return 0
     try:
@@ -218,24 +218,24 @@ def _generation(handle: int) -> int:
 
 
 def refuse_links(path: PathLike, below: PathLike) -> None:
-    """Refuse a path of which a part is a link; what is not there is none.
+    """Raise if a component of a path is a symlink; a missing component is not one.
 
     Args:
-        path: what is going to be read or written, in ``below``.
-        below: the folder that the user named, by links or not.
+        path: a path in ``below`` that is about to be read or written.
+        below: the folder that the user named, by symlinks or not.
 
     Raises:
-        LinkError: names the link.
+        LinkError: a component is a symlink; the message names it.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         status_below(path, below)
 
 
 def refuse_link(link: str) -> NoReturn:
-    """Refuse what is known to be a link.
+    """Raise for a path that is known to be a symlink.
 
     Raises:
-        LinkError: names the link.
+        LinkError: always; the message names the symlink and its target.
     """
     try:
         target = os.readlink(link)
@@ -248,11 +248,11 @@ def refuse_link(link: str) -> NoReturn:
 
 
 def status_below(path: PathLike, below: PathLike) -> os.stat_result:
-    """Return what the system says of what lies in a folder, as ``os.stat`` does.
+    """Return the ``os.stat`` result of a path in a folder.
 
     Raises:
-        LinkError: a part of the way from ``below`` is a link.
-        OSError: nothing is there, or it cannot be looked at.
+        LinkError: a component below ``below`` is a symlink.
+        OSError: nothing is there, or it cannot be accessed.
     """
     *folders, name = _parts(path, below) or [os.curdir]
     try:
@@ -279,7 +279,7 @@ def status_below(path: PathLike, below: PathLike) -> os.stat_result:
 
 
 def _refuse_first_link(path: PathLike, below: PathLike) -> None:
-    """Refuse a path if it has a link, other than to a file of an allowed folder, by its name."""
+    """Raise for the first symlink of a path that does not lead to a file of an allowed folder."""
     place = os.fspath(below)
     for part in _parts(path, below):
         place = os.path.join(place, part)
@@ -292,13 +292,13 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
 
     Args:
         path: the file, in ``below``.
-        below: the folder that the user named, by links or not.
-        flags: of ``os.open``.
-        mode: of a new file.
+        below: the folder that the user named, by symlinks or not.
+        flags: flags of ``os.open``.
+        mode: permissions of a new file.
 
     Raises:
-        LinkError: a part of the way from ``below`` is a link.
-        OSError: it cannot be opened, or is no file.
+        LinkError: a component below ``below`` is a symlink.
+        OSError: it cannot be opened, or is not a file.
     """
     *folders, name = _parts(path, below)
     try:
@@ -323,10 +323,10 @@ def open_below(path: PathLike, below: PathLike, flags: int = os.O_RDONLY, mode: 
 
 
 def _descend(folders: Iterable[str], below: PathLike) -> int:
-    """Open a folder from one to the next, and none of them by a link but the first.
+    """Open nested folders one after another, without following a symlink except at the first.
 
     Returns:
-        Its descriptor, for :func:`_close`.
+        The descriptor of the last folder, for :func:`_close`.
     """
     kept = None
     if not isinstance(below, OpenedFolder):
@@ -348,10 +348,10 @@ def _descend(folders: Iterable[str], below: PathLike) -> int:
 
 
 def _walk(path: str, below: PathLike | None) -> int:
-    """Open a folder that itself may be a link to another place in ``below``; see :func:`_descend`.
+    """Open a folder that may itself be a symlink to a place in ``below``; see :func:`_descend`.
 
     Raises:
-        LinkError: a link leads out of ``below``.
+        LinkError: a symlink leads out of ``below``.
     """
     if below is None:
         return _descend((), path)
@@ -371,26 +371,26 @@ def _walk(path: str, below: PathLike | None) -> int:
 
 
 def _close(folder: int, below: PathLike) -> None:
-    """Close a descriptor of :func:`_descend`, unless it is one that is kept open."""
+    """Close a descriptor of :func:`_descend`, unless its folder is kept open."""
     if not isinstance(below, OpenedFolder) or folder != below.handle:
         os.close(folder)
 
 
 @contextmanager
 def held_folder(folder: PathLike, below: PathLike, *, may_be_link: bool = False) -> Iterator[Path]:
-    """Yield a path that leads to this very folder, also if a link takes its place meanwhile.
+    """Yield a path that leads to this very folder, even if a symlink takes its place meanwhile.
 
-    Only Linux has such paths; elsewhere links are refused first.
+    Only Linux has such paths; on other systems symlinks are refused first.
 
     Args:
-        folder: in ``below``, or that itself.
-        below: the folder that the user named, by links or not.
-        may_be_link: the folder itself may be one to another place in ``below``.
+        folder: a folder in ``below``, or ``below`` itself.
+        below: the folder that the user named, by symlinks or not.
+        may_be_link: the folder itself may be a symlink to another place in ``below``.
 
     Raises:
-        LinkError: a part of the way from ``below`` is a link.
-        OSError: it is no folder.
-        Exception: what the body raises, with the folder's own path in the text.
+        LinkError: a component below ``below`` is a symlink.
+        OSError: it is not a folder.
+        Exception: any error of the body, with the folder's usual path in its text.
     """
     if not (HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
         if may_be_link:
@@ -424,15 +424,15 @@ def held_folder(folder: PathLike, below: PathLike, *, may_be_link: bool = False)
 
 
 def open_files(folder: str, names: Iterable[str], below: PathLike) -> list[int]:
-    """Open files of one folder to read them, which costs less than to open each from above.
+    """Open files of one folder for reading, which is cheaper than opening each from the top.
 
     Args:
         folder: name of the folder in ``below``.
-        names: of the files.
-        below: the folder that the user named, by links or not.
+        names: names of the files.
+        below: the folder that the user named, by symlinks or not.
 
     Raises:
-        OSError: one cannot be opened; the folder or a file may be a link, which is not named.
+        OSError: a file cannot be opened; if a symlink is the cause, the message does not name it.
     """
     if not HAS_DESCRIPTORS:
         top = os.fspath(below)
@@ -452,7 +452,7 @@ def open_files(folder: str, names: Iterable[str], below: PathLike) -> list[int]:
 
 
 def opener(below: PathLike) -> Callable[[str, int], int]:
-    """Return what ``open`` takes as its ``opener``: :func:`open_below` this folder.
+    """Return an ``opener`` for the builtin ``open`` that calls :func:`open_below`.
 
     Example:
         >>> import tempfile
@@ -475,11 +475,11 @@ def files_below(folder: PathLike, *, hidden: bool = False) -> Iterator[str]:
     """Yield the paths of all files in a folder, relative to it, with slashes.
 
     Args:
-        folder: one that the user named, by links or not.
-        hidden: also what begins with a dot: the traces of a change, and of desktops.
+        folder: a folder that the user named, by symlinks or not.
+        hidden: also yield names that begin with a dot: traces of a change, and of desktops.
 
     Raises:
-        LinkError: one of them, or a folder of them, is a link.
+        LinkError: a file or a folder is a symlink.
     """
     for entry in entries_below(folder, lambda entry: not hidden and entry.name.startswith(".")):
         if not entry.is_dir():
@@ -489,17 +489,17 @@ def files_below(folder: PathLike, *, hidden: bool = False) -> Iterator[str]:
 def entries_below(
     folder: PathLike, skips: Callable[[os.DirEntry[str]], bool] = lambda entry: False
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield the files and folders in a folder, and what these hold; see :func:`files_below`.
+    """Yield the files and folders in a folder, recursively; see :func:`files_below`.
 
-    What another process removes meanwhile is left out.
+    Entries that another process removes meanwhile are left out.
 
     Args:
-        folder: one that the user named, by links or not.
-        skips: whether an entry is not looked at, nor what is in it.
+        folder: a folder that the user named, by symlinks or not.
+        skips: returns whether to leave out an entry, and everything in it.
 
     Raises:
-        LinkError: one of them is a link.
-        OSError: folders lie deeper in one another than anybody's.
+        LinkError: an entry is a symlink.
+        OSError: folders are nested deeper than :data:`DEEPEST`.
     """
     yield from _entries_below(folder, skips, 0)
 
@@ -528,9 +528,9 @@ def _entries_below(
 def walk(
     top: PathLike, onerror: Callable[[OSError], object] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Do what ``os.walk`` does, but look into no folders that lie deeper than anybody's.
+    """Walk a folder as ``os.walk`` does, but not below :data:`DEEPEST` nested folders.
 
-    ``os.walk`` calls itself for each of them.
+    ``os.walk`` calls itself for each level.
     """
     start = os.fspath(top).count(os.sep)
     for folder, folders, files in os.walk(top, onerror=onerror):
@@ -546,7 +546,7 @@ def open_file(
     folder: int | None = None,
     named: PathLike | None = None,
 ) -> int:
-    """Open what is a file and no link, and nothing else; messages call it ``named``."""
+    """Open a regular file that is not a symlink; messages call it ``named``."""
     handle = os.open(path, flags & ~os.O_TRUNC | _CAREFUL, mode, dir_fd=folder)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -560,7 +560,7 @@ def open_file(
 
 
 def _resolved_status(path: PathLike, below: PathLike) -> os.stat_result:
-    """The status of a folder that may be a link to another place in ``below``."""
+    """Return the status of a folder that may be a symlink to another place in ``below``."""
     if os.path.islink(path):
         if not os.path.realpath(path).startswith(os.path.realpath(below) + os.sep):
             refuse_link(os.fspath(path))
@@ -569,9 +569,9 @@ def _resolved_status(path: PathLike, below: PathLike) -> os.stat_result:
 
 
 def _parts(path: PathLike, below: PathLike) -> list[str]:
-    """The names on the way from a folder to what lies in it."""
+    """Return the components of a path below a folder."""
     place, top = os.fspath(path), os.fspath(below).rstrip(os.sep)
-    top = "" if top == os.curdir else top  # which no Path has in front of a name
+    top = "" if top == os.curdir else top  # a Path drops a leading "."
     parts = [part for part in place[len(top) :].split(os.sep) if part not in ("", ".")]
     if not place.startswith(top) or os.pardir in parts:
         raise OSError(errno.EINVAL, f"does not lie in {top}", place)
@@ -579,7 +579,7 @@ def _parts(path: PathLike, below: PathLike) -> list[str]:
 
 
 def _led_to(link: PathLike) -> str | None:
-    """The folder of :func:`allow_links_into` that holds the file a link leads to."""
+    """Return the folder of :func:`allow_links_into` with the file that a symlink leads to."""
     place = os.path.realpath(link) if _allowed else ""
     found = next((folder for folder in _allowed if place.startswith(folder + os.sep)), None)
     return found if found is not None and os.path.isfile(place) else None

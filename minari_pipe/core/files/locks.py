@@ -1,4 +1,4 @@
-"""Locks on folders, which end with their process, and folders that do not outlive it for long."""
+"""Folder locks that end with their process, and temporary folders that are removed after it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from minari_pipe.errors import ConfigError
 
 try:
     import fcntl
-except ImportError:  # Windows: renames stay atomic, two writers at once are not held apart
+except ImportError:  # Windows: renames are atomic, but two writers are not kept apart
     fcntl = None  # type: ignore[assignment]
 
-#: A lock may hold on its own host only (NFS), so what is of another host is not judged by it.
+#: A lock may hold on its own host only (NFS), so folders of other hosts are left alone.
 _PREFIX = f".new-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
 _HIDDEN = re.compile(rf"{re.escape(_PREFIX)}[0-9a-f]{{16}}")
 
-#: what file systems without locks answer, such as Lustre unless it is mounted with them
+#: errors of file systems without locks, such as Lustre unless it is mounted with them
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
 
-#: handles of the locks of this process, with the thread and the folder of each
+#: descriptors of this process's locks, each with its thread and the device and inode of its folder
 _held: dict[int, tuple[int, int, int]] = {}
 
 
@@ -38,25 +38,25 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[os.stat_result]
     """Hold a directory's lock, so that two appends cannot overwrite each other's result.
 
     The lock is on the directory itself: a lock file would count as data of the dataset. On a file
-    system without locks, two writers at once are not held apart.
+    system without locks, two writers are not kept apart.
 
     Args:
-        directory: what to lock.
-        wait: until whoever has the lock gives it up, or dies.
+        directory: the directory to lock.
+        wait: wait until the lock is free, instead of failing.
 
     Yields:
-        What the system knows of the directory that is locked; meanwhile there may be another one
-        of this name.
+        The ``os.stat`` result of the locked directory; another one may have taken its name
+        meanwhile.
 
     Raises:
-        BlockingIOError: somebody has it, and ``wait`` is false.
-        OSError: there are no locks, and ``wait`` is false.
-        ConfigError: this very thread has it, and would wait for itself.
+        BlockingIOError: the lock is taken, and ``wait`` is false.
+        OSError: the file system has no locks, and ``wait`` is false.
+        ConfigError: this thread already has the lock, and would wait for itself.
     """
     if fcntl is None:
         yield os.stat(directory)
         return
-    # a pipe in its place is not waited for
+    # O_DIRECTORY: do not wait for a FIFO in its place
     handle = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     status = os.fstat(handle)
     holder = (threading.get_ident(), status.st_dev, status.st_ino)
@@ -77,14 +77,14 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[os.stat_result]
     finally:
         if handle in _held:
             del _held[handle]
-            # closing would not do: a child that was forked when the handle was new has it too
+            # closing is not enough: a child forked while the handle was new holds it too
             with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
 
 def _let_go() -> None:
-    """Close the locks of the parent, which else would last as long as this forked child."""
+    """Close the parent's locks, which would otherwise last as long as this forked child."""
     for handle in _held:
         os.close(handle)
     _held.clear()
@@ -96,12 +96,12 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def hidden_folder(directory: Path) -> Iterator[Path]:
-    """Yield a new hidden folder in ``directory``, which is removed at the exit unless it moved.
+    """Yield a new hidden folder in ``directory``, and remove it at the exit unless it was moved.
 
-    What a killed process left behind is removed when the next one on its host makes such a folder.
+    The next process on this host that makes such a folder removes those of killed processes.
     """
     with ExitStack() as stack:
-        with exclusive(directory):  # so that none is seen before it has its lock
+        with exclusive(directory):  # no other process sees the folder before it is locked
             _remove_abandoned(directory)
             folder = directory / f"{_PREFIX}{secrets.token_hex(8)}"
             stack.callback(remove, folder)
@@ -112,10 +112,10 @@ def hidden_folder(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def common_folder(directory: Path, name: str) -> Iterator[Path]:
-    """Yield the hidden folder of this name in ``directory`` to one at a time, made if missing.
+    """Yield the hidden folder of this name in ``directory``, made if missing, to one at a time.
 
-    Whoever comes next finds what the one before left in it, also if that was killed; one that has
-    no more use for it removes it.
+    The next holder finds what the one before left in it, even if that was killed. A holder that
+    no longer needs the folder removes it.
     """
     folder = directory / f".{name}"
     with ExitStack() as stack:
@@ -125,10 +125,10 @@ def common_folder(directory: Path, name: str) -> Iterator[Path]:
 
 
 def _hold_common(folder: Path, stack: ExitStack) -> bool:
-    """Lock a folder, made if missing; false if who had it removes it meanwhile.
+    """Lock a folder, made if missing; return False if its last holder removed it meanwhile.
 
     Raises:
-        FileExistsError: it is no folder.
+        FileExistsError: it is not a folder.
     """
     try:
         with suppress(FileExistsError):
@@ -136,14 +136,14 @@ def _hold_common(folder: Path, stack: ExitStack) -> bool:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise FileExistsError(errno.EEXIST, "exists and is no folder", str(folder))
         locked = stack.enter_context(exclusive(folder))
-        # as long as it is locked, no other folder gets its number
+        # while it is locked, its inode number cannot be reused
         return folder.lstat().st_ino == locked.st_ino
     except FileNotFoundError:
         return False
 
 
 def _remove_abandoned(directory: Path) -> None:
-    if fcntl is None:  # nobody knows whether its process lives
+    if fcntl is None:  # no lock shows whether its process is alive
         return
     for name in filter(_HIDDEN.fullmatch, os.listdir(directory)):
         with suppress(OSError), exclusive(directory / name, wait=False):

@@ -1,7 +1,7 @@
-"""What the files of a dataset are, told by its ``manifest.json``.
+"""Write, read and verify ``manifest.json``, which names the files of a dataset and their hashes.
 
-The manifest lies beside ``data/``, where real Minari does not look; so do the checkpoints in
-``policies/`` with which a pipeline made the data, and a card in ``card/``, if there is one::
+The manifest lies beside ``data/``, where real Minari does not look; so do ``policies/``, with the
+checkpoints that a pipeline made the data with, and ``card/`` with a card, if there is one::
 
     {"format": 2, "total_episodes": ..., "total_steps": ...,
      "data": {"main_data.hdf5": {"size": ..., "xxh3_128": ..., "pieces": [...]},
@@ -10,19 +10,18 @@ The manifest lies beside ``data/``, where real Minari does not look; so do the c
      "card": {},
      "content_sha256": ...}
 
-Sections name every file by its path in their folder, but for hidden ones; what an entry says is
-defined in :mod:`minari_pipe.core.files.checksums`. The manifest is written with the dataset and
-kept in step by every change that this library makes; another program's change makes it untrue.
-That of a pipeline, or of a remote, has the sha256 of every file and the ``content_sha256`` besides,
-which goes with the first change.
+Sections name every file by its path in their folder, except hidden ones; the entries are defined in
+:mod:`minari_pipe.core.files.checksums`. The manifest is written with the dataset, and every change
+by this library updates it; a change by another program makes it wrong. In a pipeline or a remote it
+also has the sha256 of every file and the ``content_sha256``, which the first change removes.
 
-The card describes the dataset and is no part of it: a card that is changed or missing is told in a
-warning, the dataset is whole, and two datasets with other cards are the same version. Keys that are
-not known here are ignored; what would change the meaning of the others is another ``format``, which
+The card describes the dataset and is not part of it: a changed or missing card only causes a
+warning, the dataset is intact, and two datasets that differ in their cards are the same version.
+Unknown keys are ignored; a change in the meaning of known keys requires another ``format``, which
 is refused.
 
 Format 1 has no ``format`` and one section ``files``, with paths such as ``data/metadata.json``. A
-change leaves it in that format, and :func:`upgrade` rewrites it.
+change keeps that format, and :func:`upgrade` rewrites it.
 """
 
 from __future__ import annotations
@@ -67,23 +66,23 @@ from minari_pipe.errors import (
     UnsupportedVersionError,
 )
 
+#: format of the manifests that are written
 FORMAT = 2
-"""The format of the manifests that are written."""
 
+#: folder beside ``data/`` for the checkpoints that a dataset was made with, plain files
 POLICIES = "policies"
-"""Folder beside ``data/`` for the checkpoints that a dataset was made with, plain files."""
 
+#: folder beside ``data/`` for files that describe the dataset to people
 CARD = "card"
-"""Folder beside ``data/`` for what describes the dataset to people."""
 
+#: first key of published metadata: the sha256 of the manifest, which names the metadata
 NAME_KEY = "manifest_sha256"
-"""The first key of metadata that were published: the sha256 of the manifest, which names theirs."""
 
+#: message about a manifest for which :func:`is_order_blind` is true
 ORDER_BLIND = (
     f"its {MANIFEST} is of format 1, whose sums of large files do not see whether parts of them "
     "changed places; minari-pipe validate ID --upgrade writes one that does"
 )
-"""What is said of a manifest for which :func:`is_order_blind`."""
 
 _SECTIONS = ("data", POLICIES, CARD)
 _TOTALS = ("total_episodes", "total_steps")
@@ -105,14 +104,14 @@ def describe(dataset: Path, metadata: Mapping[str, Any]) -> dict[str, Any]:
 def compose(
     metadata: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return a manifest.
+    """Return a manifest of format 2.
 
     Args:
-        metadata: of the dataset, for the totals.
-        entries: what its files are, by names such as ``data/main_data.hdf5``.
+        metadata: the dataset's metadata, for the totals.
+        entries: an entry for each file, by names such as ``data/main_data.hdf5``.
 
     Raises:
-        InvalidMetadataError: the metadata lack a total.
+        InvalidMetadataError: the metadata lacks a total.
     """
     for key in _TOTALS:
         if not isinstance(metadata.get(key), Integral):
@@ -127,11 +126,11 @@ def compose(
 
 
 def entries_of(content: Mapping[str, Any], *, card: bool = False) -> dict[str, dict[str, Any]]:
-    """Return what a manifest says of the files, by names such as ``data/main_data.hdf5``.
+    """Return a manifest's entries of files, by names such as ``data/main_data.hdf5``.
 
     Args:
         content: the manifest, of any format.
-        card: of those of the card, too.
+        card: include the files of the card.
     """
     if "format" not in content:
         return dict(content.get("files", {}))
@@ -144,9 +143,9 @@ def entries_of(content: Mapping[str, Any], *, card: bool = False) -> dict[str, d
 
 
 def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return in what the manifests of one published version agree, whatever their format.
+    """Return what the manifests of one published version share, whatever their format.
 
-    It is a manifest of format 1 with the sha256s, and what the record of a release holds.
+    This is a manifest of format 1 with the sha256s, as the record of a release holds it.
     """
     entries = entries_of(content)
     return {
@@ -159,7 +158,7 @@ def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_order_blind(content: Mapping[str, Any]) -> bool:
-    """Whether a manifest, of format 1, has sums that do not see order, not sha256s only."""
+    """Return whether a manifest, of format 1, has only order-independent sums for some file."""
     return any("sums" in entry and "sha256" not in entry for entry in entries_of(content).values())
 
 
@@ -171,14 +170,14 @@ def write_manifest(
     Args:
         dataset: the folder that holds ``data/``.
         metadata: its metadata, for the totals.
-        entries: what is known of its files, by their paths in ``data/``.
+        entries: the entries that are known already, by paths in ``data/``.
     """
     files = {f"data/{name}": entry for name, entry in entries.items()}
     _dump(compose(metadata, files), dataset / MANIFEST)
 
 
 def ensure_manifest(dataset: Path) -> None:
-    """Write the manifest of a dataset in the making if it has none and its data have metadata."""
+    """Write the manifest of an unfinished dataset if it has none and its data has metadata."""
     if (dataset / MANIFEST).exists():
         return
     data = dataset / "data"
@@ -195,20 +194,20 @@ def ensure_manifest(dataset: Path) -> None:
 def stage_manifest(
     data: Path, stage: Path, metadata: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Let a change of a dataset's files change its manifest with them, if it has one.
+    """Update a dataset's manifest, if it has one, in the transaction that changes its files.
 
     Args:
-        data: the directory of the data.
+        data: the data directory.
         stage: the new versions of files, see :func:`minari_pipe.core.files.atomic.transaction`.
-        metadata: what the change makes of the metadata.
-        entries: what is known of new versions already, by their paths in the stage.
+        metadata: the metadata after the change.
+        entries: the entries of new versions that are known already, by paths in the stage.
 
     Raises:
-        UnsupportedVersionError: the manifest has a format that cannot be kept in step.
+        UnsupportedVersionError: the manifest has a format that cannot be updated.
     """
     content = readable_manifest(data.parent) if data.name == "data" else None
     if content is None or not totals_agree(data, content):
-        return  # of a change by another program, of whose files nothing is known
+        return  # another program changed the dataset, so nothing is known of its files
     if content.get("format") == FORMAT:
         new = {name: entries.get(name) or entry_of(stage / name) for name in files_below(stage)}
         content["data"] = dict(sorted((content["data"] | new).items()))
@@ -226,11 +225,11 @@ def stage_manifest(
 
 
 def pieces_named(data: Path, name: str) -> list[str] | None:
-    """Return the digests of a file's pieces, if a manifest says them of a file of its size.
+    """Return the digests of a file's pieces, if the manifest has them for a file of this size.
 
     Args:
-        data: the directory of the data, in a transaction.
-        name: of the file in it.
+        data: the data directory, in a transaction.
+        name: name of the file in it.
     """
     content = readable_manifest(data.parent) if data.name == "data" else None
     if content is None or content.get("format") != FORMAT or not totals_agree(data, content):
@@ -243,11 +242,11 @@ def pieces_named(data: Path, name: str) -> list[str] | None:
 
 
 def read_manifest(dataset: Path) -> dict[str, Any] | None:
-    """The manifest in the folder ``dataset``, ``None`` if there is none.
+    """Return the manifest in the folder ``dataset``, or ``None`` if there is none.
 
     Raises:
         CorruptDatasetError: it cannot be read, or is damaged.
-        LinkError: it is a link.
+        LinkError: it is a symlink.
         UnsupportedVersionError: it has a format of a later version of this package.
     """
     path = dataset / MANIFEST
@@ -263,7 +262,7 @@ def read_manifest(dataset: Path) -> dict[str, Any] | None:
 
 
 def readable_manifest(dataset: Path) -> dict[str, Any] | None:
-    """The manifest in the folder ``dataset``, ``None`` if there is none or it is damaged.
+    """Return the manifest in the folder ``dataset``, or ``None`` if it is missing or damaged.
 
     Raises:
         UnsupportedVersionError: it has a format of a later version of this package.
@@ -274,14 +273,14 @@ def readable_manifest(dataset: Path) -> dict[str, Any] | None:
 
 
 def parsed(text: str | bytes, name: str) -> dict[str, Any]:
-    """Return a manifest whose every field is of its type and every path in the dataset's folder.
+    """Parse a manifest; check the type of every field, and that paths stay in the dataset.
 
     Args:
         text: JSON.
-        name: of the manifest, for the message.
+        name: name of the manifest, for the message.
 
     Raises:
-        CorruptDatasetError: it is none, or is damaged.
+        CorruptDatasetError: it is not a manifest, or is damaged.
         UnsupportedVersionError: it has a format of a later version of this package.
 
     Example:
@@ -307,7 +306,7 @@ def parsed(text: str | bytes, name: str) -> dict[str, Any]:
 
 
 def _fault(content: dict[str, Any]) -> str | None:
-    """Return what is wrong with a manifest, None if nothing is, or if its format is not known."""
+    """Return what is wrong with a manifest; None if nothing is, or if its format is unknown."""
     number = content.get("format", 1)
     if type(number) is not int or number < 1 or (number == 1 and "format" in content):
         return f"`format` is {number!r:.40}, expected {FORMAT}"
@@ -340,16 +339,16 @@ def _fault(content: dict[str, Any]) -> str | None:
 def verify(dataset: Path, data: PathLike | None = None) -> None:
     """Compare the files of a dataset with its manifest.
 
-    Warns of a card that is not what the manifest names, and of sums that do not see order.
+    Warns about a card that differs from the manifest, and about sums that ignore order.
 
     Args:
         dataset: the folder that holds ``data/``.
-        data: that, as it was opened to be read.
+        data: ``data/`` as it was opened for reading.
 
     Raises:
-        CorruptDatasetError: there is no manifest, it is damaged, or it names every file that
-            differs, is missing or is not in the manifest.
-        DatasetNotFoundError: the dataset is not there, or not any more.
+        CorruptDatasetError: there is no manifest, it is damaged, or a file differs, is missing or
+            is not in the manifest; the message names each of them.
+        DatasetNotFoundError: the dataset does not exist, or not any more.
         UnsupportedVersionError: the manifest has a format of a later version of this package.
     """
     content = read_manifest(dataset)
@@ -371,7 +370,7 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
         if is_order_blind(content):
             warnings.warn(f"{dataset}: {ORDER_BLIND}", stacklevel=3)
         return None
-    if readable_manifest(dataset) != content:  # somebody appends, or deletes it, meanwhile
+    if readable_manifest(dataset) != content:  # it is appended to or deleted meanwhile
         return verify(dataset, data)
     told = "; ".join(faults)
     if not totals_agree(dataset / "data", content):
@@ -392,23 +391,23 @@ def file_faults(
     *,
     data: PathLike | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Yield ``(name, what is wrong)`` of the dataset's files that the manifest contradicts.
+    """Yield ``(name, what is wrong)`` for the dataset's files that contradict the manifest.
 
     Args:
         dataset: the folder that holds ``data/``.
         content: the manifest, as it was read.
-        seen: what an earlier call left here: files that look untouched since are not hashed
-            again. Updated.
-        data: ``data/`` as it was opened to be read.
+        seen: state of an earlier call, updated here: files that look untouched since then are not
+            hashed again.
+        data: ``data/`` as it was opened for reading.
     """
     expected = entries_of(content)
     found = [name for name in files_of(dataset) if not name.startswith(f"{CARD}/")]
-    found += [f"data/{name}" for name in files_left(dataset / "data")]  # which readers take
+    found += [f"data/{name}" for name in files_left(dataset / "data")]  # readers use these
     yield from _faults(dataset, expected, found, {} if seen is None else seen, data)
 
 
 def card_faults(dataset: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield ``(name, what is wrong)`` of the files of the card, which is no part of the dataset.
+    """Yield ``(name, what is wrong)`` for the files of the card, which is not part of the dataset.
 
     Args:
         dataset: the folder that holds ``data/``.
@@ -470,15 +469,15 @@ def _faults(
 
 
 def upgrade(dataset: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-    """Write a manifest of format 2 for one of format 1, after the files were compared with it.
+    """Replace a manifest of format 1 by one of format 2, after comparing the files with it.
 
     Args:
         dataset: the folder that holds ``data/``.
-        content: the manifest, whose ``content_sha256`` is that of the data.
-        metadata: of the dataset, for the totals.
+        content: the manifest; its ``content_sha256``, if any, is that of the data.
+        metadata: the dataset's metadata, for the totals.
 
     Raises:
-        CorruptDatasetError: the files are not what it names, or it has changed meanwhile.
+        CorruptDatasetError: the files do not match it, or it has changed meanwhile.
     """
     with transaction(dataset / "data") as stage:
         if read_manifest(dataset) != content:
@@ -486,7 +485,7 @@ def upgrade(dataset: Path, content: Mapping[str, Any], metadata: Mapping[str, An
                 f"{dataset} changes while its {MANIFEST} is rewritten; run the command again"
             )
         if any(file_faults(dataset, content)):
-            verify(dataset)  # raises, and says it all
+            verify(dataset)  # raises, and names every fault
         is_published = "content_sha256" in content
         entries = {
             name: entry_of(dataset / name, sha256=is_published) for name in entries_of(content)
@@ -498,7 +497,7 @@ def upgrade(dataset: Path, content: Mapping[str, Any], metadata: Mapping[str, An
 
 
 def manifest_named(metadata: bytes) -> str | None:
-    """Return the sha256 that published metadata name, None if they name none, as real Minari's.
+    """Return the sha256 in published metadata, or None if absent, as in real Minari's metadata.
 
     Example:
         >>> manifest_named(b'{"manifest_sha256": "' + b"0" * 64 + b'", "total_steps": 3}')[:4]
@@ -509,7 +508,7 @@ def manifest_named(metadata: bytes) -> str | None:
 
 
 def unnamed(metadata: bytes) -> bytes:
-    """Return the dataset's own metadata: what was published, without the name of the manifest.
+    """Return the dataset's own metadata: what was published, without the sha256 of the manifest.
 
     Example:
         >>> unnamed(b'{"manifest_sha256": "' + b"0" * 64 + b'", "total_steps": 3}')
@@ -519,9 +518,10 @@ def unnamed(metadata: bytes) -> bytes:
 
 
 def _is_published(path: Path, expected: Mapping[str, Any]) -> bool:
-    """Whether metadata are the expected ones, as a remote has them.
+    """Return whether metadata is the expected one in its published form, as a remote has it.
 
-    They are so in a directory that is a remote and a root, and where real Minari has fetched them.
+    A directory that is both a remote and a root has this form, and so has data that real Minari
+    fetched.
     """
     content = path.read_bytes()
     own = unnamed(content)
@@ -535,7 +535,7 @@ def _is_published(path: Path, expected: Mapping[str, Any]) -> bool:
 def changed_files(
     dataset: Path, content: Mapping[str, Any], seen: dict[str, list[Any]] | None = None
 ) -> list[str]:
-    """Names of a dataset's files that are not what ``content`` names, or not in it.
+    """Return the names of a dataset's files that differ from ``content`` or are not in it.
 
     Args:
         dataset: the folder that holds ``data/``.
@@ -553,22 +553,22 @@ def files_of(dataset: Path) -> Iterator[str]:
     """Yield the paths of a dataset's files, those in ``data/``, ``policies/`` and ``card/``.
 
     Raises:
-        LinkError: one of them, or a folder of them, is a link.
+        LinkError: a file or a folder is a symlink.
     """
     for folder in ("data", CARD, POLICIES):
-        if folder != "data":  # which the user may reach by a link
+        if folder != "data":  # the user may have made data/ a symlink
             refuse_links(dataset / folder, dataset)
-        if (dataset / folder).is_file():  # which no manifest names
+        if (dataset / folder).is_file():  # no manifest names such a file
             yield folder
         with suppress(FileNotFoundError, NotADirectoryError):
             for name in files_below(dataset / folder):
-                # In policies/ a folder is a dataset's or a namespace's, which this one is for it.
+                # A folder in policies/ is a dataset or a namespace, with this folder as namespace.
                 if folder != POLICIES or "/" not in name:
                     yield f"{folder}/{name}"
 
 
 def totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
-    """Whether the metadata count what the manifest counts; what is damaged counts nothing else."""
+    """Return whether the metadata has the manifest's totals; damaged metadata passes."""
     try:
         metadata = json.loads(current(data / "metadata.json", read_text))
     except (OSError, ValueError, RecursionError):

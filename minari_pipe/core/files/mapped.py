@@ -1,8 +1,8 @@
-"""Arrays that are maps of files: as large as the disk allows, in memory only while looked at.
+"""Map files as arrays: as large as the disk allows, in memory only while they are accessed.
 
-The kernel keeps the pages of a map that were looked at until it needs the memory for something
-else, and counts them as the process's until then. Who goes through more than a few megabytes gives
-them back piece by piece.
+The kernel keeps accessed pages of a map until it needs the memory for something else, and counts
+them as the process's until then. Code that goes through more than a few megabytes releases them
+piece by piece.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: bytes of a piece
+#: size of a piece in bytes
 PIECE = 1 << 22
 
 _CAN_RELEASE = hasattr(mmap, "MADV_DONTNEED")
 
 #: a map of fewer bytes may stay in memory as a whole
 _SMALL = 1 << 27
-#: of a larger one this many, about, stay there
+#: of a larger map, about this many bytes stay there
 _KEPT = 1 << 26
 
 
 class Watch:
-    """Gives the pages of a map of a file back when many were looked at.
+    """Releases the pages of a memory map after many were accessed.
 
-    What was looked at stays valid, also views: it is fetched again when it is looked at again.
+    Accessed data stays valid, views included: the next access loads it again.
 
     Example:
         >>> watch = Watch(None)
@@ -37,13 +37,13 @@ class Watch:
     """
 
     def __init__(self, pages: mmap.mmap | None) -> None:
-        """Watch a map that is only read; None stands for no map."""
+        """Watch a read-only map; None stands for no map."""
         is_large = pages is not None and _CAN_RELEASE and len(pages) > _SMALL
         self._pages = pages if is_large else None
         self._bytes = 0
 
     def looked_at(self, size: int) -> None:
-        """Count bytes that were looked at, and those around them that come along."""
+        """Count accessed bytes, and those around them that are loaded with them."""
         if self._pages is None:
             return
         self._bytes += size + mmap.PAGESIZE
@@ -55,16 +55,16 @@ class Watch:
 def map_array(
     handle: int, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Return an array whose bytes are those of a file, read-only.
+    """Return a read-only array that maps the bytes of a file.
 
     Args:
-        handle: of the file, which may be closed afterwards.
-        offset: where the first row begins; the file has all of them.
-        dtype: of the array.
-        shape: of the array.
+        handle: descriptor of the file, which may be closed afterwards.
+        offset: where the first row begins; the file holds all rows.
+        dtype: dtype of the array.
+        shape: shape of the array.
 
     Raises:
-        OSError, ValueError: the file cannot be mapped, or ends before.
+        OSError, ValueError: the file cannot be mapped, or is too short.
     """
     count = math.prod(shape)
     if not count:
@@ -77,18 +77,18 @@ def map_array(
 
 
 def in_pieces(data: Any, place: int = 0) -> Iterator[memoryview]:
-    """Yield the bytes of an array one piece after the other.
+    r"""Yield the bytes of an array one piece after the other.
 
-    If they are a map of a file that is only read, each piece is out of memory when the next one
-    is asked for. It can be looked at again.
+    If they are a read-only map of a file, each piece is released when the next one is requested.
+    It can be accessed again.
 
     Args:
-        data: an array, or what has the interface of a buffer; C-contiguous.
-        place: where in a file they go, in which a piece ends at a multiple of its size.
+        data: an array or another C-contiguous buffer.
+        place: offset in a file where they go; pieces end at multiples of their size there.
 
     Example:
         >>> b"".join(in_pieces(np.arange(3, dtype=np.uint8)))
-        b'\\x00\\x01\\x02'
+        b'\x00\x01\x02'
     """
     view = memoryview(data)
     if not view.nbytes:
@@ -103,7 +103,7 @@ def in_pieces(data: Any, place: int = 0) -> Iterator[memoryview]:
 
 
 def in_parts(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Yield the rows of an array some at a time, likewise; a piece has whole rows.
+    """Yield the rows of an array in parts of whole rows, released as in :func:`in_pieces`.
 
     Example:
         >>> [len(part) for part in in_parts(np.zeros((5, 1 << 21), np.uint8))]
@@ -119,10 +119,10 @@ def in_parts(rows: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 
 
 def touch(piece: memoryview) -> None:
-    """Bring bytes that may be a map of a file into memory, which are about to be written.
+    """Load bytes into memory that may be a map of a file and are about to be written.
 
-    Linux looks whether they are there after it has made room for them in the other file, and then
-    fills that with zeros, fetches them and begins again.
+    Linux checks whether they are in memory only after it has made room in the other file; it then
+    fills that room with zeros, loads the bytes and starts again.
 
     Example:
         >>> touch(memoryview(b"abc"))
@@ -131,7 +131,7 @@ def touch(piece: memoryview) -> None:
 
 
 def _pages_of(owner: Any) -> mmap.mmap | None:
-    """Return the map that an array is a view of, if nobody can have changed its pages."""
+    """Return the map that an array is a view of, or None if its pages may have been changed."""
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
     if isinstance(owner, mmap.mmap) and memoryview(owner).readonly:
@@ -141,7 +141,7 @@ def _pages_of(owner: Any) -> mmap.mmap | None:
 
 def _release(pages: mmap.mmap, piece: memoryview) -> None:
     first = _address(piece) - _address(memoryview(pages))
-    # whoever looks at a page gets some of those around it too, also of the piece before
+    # accessing a page also loads some around it, even of the piece before
     start = max(0, first - PIECE)
     start -= start % mmap.PAGESIZE
     pages.madvise(mmap.MADV_DONTNEED, start, first + len(piece) - start)

@@ -1,4 +1,4 @@
-"""Puts a finished folder in the place of another, so that a reader sees the old or the new one."""
+"""Replace a folder with a finished one, so that a reader sees either the old or the new one."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PIECE = 2**20
 
 
 def copy_file(source: Path, target: Path, *, below: Path) -> None:
-    """Copy by reflink where the file system has them, else by bytes; never a hard link.
+    """Copy a file by reflink if the file system supports it, else by bytes; never by hard link.
 
     An append through a hard link rewrote an object of DVC's cache.
 
     Args:
         source: the file.
-        target: which it replaces, if it is there.
-        below: the folder that the user named, from which no link is followed to ``source``.
+        target: the copy, which replaces a file that is there.
+        below: the folder that the user named; symlinks between it and ``source`` are refused.
 
     Raises:
-        LinkError: there is a link on that way.
+        LinkError: a component below ``below`` is a symlink.
     """
     with open(source, "rb", opener=opener(below)) as reading, new_file(target) as writing:
         if fcntl is not None and sys.platform == "linux":
@@ -48,10 +48,10 @@ def copy_file(source: Path, target: Path, *, below: Path) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder of plain files into one that is made.
+    """Copy a folder of plain files into another, which is created if missing.
 
     Raises:
-        LinkError: one of them, or a folder of them, is a link.
+        LinkError: a file or a folder in it is a symlink.
     """
     target.mkdir(parents=True, exist_ok=True)
     for entry in entries_below(source):
@@ -63,10 +63,10 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def swap_in(new: Path, target: Path) -> None:
-    """Make ``new`` be ``target``; what was there is removed.
+    """Move ``new`` to ``target`` and remove what was there.
 
-    Both must lie on one file system. With RENAME_EXCHANGE there is no moment without a folder at
-    ``target``; elsewhere there is a short one, and :func:`recover` ends it after a kill.
+    Both must be on one file system. With RENAME_EXCHANGE a folder is always at ``target``;
+    elsewhere it is missing for a moment, and :func:`recover` restores it after a kill.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     recover(target)
@@ -86,10 +86,10 @@ def swap_in(new: Path, target: Path) -> None:
 
 
 def recover(target: Path) -> None:
-    """Finish what a swap into ``target`` was killed in: the old folder comes back, or goes.
+    """Finish a killed swap into ``target``: restore the old folder, or remove it.
 
     Raises:
-        LinkError: a link stands where the old folder would.
+        LinkError: a symlink is in the place of the old folder.
     """
     aside = _aside(target)
     refuse_links(aside, aside.parent)
@@ -103,7 +103,7 @@ def recover(target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or what is none; of a link to one the link alone."""
+    """Remove a folder or a file; of a symlink, remove only the link."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
@@ -112,9 +112,9 @@ def _aside(target: Path) -> Path:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Swap two paths in one step; whether the system did.
+    """Swap two paths in one step, and return whether that worked.
 
-    What stops it for another reason than not being able to also stops plain renames, which say so.
+    Any error other than a lack of support also stops the plain renames, which report it.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:

@@ -1,1 +1,1 @@
-"""From the command line to checked parameters and ``dvc.yaml``."""
+"""Turns the command line into checked parameters, and those into ``dvc.yaml``."""

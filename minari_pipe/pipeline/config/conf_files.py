@@ -1,4 +1,4 @@
-"""The files of ``conf/``: where they lie, and which can be chosen."""
+"""Finds the config files in ``conf/`` and lists the choices."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from minari_pipe.pipeline.workspace_links import check_folder
 
 
 def packaged_conf() -> Path:
-    """The configs that come with the package: inside it in a wheel, beside it in a checkout."""
+    """Return the packaged configs: inside the package in a wheel, beside it in a checkout."""
     inside = PACKAGE / "conf"
     return inside if inside.is_dir() else PACKAGE.parent / "conf"
 
 
 def conf_dir() -> Path:
-    """``conf/`` of the workspace, or the packaged one where the workspace has none."""
+    """Return ``conf/`` of the workspace, or the packaged one if the workspace has none."""
     try:
         own = find_root() / "conf"
-    except ConfigError:  # --help works anywhere
+    except ConfigError:  # --help works outside a workspace
         return packaged_conf()
     check_folder(own, own.parent)
     return own if own.is_dir() else packaged_conf()
 
 
+#: Folders of ``conf/`` from which a file is chosen.
 GROUPS = ("dataset", "engine", "family", "policy")
-"""Folders of ``conf/`` from which a file is chosen."""
 
 
 def datasets() -> list[str]:
-    """Names of the datasets that can be chosen."""
+    """Return the names of the datasets that can be chosen."""
     found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "dataset").glob("*.yaml")}
     return sorted(found)
 
 
 def families() -> list[str]:
-    """Names of the families that a dataset can belong to."""
+    """Return the names of the families that a dataset can belong to."""
     found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "family").glob("*.yaml")}
     return sorted(found)

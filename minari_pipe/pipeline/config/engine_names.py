@@ -1,7 +1,7 @@
-"""Where each engine is defined, by the name that ``engine.name`` gives.
+"""Maps the values of ``engine.name`` to the classes that implement the engines.
 
-A third party's package announces its own through the entry-point group ``minari_pipe.engines``
-(name: the one that ``engine.name`` gives; value: ``module:Class``). Modules load when first used,
+Third-party packages register engines through the entry-point group ``minari_pipe.engines``
+(name: the value of ``engine.name``; value: ``module:Class``). Modules are imported on first use,
 so that a stage does not depend on an engine.
 """
 
@@ -21,16 +21,16 @@ ENTRY_POINTS = "minari_pipe.engines"
 
 
 def registered_engines() -> dict[str, str]:
-    """``ENGINES`` and those of installed packages."""
+    """Return ``ENGINES`` and the engines of installed packages."""
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {**{p.name: p.value for p in points}, **ENGINES}
 
 
 def find_engine(name: str) -> str:
-    """Where the engine called ``name`` is defined.
+    """Return ``module:Class`` of the engine called ``name``.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: there is no such engine; the message suggests the nearest name.
     """
     known = registered_engines()
     if name not in known:

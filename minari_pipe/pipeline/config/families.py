@@ -1,7 +1,7 @@
-"""What the datasets of a family share: one pipeline that trains, and measures the scores.
+"""Handles the pipeline that a family's datasets share: it trains, and measures the scores.
 
-``conf/family/NAME.yaml`` decides it, with the overrides that a command line gives for the parts
-below; they are recorded in ``pipelines/NAME/params.yaml`` of the family, not of the dataset.
+``conf/family/NAME.yaml`` configures it, with the command line's overrides of the shared sections.
+Those are recorded in ``pipelines/NAME/params.yaml`` of the family, not of the dataset.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SHARED_STAGES = ("train", "train_expert", "ref_scores", "checkpoint_scores")
 
 
 def family_params(params: Params) -> Shared:
-    """What the datasets of a family share, given the parameters of one of them."""
+    """Return the parameters that a family's datasets share, given those of one dataset."""
     assert params.family is not None
     family = replace(params.family, kind=Family.kind, fraction=Family.fraction)
-    # What a dataset decides about the use of its policy is none of it.
+    # How one dataset uses its policy is not shared.
     policy, scores = params.policy.as_measured(params.ref_scores), params.ref_scores
     if scores.expert and scores.expert.training_keys == policy.training_keys:
         scores = replace(scores, expert=policy)
@@ -31,12 +31,12 @@ def family_params(params: Params) -> Shared:
 
 
 def check_family(name: str, params: Config, shared: list[str], root: Path) -> None:
-    """Refuse a family whose folder is another's, or a dataset that is not like its family.
+    """Refuse a name clash of family and dataset, or a dataset that differs from its family.
 
     Args:
-        name: of the dataset's pipeline.
-        params: of the dataset.
-        shared: the overrides of what the family shares.
+        name: the dataset's pipeline.
+        params: the dataset's parameters.
+        shared: the overrides of the shared sections.
         root: the workspace.
     """
     family = params.family_name
@@ -65,7 +65,7 @@ def check_family(name: str, params: Config, shared: list[str], root: Path) -> No
 
 
 def is_family(name: str, root: Path) -> bool:
-    """Whether ``pipelines/NAME`` is what the datasets of a family share."""
+    """Return whether ``pipelines/NAME`` is the pipeline of a family."""
     recorded = dvc_yaml.read_params(name, root)
     return recorded is not None and "dataset" not in recorded
 
@@ -75,7 +75,7 @@ def _compared(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def nested_differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two values of nested dicts differ, and how."""
+    """Return the dotted keys at which nested dicts differ, each with both values."""
     if isinstance(a, dict) and isinstance(b, dict):
         keys = sorted({*a, *b})
         return [
@@ -89,18 +89,18 @@ def nested_differences(a: Any, b: Any, path: str = "") -> list[tuple[str, Any, A
 
 
 def sync_family(params: Config, shared: list[str], root: Path) -> list[str]:
-    """Write the generated files of a dataset's family where they changed; name those."""
+    """Write the generated files of a dataset's family that changed; return their names."""
     return dvc_yaml.write(str(params.family_name), family_files(params, shared, root), root)
 
 
 def family_files(params: Config, shared: list[str], root: Path) -> dict[str, str]:
-    """The texts of the generated files of a dataset's family, by name."""
+    """Return the contents of the generated files of a dataset's family, by name."""
     family = str(params.family_name)
     return dvc_yaml.files(family, family_params(params), [f"+family={family}", *shared], root)
 
 
 def is_synced(params: Config, root: Path) -> bool:
-    """Whether the generated files of a dataset's family say what the dataset wants."""
+    """Return whether the recorded parameters of a dataset's family match the dataset."""
     recorded = dvc_yaml.read_params(str(params.family_name), root) or {}
     wanted = params_values(family_params(params))
     return {key: recorded.get(key) for key in wanted} == wanted

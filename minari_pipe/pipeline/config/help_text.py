@@ -1,4 +1,4 @@
-"""What ``--help`` prints: the command line, and the keys of a config with their comments."""
+"""Builds the text of ``--help``: the command line, and the keys of a config with comments."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ _WIDTH = 96
 
 
 def help_text(words: list[str]) -> str:
-    """Return what ``--help`` prints.
+    """Return the text of ``--help``.
 
     Args:
-        words: what is asked about, ``policy=NAME`` or a section of the config; all if empty.
+        words: the topics, ``policy=NAME`` or sections of the config; everything if empty.
 
     Raises:
         ConfigError: there is no such policy or section.
@@ -105,7 +105,7 @@ def _policy(name: str) -> str:
     files = [folder / "policy" / f"{name}.yaml" for folder in (conf_dir(), packaged_conf())]
     file = next((file for file in files if name.isidentifier() and file.is_file()), None)
     if name not in schemas:
-        if file is not None:  # of the user's own
+        if file is not None:  # the user's own
             return file.read_text(encoding="utf-8").rstrip()
         raise ConfigError(
             f"no policy {name!r}.{did_you_mean(name, schemas)} Known: {', '.join(schemas)}"
@@ -117,7 +117,7 @@ def _policy(name: str) -> str:
 
 
 def _keys(node: type, indent: str) -> list[str]:
-    """Return the keys of a section as YAML, each below its comment."""
+    """Return the keys of a section as lines of YAML, each below its comment."""
     lines: list[str] = []
     comments = _comments(node)
     for field in fields(node):
@@ -141,7 +141,7 @@ def _shown(default: Any) -> str:
 
 
 def _comments(node: type) -> dict[str, str]:
-    """Return the texts below the fields of a dataclass, by field."""
+    """Return the docstrings of a dataclass's fields, by field."""
     (tree,) = ast.parse(inspect.getsource(node)).body
     assert isinstance(tree, ast.ClassDef)
     found = {}

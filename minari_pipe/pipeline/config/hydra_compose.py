@@ -1,4 +1,4 @@
-"""From the command line to a composed configuration, with Hydra; every mistake is one line."""
+"""Composes the command line into a configuration with Hydra; every error is one line."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from minari_pipe.pipeline.config.typed import hydra_node, read
 from minari_pipe.pipeline.workspace import STATE, find_root
 from minari_pipe.pipeline.workspace_links import check_links
 
+#: Hydra's flags that would read files outside the workspace's configs; the last reads a pickle.
 _OTHER_CONFIGS = ("config_dir", "config_path", "config_name", "experimental_rerun")
-"""Flags of Hydra's that would read other files than the workspace's; the last one a pickle."""
 
 
 def _prepare() -> Path:
     """Register schema and search path; the workspace's configs win over the packaged ones."""
     schema.register()
-    # Hydra makes its folder wherever it is told to, below the current one if the path is relative.
+    # A relative output folder of Hydra would lie below the current one: give it an absolute path.
     OmegaConf.register_new_resolver("minari_pipe.state", _state, replace=True)
     OmegaConf.register_new_resolver("oc.env", oc_env.as_written, replace=True)
     primary, packaged = conf_dir(), packaged_conf()
     try:
         root = find_root()
     except ConfigError:
-        pass  # --help works anywhere
+        pass  # --help works outside a workspace
     else:
         check_links(root)
 
@@ -85,7 +85,7 @@ def _state(name: str, *, _node_: Node) -> str:
 
 
 def normalize_argv(argv: list[str]) -> list[str]:
-    """``dataset=x`` means ``+dataset=x``: the group is not in the defaults list."""
+    """Replace ``dataset=x`` by ``+dataset=x``, since the group is not in the defaults list."""
     return [re.sub(r"^dataset=", "+dataset=", argument) for argument in argv]
 
 
@@ -95,35 +95,35 @@ def run(
     *,
     launches: bool = True,
 ) -> None:
-    """Hand the command line to Hydra and call ``job`` for each composed configuration.
+    """Pass the command line to Hydra and call ``job`` for each composed configuration.
 
     Args:
         argv: the command line without the program's name and our own flags.
-        job: called with the pipeline's name, its configuration, and the
-            overrides that made it, the choice of the dataset first. What it raises ends a sweep.
-        launches: let Hydra launch the jobs of a sweep, for which it makes a folder.
+        job: called with the pipeline's name, its configuration, and the overrides that made it,
+            with the choice of the dataset first. An exception that it raises ends a sweep.
+        launches: let Hydra launch the jobs of a sweep, for which it creates a folder.
 
     Raises:
-        ConfigError: whatever is wrong with the command line or a config file.
+        ConfigError: the command line or a config file is invalid.
     """
     primary = _prepare()
     flags = _parse(normalize_argv(argv))
     if flags.hydra_help:
-        # It needs no dataset, and Hydra sets up the logging that the files of one ask for.
+        # This needs no dataset, whose files could ask Hydra to set up logging.
         flags.overrides, flags.others = [], ["--hydra-help"]
         with translated():
             _hydras([], primary)
     elif not flags.shell_completion:
         if not flags.cfg:
-            find_root()  # there must be one before Hydra makes a folder
+            find_root()  # raises before Hydra creates a folder outside a workspace
         with translated():
             jobs = _jobs(flags.overrides, primary, sweeps=flags.multirun)
             if flags.cfg == "job" and not (flags.package or flags.multirun):
-                # As Hydra would, which would compose again: 0.1 s.
+                # Print what Hydra would, without its second composition: 0.1 s.
                 print(OmegaConf.to_yaml(jobs[0].body, resolve=flags.resolve), end="")
                 return
         if not flags.others and not any(OF_HYDRA.match(word) for word in flags.overrides):
-            # Nothing is said to Hydra's own runner, which would compose twice more: 0.2 s.
+            # No setting is for Hydra's own runner, which would compose twice more: 0.2 s.
             launches = False
         if not (launches or flags.cfg):
             for composed in jobs:
@@ -136,20 +136,20 @@ def run(
         job(composed.name, composed.config, composed.overrides)
 
     ours = [] if flags.shell_completion else _ours(flags.overrides)
-    # Hydra's parser takes overrides in one piece only: not before and after a flag.
+    # Hydra's parser accepts overrides only in one group, not before and after a flag.
     sys.argv[1:] = [*ours, *flags.overrides, *flags.others]
     with translated():
         hydra.main(version_base="1.3", config_path=str(primary), config_name="config")(hydra_job)()
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    """Hydra's flags, with ``overrides``, and in ``others`` all words that are none."""
+    """Parse Hydra's flags; ``overrides`` holds the overrides, ``others`` all other words."""
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; --help and --hydra-help show what can be given")
 
-    # Hydra makes this parser, so a subclass cannot say it.
+    # Hydra creates the parser, so a subclass cannot override this.
     parser.error = refuse  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(argv)
     for name in _OTHER_CONFIGS:
@@ -170,7 +170,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def recompose(overrides: list[str]) -> Composed:
-    """Compose as the command line ``+dataset=NAME *overrides`` would."""
+    """Compose recorded overrides as a command line would, refusing settings of Hydra."""
     primary = _prepare()
     settings = [o for o in overrides if OF_HYDRA.match(o)]
     if settings:
@@ -185,7 +185,7 @@ def _composed(overrides: list[str], primary: Path) -> Composed:
 
 
 def _hydras(overrides: list[str], primary: Path) -> DictConfig:
-    """Compose without running anything."""
+    """Compose with Hydra, without running anything."""
     for word in overrides:
         key = word.removeprefix("~").partition("=")[0]
         if word.startswith("~") and key in {field.name for field in fields(schema.Config)}:
@@ -201,7 +201,7 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
             cfg = compose("config", overrides=words, return_hydra_config=True)
         except (MinariPipeError, OmegaConfBaseException):
             raise
-        except (TypeError, ValueError, RecursionError) as exc:  # Hydra's own
+        except (TypeError, ValueError, RecursionError) as exc:  # raised by Hydra itself
             raise ConfigError(
                 f"{' '.join(overrides)} cannot be composed: {exc}; a choice of conf/ takes a name, "
                 f"such as policy=random, and `defaults` of a file a list of such choices"
@@ -212,7 +212,7 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
 
 @contextmanager
 def _no_job() -> Iterator[None]:
-    """Let Hydra compose another config in the middle of a job that it has launched."""
+    """Let Hydra compose another config while it runs a job."""
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -222,32 +222,32 @@ def _no_job() -> Iterator[None]:
 
 
 def _key(override: str) -> str:
-    """``job.chdir`` of ``hydra.job.chdir=true``."""
+    """Return the key below ``hydra``: ``job.chdir`` for ``hydra.job.chdir=true``."""
     return re.sub(r"^[+~]*hydra[./]", "", override).partition("=")[0]
 
 
 def _ours(overrides: list[str]) -> list[str]:
-    """The program's own settings of Hydra that ``overrides`` leave alone."""
+    """Return the program's own settings of Hydra that ``overrides`` do not set."""
     given = {_key(word) for word in overrides if OF_HYDRA.match(word)}
     return [o for o in HYDRA_OVERRIDES if _key(o) not in given]
 
 
 class Composed(NamedTuple):
-    """What one job's command line comes to."""
+    """The composed command line of one job."""
 
     name: str
-    """Of the pipeline."""
+    """Name of the pipeline."""
     config: Config
     overrides: list[str]
     body: DictConfig
-    """The config as OmegaConf has it, without Hydra's own."""
+    """The config in OmegaConf's form, without Hydra's own section."""
 
 
 def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
     """Check a composed config and resolve it to plain values.
 
     Raises:
-        ConfigError: a key that the schema has not, or a value that is missing.
+        ConfigError: a key is not in the schema, or a required value is missing.
     """
     if "dataset" not in hydra_cfg.runtime.choices:
         raise ConfigError(
@@ -260,17 +260,17 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
     values = _values(body, f"conf/dataset/{hydra_cfg.runtime.choices['dataset']}.yaml")
     _check_keys(values)
     config = read(Config, values)
-    # As they were typed: resolved, they would hold values of the environment, and of files.
+    # Unresolved, as typed: resolved overrides would hold values of the environment and of files.
     words = OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False)
     assert isinstance(words, list)
     return Composed(config.pipeline, config, [str(word) for word in words], body)
 
 
 def family(name: str, overrides: list[str]) -> Shared:
-    """What ``conf/family/NAME.yaml`` says by itself: the parts that all its datasets share.
+    """Compose ``conf/family/NAME.yaml`` alone: the sections that all its datasets share.
 
     Raises:
-        ConfigError: as :func:`run`.
+        ConfigError: as in :func:`run`.
     """
     primary = _prepare()
     with translated():
@@ -281,12 +281,12 @@ def family(name: str, overrides: list[str]) -> Shared:
         return read(Shared, _values(body, f"conf/family/{name}.yaml"))
 
 
+#: Keys of Hydra's config that a dataset's config may use; others hold paths of this machine.
 _SHOWN = ("job.id", "job.name", "job.num", "runtime.choices")
-"""What of Hydra's config may stand in a dataset's: the rest has paths of this machine."""
 
 
 def _without_places(cfg: DictConfig, hydra_cfg: DictConfig) -> DictConfig:
-    """A copy of a config, in which ``${hydra:...}`` and ``${hydra....}`` name no folder."""
+    """Return a copy of a config in which ``${hydra:...}`` and ``${hydra....}`` hold no paths."""
     shown = OmegaConf.create()
     for key in _SHOWN:
         found = OmegaConf.select(hydra_cfg, key, throw_on_missing=False)
@@ -302,7 +302,7 @@ def _without_places(cfg: DictConfig, hydra_cfg: DictConfig) -> DictConfig:
         return found
 
     OmegaConf.register_new_resolver("hydra", select, replace=True)
-    if "hydra" not in cfg:  # Hydra itself has taken it out
+    if "hydra" not in cfg:  # already removed by Hydra
         return cfg
     own = cfg.copy()
     with open_dict(own):
@@ -312,7 +312,7 @@ def _without_places(cfg: DictConfig, hydra_cfg: DictConfig) -> DictConfig:
 
 
 def _body(cfg: DictConfig, keys: list[str], hydra_cfg: Any) -> DictConfig:
-    """The parts ``keys`` of a composed config, completed."""
+    """Return the sections ``keys`` of a composed config, with defaults filled in."""
     chosen = hydra_cfg.runtime.choices.get("family")
     if chosen is None:
         if cfg.family is not None:
@@ -323,17 +323,17 @@ def _body(cfg: DictConfig, keys: list[str], hydra_cfg: Any) -> DictConfig:
         keys = [key for key in keys if key != "family"]
     body = OmegaConf.masked_copy(cfg, keys)
     body._set_parent(cfg._get_parent())
-    if chosen is not None and body.family is None:  # its file has no such section
+    if chosen is not None and body.family is None:  # its file has no family section
         body.family = hydra_node(schema.Family)()
     _complete_training(body)
     return body
 
 
 def _values(body: DictConfig, file: str) -> dict[str, Any]:
-    """The plain values of a config that ``file`` gave."""
+    """Return the plain values of a config that was composed from ``file``."""
     missing = set(_missing(OmegaConf.to_container(body, resolve=False)))
     if OmegaConf.select(body, "policy._target_", throw_on_missing=False) == MIXTURE:
-        missing.discard("env.id")  # the parents have one
+        missing.discard("env.id")  # taken from the parents
     if missing:
         names = ", ".join(sorted(missing))
         raise ConfigError(f"no value for {names}; set it in {file} or on the command line")
@@ -344,7 +344,7 @@ def _values(body: DictConfig, file: str) -> dict[str, Any]:
 
 
 def _complete_training(body: DictConfig) -> None:
-    """Hold ``train`` blocks to their schema, which also gives their defaults."""
+    """Check ``train`` blocks against their schema, and fill in its defaults."""
     expert = body.ref_scores._get_node("expert")
     for where, policy in (("policy", body._get_node("policy")), ("ref_scores.expert", expert)):
         if not isinstance(policy, DictConfig) or policy._is_interpolation() or policy._is_missing():
@@ -364,7 +364,7 @@ def _complete_training(body: DictConfig) -> None:
 
 
 def _check_keys(values: dict[Any, Any]) -> None:
-    """Refuse keys that ``+key=value`` added: Hydra lets them past the schema."""
+    """Refuse unknown keys added by ``+key=value``, which Hydra allows despite the schema."""
     schemas = {vars(node)["_target_"]: node for node in schema.POLICY_SCHEMAS.values()}
     sections: dict[str, Any] = dict(schema.SECTIONS)
     if "family" in values:
@@ -395,7 +395,7 @@ def _refuse_unknown(keys: list[str], known: list[str], where: str) -> None:
 
 
 def _check_text(node: Any, path: str) -> None:
-    """Refuse characters that no file of a dataset should show: they move a terminal's cursor."""
+    """Refuse control characters, which can move a terminal's cursor, and non-plain values."""
     if isinstance(node, dict | list):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
             _check_text(str(key), path)
@@ -415,7 +415,7 @@ def _check_text(node: Any, path: str) -> None:
 
 
 def _missing(node: Any, path: str = "") -> Iterator[str]:
-    # OmegaConf.missing_keys raises where an interpolation points at a missing value.
+    # Not OmegaConf.missing_keys: it raises if an interpolation points to a missing value.
     items = node.items() if isinstance(node, dict) else enumerate(node)
     for key, value in items:
         if value == "???":
@@ -425,10 +425,10 @@ def _missing(node: Any, path: str = "") -> Iterator[str]:
 
 
 def _jobs(overrides: list[str], primary: Path, *, sweeps: bool) -> list[Composed]:
-    """Compose every job before the first runs.
+    """Compose every job before the first one runs.
 
-    Refuses configs that set Hydra itself, and a sweep whose jobs would write to the same pipeline
-    or publish the same id.
+    Configs that set Hydra itself are refused, and so is a sweep with two jobs that would write to
+    the same pipeline or publish the same id.
     """
     seen: dict[tuple[str, str], list[str]] = {}
     composed = []
@@ -449,7 +449,7 @@ def _jobs(overrides: list[str], primary: Path, *, sweeps: bool) -> list[Composed
 
 
 def _sweep(overrides: list[str], primary: Path) -> list[list[str]]:
-    """The overrides of each job of a sweep."""
+    """Return the overrides of each job of a sweep."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     parsed = OverridesParser.create().parse_overrides(overrides=overrides)
@@ -470,7 +470,7 @@ def _sweep(overrides: list[str], primary: Path) -> list[list[str]]:
 def _check_primary(primary: Path) -> None:
     """Refuse ``hydra:`` in the workspace's ``config.yaml``.
 
-    Its ``searchpath`` is followed while composing, and may name packages to import.
+    Hydra follows its ``searchpath`` while composing, which may name packages to import.
     """
     path = primary / "config.yaml"
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""The errors of Hydra and OmegaConf, each in one line that says what to do."""
+"""Turns errors of Hydra and OmegaConf into one line that says what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minari_pipe.pipeline.config.conf_files import GROUPS, conf_dir
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn what Hydra, OmegaConf and the YAML parser raise into one line."""
+    """Turn errors of Hydra, OmegaConf and the YAML parser into a ``ConfigError`` of one line."""
     try:
         yield
     except MissingConfigException as exc:
@@ -28,13 +28,13 @@ def translated() -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as exc:
         cause: BaseException | None = exc
         while cause is not None:
-            if isinstance(cause, ConfigError):  # of a resolver of ours
+            if isinstance(cause, ConfigError):  # raised by one of our resolvers
                 raise ConfigError(str(cause)) from exc
             cause = cause.__cause__ or cause.__context__
         raise ConfigError(one_line(exc)) from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"a file below {conf_dir()} is not UTF-8 text: {exc}") from exc
-    except AttributeError as exc:  # of OmegaConf's, where a section of null is given other keys
+    except AttributeError as exc:  # OmegaConf, for other keys in a section whose default is null
         if "full_key: " not in str(exc):
             raise
         key = str(exc).split("full_key: ")[1].split()[0]
@@ -66,7 +66,7 @@ def _missing_choice(exc: MissingConfigException) -> str:
 
 
 def _unreadable(exc: OverrideParseException) -> str:
-    """What to say of an override that is not of Hydra's grammar, such as ``author.name=Zoë``."""
+    """Return the message for an override that Hydra cannot parse, such as ``author.name=Zoë``."""
     key, equals, value = exc.override.partition("=")
     lines = [line.strip() for line in str(exc).splitlines()]
     told = [ln for ln in lines if not ln.startswith(("^", "See https", "LexerNoViable"))]
@@ -81,11 +81,12 @@ def _unreadable(exc: OverrideParseException) -> str:
 
 
 def one_line(exc: Exception) -> str:
+    """Return the message of an error of Hydra or OmegaConf as one line, without internals."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     key = next((ln.split(":", 1)[1].strip() for ln in lines if ln.startswith("full_key:")), "")
     cause = str(exc.__cause__ or "").strip().splitlines()[:1]
     noise = ["full_key", "object_type", "reference_type", "provider=", "Config search path"]
-    if "not in struct" not in " ".join([*lines, *cause]):  # only free-form parts can be appended to
+    if "not in struct" not in " ".join([*lines, *cause]):  # only free-form sections accept new keys
         noise.append("To append")
     kept = [ln for ln in lines + cause if not ln.startswith(tuple(noise))]
     text = " ".join(dict.fromkeys(kept))
@@ -97,7 +98,7 @@ def one_line(exc: Exception) -> str:
 
 
 def _known_keys(text: str) -> str:
-    """What to add to OmegaConf's word of an unknown key."""
+    """Return what to append to OmegaConf's message about an unknown key."""
     found = re.search(r"Key '([^']*)' not in '(\w+)'", text)
     node = getattr(schema, found[2], None) if found else None
     if found is None or node is None:

@@ -1,4 +1,4 @@
-"""What files of a workspace may say to Hydra: nothing that it runs, imports, reads or writes."""
+"""Keeps workspace files from setting anything that Hydra would run, import, read or write."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from minari_pipe.errors import ConfigError, TrustError
 OF_HYDRA = re.compile(r"[+~]*hydra\b")
 
 STATE_DIR = "${minari_pipe.state:hydra}"
+#: The program's own settings of Hydra; a user's override of the same key wins.
 HYDRA_OVERRIDES = (
-    "hydra/job_logging=none",  # the stages speak for themselves
+    "hydra/job_logging=none",  # the stages print their own messages
     "hydra/hydra_logging=none",
     "hydra.job.chdir=false",
     "hydra.output_subdir=null",  # the composed config is kept as pipelines/NAME/params.yaml
@@ -28,10 +29,11 @@ HYDRA_OVERRIDES = (
     f"hydra.sweep.dir={STATE_DIR}",
     "hydra.sweep.subdir=.",
 )
-"""How the program wants Hydra; a user's own override of the same key wins."""
 
 _PLUGINS = "hydra._internal.core_plugins."
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
+#: The settings of Hydra that make it run, import, export or write something, with the value that
+#: each must have unless the command line sets it.
 _HYDRA_SETTINGS: dict[str, Any] = {
     "callbacks": {},
     "hydra_logging": _NO_LOGGING,
@@ -50,19 +52,17 @@ _HYDRA_SETTINGS: dict[str, Any] = {
         "params": None,
     },
 }
-"""What of Hydra's own config is executed, imported, exported or written, and what it must be where
-the command line says nothing of it."""
 
+#: Limit per file with YAML aliases expanded: a few lines can expand to more than memory holds.
 _MOST_VALUES = 100_000
-"""Of one file, aliases replaced: a few lines can stand for more than memory holds."""
 
 _FILE_SCHEME = f"{FileConfigSource.scheme()}://"
 
 
 class FilesBelow(FileConfigSource):
-    """Finds configs in its own folder only, and none of Hydra's own groups.
+    """Finds configs only in its own folder, and none in Hydra's own groups.
 
-    A defaults list may say ``/../../home/secret``.
+    A defaults list may contain ``/../../home/secret``.
     """
 
     def is_config(self, config_path: str) -> bool:
@@ -83,7 +83,7 @@ _load = ConfigLoaderImpl.load_configuration
 def checked_load(
     self: ConfigLoaderImpl, config_name: str | None, overrides: list[str], *how: Any, **more: Any
 ) -> DictConfig:
-    """Compose, for whomever in Hydra asks, and refuse what a file says to Hydra itself.
+    """Compose for every caller in Hydra, and refuse settings of Hydra that come from a file.
 
     Hydra composes once for a sweep and once for each of its jobs, each time with other choices.
     """
@@ -92,7 +92,7 @@ def checked_load(
         return cfg
     own = [word for word in overrides if OF_HYDRA.match(word)]
     if own == list(HYDRA_OVERRIDES):
-        allowed = _HYDRA_SETTINGS  # known, which saves a composition: 0.1 s
+        allowed = _HYDRA_SETTINGS  # already known: saves a composition, 0.1 s
     else:
         allowed = _settings_of(_load(self, None, own, *how, **more))
     for key, found in _settings_of(cfg).items():
@@ -108,9 +108,9 @@ _load_file = ConfigLoaderImpl._load_single_config
 
 
 def checked_file(self: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
-    """Load a file, and refuse one that says anything to Hydra.
+    """Load a config file, and refuse one with a ``hydra`` key.
 
-    Also what Hydra itself keeps there, such as the words of the command line, which are trusted.
+    That key also holds Hydra's own state, such as the command line's overrides, which are trusted.
     """
     found: Any = _load_file(self, default, repo)
     if found.path.startswith(_FILE_SCHEME) and "hydra" in found.config:
@@ -123,9 +123,9 @@ _load_source = FileConfigSource.load_config
 
 
 def checked_source(self: FileConfigSource, config_path: str) -> Any:
-    """Load a file, and refuse one that is far larger than it looks."""
+    """Load a config file, and refuse one whose YAML aliases expand to too many values."""
     file = Path(self.path, self._normalize_file_name(config_path))
-    with suppress(OSError, UnicodeError, yaml.YAMLError):  # which Hydra says, too
+    with suppress(OSError, UnicodeError, yaml.YAMLError):  # Hydra reports these itself
         text = file.read_text(encoding="utf-8")
         if "*" in text and _n_values(yaml.compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
             raise ConfigError(
@@ -136,11 +136,11 @@ def checked_source(self: FileConfigSource, config_path: str) -> Any:
 
 
 def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
-    """How many values a part of a file stands for once its aliases are replaced."""
+    """Return the number of values in a YAML node with its aliases expanded."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in known:
-        known[id(node)] = math.inf  # of one that is in itself
+        known[id(node)] = math.inf  # for a node that contains itself
         parts = node.value
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]
@@ -149,6 +149,7 @@ def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
 
 
 def refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
+    """Raise the error for a file that sets ``hydra`` or a key below it."""
     below = f".{keys[0]}" if keys else ""
     raise TrustError(
         f"{file} sets hydra{below}, and Hydra runs, imports or writes what that says; only the "
@@ -157,7 +158,7 @@ def refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
 
 
 def _settings_of(cfg: DictConfig) -> dict[str, Any]:
-    """Hydra's settings as they are written: what is interpolated may change until it is used."""
+    """Return Hydra's settings unresolved: an interpolation may resolve differently later."""
     written = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(written, dict)
     found = {}

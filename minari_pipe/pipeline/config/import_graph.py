@@ -1,6 +1,6 @@
-"""Which files a module's code consists of: its imports, read from the source, never executed.
+"""Finds the files that a module imports, by reading the source and never executing it.
 
-The same imports say which modules of the workspace may be imported at all.
+The same imports determine which modules of the workspace may be imported at all.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from minari_pipe.pipeline.source_imports import ignore_bytecode, is_installed
 from minari_pipe.pipeline.workspace import PACKAGE, STATE, write_atomic
 from minari_pipe.pipeline.workspace_links import inside
 
+#: Version of :func:`_imports`; raise it when its results change, to invalidate the cache.
 _READER = 3
-"""Raised when :func:`_imports` reads a source differently, so that no old answer is believed."""
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::[\w.]+)?", re.ASCII)
 
 
 def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Path]:
-    """All modules below ``base`` that ``files`` import, directly or not, and ``files``.
+    """Return ``files`` and all modules below ``base`` that they import, directly or indirectly.
 
-    Imports inside functions count, those under ``if TYPE_CHECKING`` do not. So do texts that are
-    the name of a module or of an object in it, but for those of this package, whose stages choose
-    among what it names. The ``__init__`` of every package on the way counts too, since importing a
-    module runs it.
+    Imports inside functions count; those under ``if TYPE_CHECKING`` do not. String literals that
+    name a module, or an object in one, count too, except in this package, whose stages choose
+    among the modules that it names. The ``__init__`` of every parent package also counts, since
+    importing a module runs it.
 
     Args:
-        files: Python files below ``base``, as :func:`module_files` names them.
-        base: the folder on the import path from which modules are named.
-        root: the workspace, which remembers what was read.
+        files: Python files below ``base``, as returned by :func:`module_files`.
+        base: the folder on the import path to which module names are relative.
+        root: the workspace, which caches the imports of each file.
 
     Raises:
-        ConfigError: a file that is not Python.
-        LinkError: one in the workspace is a link.
+        ConfigError: a file is not valid Python.
+        LinkError: a file in the workspace is a symlink.
     """
     remembered = _remembered(root)
     found = sorted(_import_graph(files, base, remembered.imports))
@@ -58,7 +58,7 @@ def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Pat
 def _import_graph(
     files: Iterable[Path], base: Path, imports: Callable[[Path, str], list[str]]
 ) -> dict[Path, list[str]]:
-    """The modules that each file imports; see :func:`import_closure` and :func:`_imports`."""
+    """Return the modules that each file imports; see :func:`import_closure`."""
     found: dict[Path, list[str]] = {}
     queue = list(files)
     while queue:
@@ -79,8 +79,8 @@ def _import_graph(
 def make_importable(root: Path) -> None:
     """Let this process import the user's own modules from a workspace.
 
-    Those are the modules that the user trusts, and what they import, directly or not. Processes
-    that such a module starts by ``spawn`` do not inherit this.
+    These are the modules that the user trusts and all that they import, directly or indirectly.
+    Processes that such a module starts by ``spawn`` do not inherit this.
     """
     finder = WorkspaceFinder(root)
     if finder not in sys.meta_path:
@@ -90,24 +90,24 @@ def make_importable(root: Path) -> None:
 
 @dataclass(frozen=True)
 class WorkspaceFinder:
-    """Finds the user's own modules in a workspace, after everything that is installed.
+    """Finds the user's own modules in a workspace, with lower priority than installed ones.
 
-    Not an entry of ``sys.path``: packages ask for optional modules, such as ``shimmy``, and take
-    what lies there; and package metadata in the folder would announce plugins.
+    The workspace is not put on ``sys.path``: packages that import optional modules, such as
+    ``shimmy``, would get a file of that name, and package metadata there could register plugins.
     """
 
     root: Path
-    is_loose = True  #: what it finds is on no import path, see :func:`imported_from_workspace`
+    is_loose = True  #: its modules are on no import path, see :func:`imported_from_workspace`
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find a module without parents; those of a package are found by its own path."""
-        # The standard library asks for modules of other platforms, such as `msvcrt`.
+        """Find a top-level module; submodules are found through their package's path."""
+        # The standard library tries to import modules of other platforms, such as `msvcrt`.
         if path is not None or name in sys.stdlib_module_names:
             return None
         trusted = trusted_modules()
-        # Sources alone: compiled files of that name would be taken first.
+        # Sources only: otherwise, compiled files of that name would have priority.
         finder = FileFinder(str(self.root), (SourceFileLoader, [".py"]))
         spec = finder.find_spec(name) if trusted else None
         if spec is None or name not in _own_modules(trusted, self.root):
@@ -117,26 +117,26 @@ class WorkspaceFinder:
 
 
 def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
-    """The first parts of the names of all modules that code of the workspace may import.
+    """Return the top-level names of all modules that may be imported from the workspace.
 
-    No file of the workspace remembers this: it may come from a stranger.
+    This is not cached in a file of the workspace, which may be untrusted.
 
     Args:
-        trusted: modules that the user trusts; of those that are installed, nothing follows.
+        trusted: modules that the user trusts; installed ones add nothing.
         root: the workspace.
     """
     own = [name for name in trusted if hidden_by(name.partition(".")[0], root) is None]
     names = set(own)
 
     def imports(file: Path, package: str) -> list[str]:
-        # What is installed is taken from there, whatever a file of its name says here.
+        # An installed module is never imported from the workspace, so do not follow its name.
         found = _certain_imports(file, package)
         return [n for n in found if hidden_by(n.partition(".")[0], root) is None]
 
     for module in own:
-        below = root.joinpath(*module.split(".")).rglob("*.py")  # its name stands for them too
+        below = root.joinpath(*module.split(".")).rglob("*.py")  # trust covers submodules
         for file in (*module_files(module, root), *below):
-            with suppress(ConfigError):  # no Python: to import it says so
+            with suppress(ConfigError):  # not valid Python: importing it raises an error
                 graph = _import_graph([file], root, imports)
                 names.update(name for imported in graph.values() for name in imported)
     return {name.partition(".")[0] for name in names}
@@ -144,11 +144,11 @@ def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
 
 @functools.cache
 def module_files(module: str, base: Path) -> list[Path]:
-    """The file of ``module`` below ``base``, as a list of none or one.
+    """Return the file of ``module`` below ``base``, as a list of 0 or 1.
 
-    A link is named where it stands: that is the path from which Python imports it.
+    A symlink is returned unresolved: Python imports the module from that path.
     """
-    if not module:  # what `from . import x` at the top of the import path names
+    if not module:  # from `from . import x` at the top of the import path
         return []
     place = base.joinpath(*module.split("."))
     for candidate in (place / "__init__.py", place.with_name(place.name + ".py")):
@@ -158,16 +158,16 @@ def module_files(module: str, base: Path) -> list[Path]:
 
 
 def source_folder(module: str, root: Path) -> Path | None:
-    """The folder from which Python imports ``module``, if its files are the user's to edit.
+    """Return the folder from which Python imports ``module``, if the user can edit its files.
 
-    That is the workspace, a folder on ``PYTHONPATH``, or the checkout behind an editable install.
-    ``None`` stands for installed packages, which have a version, and for what is not found.
+    That is the workspace, a folder on ``PYTHONPATH``, or the checkout of an editable install.
+    The result is ``None`` for installed packages, which have a version, and if none is found.
     """
     if module_files(module, root):
         return root
     top = module.split(".")[0]
     try:
-        spec = importlib.util.find_spec(top)  # a name without dots: nothing is imported
+        spec = importlib.util.find_spec(top)  # for a name without dots, this imports nothing
     except ValueError:
         return None
     if spec is None:
@@ -184,7 +184,7 @@ def source_folder(module: str, root: Path) -> Path | None:
 
 @functools.cache
 def hidden_by(top: str, root: Path) -> str | None:
-    """What Python imports as ``top`` in place of the workspace's own module, if anything."""
+    """Return what Python would import as ``top`` instead of the workspace's module, if anything."""
     if top in sys.stdlib_module_names:
         return "Python's own library"
     own = root.resolve()
@@ -192,7 +192,7 @@ def hidden_by(top: str, root: Path) -> str | None:
     for finder in sys.meta_path:
         if finder.__module__.partition(".")[0] == PACKAGE.name:
             continue
-        # One of an editable install has no import path.
+        # The finder of an editable install has no import path.
         find = getattr(finder, "find_spec", None)
         spec = find and find(top, elsewhere if finder is PathFinder else None)
         if spec is None:
@@ -200,7 +200,7 @@ def hidden_by(top: str, root: Path) -> str | None:
         if spec.origin is not None:
             places = [spec.origin]
         elif len(elsewhere) < len(sys.path) and module_files(top, root):
-            continue  # PYTHONPATH has the workspace, whose module is before all namespaces
+            continue  # the workspace is on PYTHONPATH; modules precede namespace packages
         else:
             places = list(spec.submodule_search_locations or ())
         for place in places:
@@ -211,7 +211,7 @@ def hidden_by(top: str, root: Path) -> str | None:
 
 @contextmanager
 def saving_nothing() -> Iterator[None]:
-    """Read the imports of files without writing down what they are."""
+    """Read the imports of files without saving the cache."""
     _Remembered.saves = False
     try:
         yield
@@ -220,7 +220,7 @@ def saving_nothing() -> Iterator[None]:
 
 
 class _Remembered:
-    """Imports of files by size and time: parsing all costs a third of a run without work."""
+    """Cache of files' imports by stat; without it, parsing takes a third of a no-op run."""
 
     saves = True
 
@@ -236,7 +236,7 @@ class _Remembered:
             pass
 
     def imports(self, file: Path, package: str) -> list[str]:
-        """Names of the modules that ``file`` imports, those that may be attributes among them."""
+        """Return the names that ``file`` imports: modules, or possibly attributes of modules."""
         stat = file.stat()
         stamp = [package, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
         entry = self._known.get(str(file))
@@ -248,7 +248,7 @@ class _Remembered:
 
     def save(self) -> None:
         if self._changed and self.saves:
-            # Entries of files that are gone would stay for ever.
+            # Drop the entries of deleted files, which would stay forever.
             self._known = {f: e for f, e in self._known.items() if Path(f).is_file()}
             write_atomic(self._path, json.dumps({"reader": _READER, "files": self._known}))
             self._changed = False
@@ -260,7 +260,7 @@ def _remembered(root: Path) -> _Remembered:
 
 
 def _certain_imports(file: Path, package: str) -> list[str]:
-    """Leave out texts that may be anything: other packages ask for a module of that name, too."""
+    """Return a file's imports; plain strings do not count, as packages may probe for that name."""
     return _imports(file, package, all_texts=False)
 
 
@@ -295,7 +295,7 @@ def _imports(file: Path, package: str, *, all_texts: bool = True) -> list[str]:
 
 
 def _texts(node: ast.AST, all_texts: bool) -> Iterator[object]:
-    """Yield the values in which a module may be named, those of a node itself."""
+    """Yield the constants of one node, without its children, that may name a module."""
     if isinstance(node, ast.Constant):
         text = node.value
         if all_texts or (isinstance(text, str) and (":" in text or text.startswith("."))):
@@ -307,9 +307,9 @@ def _texts(node: ast.AST, all_texts: bool) -> Iterator[object]:
 
 
 def _named_by_text(value: object, package: str) -> list[str]:
-    """What ``gymnasium.register(entry_point="module:Class")`` or ``import_module`` may import.
+    """Return the modules that a string may name, as in ``register(entry_point="module:Class")``.
 
-    A text that begins with a dot is of the own package, as in ``f"{__name__}.module:Class"``.
+    A leading dot is relative to the file's package, as in ``f"{__name__}.module:Class"``.
     """
     if isinstance(value, str) and value.startswith("."):
         value = package + value
@@ -319,6 +319,6 @@ def _named_by_text(value: object, package: str) -> list[str]:
 
 
 def _is_type_checking(test: ast.expr) -> bool:
-    """Whether a condition is ``TYPE_CHECKING`` or ``typing.TYPE_CHECKING``, and nothing more."""
+    """Return whether a condition is just ``TYPE_CHECKING`` or ``typing.TYPE_CHECKING``."""
     name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
     return name == "TYPE_CHECKING"

@@ -1,4 +1,4 @@
-"""Datasets that are mixed from others: what their config takes from their parents."""
+"""Completes the config of a dataset that is mixed from others with its parents' settings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from minari_pipe.pipeline.config.validate_config import filled
 
 
 class Parent(NamedTuple):
-    """A dataset that others are mixed from, as the workspace makes it."""
+    """A dataset that others are mixed from, as configured in the workspace."""
 
     composed: hydra_compose.Composed
     scores: str
-    """The pipeline that has its reference scores."""
+    """The pipeline that measures its reference scores."""
 
 
 def recomposed(
     overrides: list[str], root: Path, *, seen: tuple[str, ...] = ()
 ) -> hydra_compose.Composed:
-    """Compose recorded overrides again, with those that the family's pipeline records.
+    """Compose recorded overrides again, with those recorded for the family's pipeline.
 
-    Arguments and errors as of :func:`completed`.
+    ``root``, ``seen`` and the errors are those of :func:`completed`.
     """
     found = hydra_compose.recompose(overrides)
     if family := found.config.family_name:
@@ -39,15 +39,15 @@ def recomposed(
 
 
 def completed(config: Config, root: Path, *, seen: tuple[str, ...] = ()) -> Config:
-    """``config`` with what a mixture has from its parents: environment and reference scores.
+    """Return ``config``, for a mixture with the environment and reference scores of its parents.
 
     Args:
-        config: as composed; returned as it is unless it is that of a mixture.
+        config: as composed; returned unchanged unless it is that of a mixture.
         root: the workspace.
-        seen: the mixtures that this one is a parent of.
+        seen: the mixtures that have this one as a parent, to detect cycles.
 
     Raises:
-        ConfigError: a parent is not there, or they do not belong together.
+        ConfigError: a parent does not exist, or the parents cannot be mixed.
     """
     policy, env = config.policy, config.env
     if not policy.is_mixture or "scores" in policy.arguments:
@@ -63,7 +63,7 @@ def completed(config: Config, root: Path, *, seen: tuple[str, ...] = ()) -> Conf
             f"env.id is {env.id!r}, the environment of {first} is {own.env.id!r}; a mixture has "
             f"that of its parents: leave env out"
         )
-    parents = [  # a list, because params.yaml sorts keys
+    parents = [  # a list keeps the order: params.yaml sorts keys
         {"dataset": name, "id": parent.composed.config.dataset.id, "share": given[name]}
         for name, parent in found.items()
     ]
@@ -72,7 +72,7 @@ def completed(config: Config, root: Path, *, seen: tuple[str, ...] = ()) -> Conf
 
 
 def parents(config: Config, root: Path) -> list[hydra_compose.Composed]:
-    """What each parent of a completed mixture comes to; none of any other dataset."""
+    """Return the composed parents of a completed mixture, an empty list for other datasets."""
     if not config.is_mixture:
         return []
     return [_parent(parent.dataset, root, ()).composed for parent in config.policy.parents]

@@ -1,7 +1,7 @@
-"""``${oc.env:NAME}`` in a config: recorded as it is written, and replaced only where it is used.
+"""Handles ``${oc.env:NAME}`` in a config: recorded unresolved, and resolved only on use.
 
-A value of the environment may be a secret, and ``params.yaml`` and the metadata are published. So
-only keys that name a place of the user's own may hold it.
+An environment variable may hold a secret, and ``params.yaml`` and the metadata are published. So
+only keys that name the user's own clusters and storage may contain one.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 KEYS = ("engine.address", "engine.storage", "publish.targets")
 _WRITTEN = re.compile(r"\$\{oc\.env:([^,{}]+)(?:,([^{}]*))?\}")
+#: Minimum length of a value that is masked in messages; shorter ones occur in any text.
 _SHORTEST = 4
-"""Characters of a value that is taken out of messages; fewer occur in any text."""
-_used: dict[str, str] = {}
+_used: dict[str, str] = {}  #: ``${oc.env:NAME}`` by the value that :func:`resolved` inserted
 _NO_DEFAULT = object()
 
 
 def as_written(key: str, default: Any = _NO_DEFAULT, *, _node_: Node | None = None) -> str:
-    """Stand in for OmegaConf's resolver ``oc.env``: return the text that it was given.
+    """Return ``${oc.env:...}`` unresolved; replaces OmegaConf's resolver ``oc.env``.
 
     Raises:
-        ConfigError: it stands in another key than :data:`KEYS`.
+        ConfigError: it is used in a key that is not in :data:`KEYS`.
     """
     where = "" if _node_ is None else str(_node_._get_full_key(None))
     text = f"${{oc.env:{key}}}" if default is _NO_DEFAULT else f"${{oc.env:{key},{default}}}"
@@ -46,10 +46,10 @@ def as_written(key: str, default: Any = _NO_DEFAULT, *, _node_: Node | None = No
 
 
 def resolved(text: str) -> str:
-    """``text`` with the values of the environment variables that it names.
+    """Return ``text`` with its environment variables replaced by their values.
 
     Raises:
-        ConfigError: one is not set and has no default.
+        ConfigError: a variable is not set and has no default, or holds a control character.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -70,10 +70,10 @@ def resolved(text: str) -> str:
 
 
 def check_targets(targets: list[str]) -> None:
-    """Refuse what can be no target, before any work.
+    """Refuse invalid ``publish.targets`` before any work is done.
 
     Raises:
-        ConfigError: an address is none, or carries a password.
+        ConfigError: a target is not a valid address, or contains a password.
     """
     for target in targets:
         if not isinstance(target, str) or not target.strip():
@@ -92,17 +92,17 @@ def check_targets(targets: list[str]) -> None:
 
 
 def is_told(text: str) -> bool:
-    """Whether a text of the command line names nothing by a file's ``${...}``."""
+    """Return whether a text from the command line refers to no ``${...}`` of a config file."""
     return "${" not in _WRITTEN.sub("", text)
 
 
 def told_texts(overrides: list[str], *keys: str) -> set[str]:
-    """The texts that overrides of a section name themselves, not by ``${...}`` of a file.
+    """Return the texts that overrides of sections give literally, not by a file's ``${...}``.
 
-    ``${oc.env:NAME}`` is of the environment, and so the user's own.
+    ``${oc.env:NAME}`` counts as literal: the environment is the user's own.
 
     Args:
-        overrides: of a command line.
+        overrides: overrides of a command line.
         keys: the sections.
 
     Example:
@@ -114,7 +114,7 @@ def told_texts(overrides: list[str], *keys: str) -> set[str]:
 
 
 def is_set(overrides: list[str], section: str, key: str) -> bool:
-    """Whether overrides set ``section.key`` themselves, to a value that is not taken from a file.
+    """Return whether overrides set ``section.key`` to a value that does not come from a file.
 
     Example:
         >>> is_set(["publish={targets: [s3://a]}"], "publish", "replace")
@@ -150,7 +150,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def without_values(text: str) -> str:
-    """A message without the values that :func:`resolved` put into addresses."""
+    """Return a message with the values that :func:`resolved` inserted masked again."""
     written = {form: name for value, name in _used.items() for form in _forms(value)}
     for form in sorted(written, key=len, reverse=True):
         text = text.replace(form, written[form])
@@ -158,12 +158,12 @@ def without_values(text: str) -> str:
 
 
 def holds_value(address: str) -> bool:
-    """Whether a part of an address is of the environment, and so may be a secret."""
+    """Return whether an address contains a value from the environment, perhaps a secret."""
     return any(form in address for value in _used for form in _forms(value))
 
 
 def _forms(value: str) -> Iterator[str]:
-    """A value as messages and addresses may write it."""
+    """Yield the forms of a value that messages and addresses may contain."""
     for text in (value, " ".join(value.split())):
         for form in (text, text.strip("/"), os.path.normpath(text).strip("/.")):
             if len(form) >= _SHORTEST:

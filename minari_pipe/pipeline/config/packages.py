@@ -1,4 +1,4 @@
-"""Which packages decide the bytes of each stage, with the versions that are installed."""
+"""Finds the packages that determine the bytes of each stage, with their installed versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minari_pipe.pipeline.workspace import PACKAGE
 
 
 def is_masked(use: PolicyRef) -> bool:
-    """Whether a policy asks environments which actions are allowed."""
+    """Return whether a policy's algorithm uses action masks."""
     from minari_pipe.policies.algorithms import find_algorithm
 
     algorithm = use.settings.algorithm
@@ -20,7 +20,7 @@ def is_masked(use: PolicyRef) -> bool:
 
 
 def installed_packages(params: Config) -> dict[str, dict[str, str]]:
-    """Versions of the packages that decide what each stage writes."""
+    """Return the versions of the packages that determine what each stage writes."""
     from minari_pipe.core.environments import packages_of
 
     env, eval_env = params.env, params.ref_scores.environment
@@ -39,7 +39,7 @@ def installed_packages(params: Config) -> dict[str, dict[str, str]]:
     for stage in trains(params):
         found[stage] = {**made, **numpy, **_policy_packages(params, stage)}
     if params.family_name:
-        found["train"] = {**found["train"], **files}  # it records its episodes
+        found["train"] = {**found["train"], **files}  # the training records its episodes
         found["checkpoint_scores"] = {
             **packages_of(eval_env.id),
             **numpy,
@@ -49,7 +49,7 @@ def installed_packages(params: Config) -> dict[str, dict[str, str]]:
 
 
 def _writer_packages(stored: Dataset) -> dict[str, str]:
-    """Versions of the optional packages that write the dataset."""
+    """Return the versions of the optional packages that write the dataset."""
     names = {"pyarrow": "arrow"} if stored.data_format in ("arrow", "parquet") else {}
     names |= {"pillow": "jpeg"} if stored.jpeg_encoding else {}
     found = {}

@@ -1,7 +1,7 @@
-"""How ``dvc plots`` draws returns: one histogram for each policy, each over its own range.
+"""Defines how ``dvc plots`` draws returns: one histogram per policy, each over its own range.
 
-DVC's own templates draw lines through episodes, or bars that do not begin at zero. This one is a
-file of the workspace, ``.dvc/plots/minari_pipe_returns.json``, which belongs to git.
+DVC's own templates draw lines through episodes, or bars that do not begin at zero. This template
+is the workspace file ``.dvc/plots/minari_pipe_returns.json``, which should be committed to git.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from minari_pipe.pipeline.workspace import dump_json, write_if_changed
 from minari_pipe.pipeline.workspace_links import inside
 
+#: Name of the template, for a CSV file with one row per episode.
 RETURNS = "minari_pipe_returns"
-"""Name of the template, for a CSV file whose rows are episodes."""
 
 _N_BINS = 20
 
@@ -23,9 +23,9 @@ _SPEC: dict[str, Any] = {
     "title": {"text": "<DVC_METRIC_TITLE>", "anchor": "middle"},
     "transform": [
         {"calculate": "toNumber(datum['return'])", "as": "number"},
-        # A file without the column is of one policy.
+        # A file without this column holds one policy.
         {"calculate": "isValid(datum.policy) ? datum.policy : ''", "as": "policy"},
-        # Vega's own bins would be the same for all policies, whose returns may be far apart.
+        # Vega would use the same bins for all policies, whose returns may be far apart.
         {
             "joinaggregate": [
                 {"op": "min", "field": "number", "as": "least"},
@@ -68,6 +68,6 @@ _SPEC: dict[str, Any] = {
 
 
 def write_template(root: Path) -> None:
-    """Write the template into a workspace, unless it is there."""
+    """Write the template into a workspace, unless it is already there."""
     path = inside(root, root / ".dvc" / "plots" / f"{RETURNS}.json")
     write_if_changed(path, dump_json(_SPEC))

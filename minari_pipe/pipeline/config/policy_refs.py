@@ -1,4 +1,4 @@
-"""Which policies, files and environments the stages of a pipeline use."""
+"""Finds the policies, files and environments that the stages of a pipeline use."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from minari_pipe.pipeline.config.schema import (
     Source,
 )
 
+#: The kinds of datasets in a family.
 KINDS = ("expert", "medium", "random", "medium_replay")
-"""What a dataset of a family may hold."""
 
+#: Kinds for which one of the training's checkpoints must be chosen.
 CHOOSING = ("medium", "medium_replay")
-"""Kinds that need one of the training's checkpoints to be chosen."""
 
+#: Config sections that a family's datasets share.
 _SHARED = ("env", "family", "policy", "ref_scores")
+#: Keys in those sections that each dataset sets for itself, including the choice of the family.
 _OWN = (
     *("family", "family.fraction", "family.kind"),
     *("policy.action_noise", "policy.deterministic", "policy.exploration"),
 )
-"""What of a config the datasets of a family share, and what below it is each dataset's own; the
-choice of the family, too."""
 
 
 def divided(overrides: list[str]) -> tuple[list[str], list[str]]:
-    """The overrides of a dataset of a family: its own, and those of what the family shares.
+    """Split a dataset's overrides into its own and those of the sections its family shares.
 
     Example:
         >>> divided(["+dataset=a", "family.kind=medium", "policy.train.seed=1"])
@@ -49,20 +49,20 @@ def divided(overrides: list[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class PolicyRef:
-    """One policy that a stage runs, and where the config names it."""
+    """One policy that a stage runs, and its key in the config."""
 
     where: str
     settings: PolicySettings
 
     @property
     def sources(self) -> Iterator[tuple[str, Source]]:
-        """Every file that it names, with where it names it."""
+        """The files that the policy names, each with its key."""
         for key, source in self.settings.sources.items():
             yield f"{self.where}.{key}", source
 
 
 def policies(params: Params, stage: str) -> list[PolicyRef]:
-    """The policies that ``stage`` runs or trains."""
+    """Return the policies that ``stage`` runs or trains."""
     scores = params.ref_scores
     if stage == "collect":
         return [PolicyRef("policy", params.collected)] if params.collected else []
@@ -75,10 +75,10 @@ def policies(params: Params, stage: str) -> list[PolicyRef]:
 
 
 def published(params: Config) -> dict[str, PolicyRef]:
-    """The policies whose checkpoints go out with a dataset, by the name of their files.
+    """Return the policies whose checkpoints are published with a dataset, by file name.
 
-    They are the one that collected, and the expert where it is measured. A mixture has neither:
-    its parents have them. Nor has a replay the one that collected, which changed all the time.
+    These are the policy that collected, and the expert if it is measured. A mixture has neither:
+    its parents hold them. medium_replay has no collecting policy: it changed during the training.
     """
     if params.is_mixture:
         return {}
@@ -90,7 +90,7 @@ def published(params: Config) -> dict[str, PolicyRef]:
 
 
 def trains(params: Params) -> list[str]:
-    """The training stages of a pipeline: ``train`` for the policy, ``train_expert`` for another."""
+    """Return the training stages: ``train``, and ``train_expert`` for a separate expert."""
     if params.is_mixture:
         return []
     stages = ["train"] if params.policy.train else []
@@ -98,7 +98,7 @@ def trains(params: Params) -> list[str]:
 
 
 def expert_training(params: Params) -> list[str]:
-    """The training stage whose checkpoint the expert of the reference scores is, if any."""
+    """Return the stage that trains the expert of the reference scores, as a list of 0 or 1."""
     expert, policy = params.ref_scores.expert, params.policy
     if not params.ref_scores.measures_expert or expert is None or not expert.train:
         return []
@@ -107,15 +107,15 @@ def expert_training(params: Params) -> list[str]:
 
 
 def source_file(path: str, root: Path) -> Path:
-    """The file that a source names.
+    """Return the path of the file that a source names.
 
-    ``..`` takes the folder before it off the name, as in the dependency that DVC records.
+    ``..`` is resolved lexically, as in the dependency that DVC records.
     """
     return Path(os.path.normpath(root / os.path.expanduser(path)))
 
 
 def made_environments(params: Params, stage: str) -> list[Environment]:
-    """The environments that a stage makes."""
+    """Return the environments that a stage makes."""
     own, evaluation = params.env, params.ref_scores.environment
     if stage in ("train", "train_expert", "collect"):
         return [own]
@@ -125,7 +125,7 @@ def made_environments(params: Params, stage: str) -> list[Environment]:
 
 
 def environment_files(params: Params, stage: str, root: Path) -> list[Path]:
-    """Files that the arguments of a stage's environments name, such as a model."""
+    """Return the files that the arguments of a stage's environments name, such as a model."""
     named = [
         source_file(text, root)
         for env in made_environments(params, stage)

@@ -1,8 +1,8 @@
-"""The schema of a pipeline's configuration: every key, its type and its default.
+"""Defines the schema of a pipeline's configuration: every key, its type and its default.
 
-Hydra merges ``conf/dataset/NAME.yaml`` over this, so a wrong key or type is refused before
-anything runs. Keys without a default (``MISSING``) must be given. What it composes becomes a
-:class:`Config` once, and so does what ``params.yaml`` holds (:func:`params_of`).
+Hydra merges ``conf/dataset/NAME.yaml`` over this schema, so a wrong key or type fails before
+anything runs. Keys whose default is ``MISSING`` are required. The composed config, like the
+content of ``params.yaml`` (:func:`params_of`), becomes a :class:`Config`.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.typed import MISSING, OpenSettings, hydra_node, read, values_of
 from minari_pipe.pipeline.workspace import check_pipeline_name
 
+#: The ``_target_`` of a dataset that is mixed from others; it is not a policy and runs nothing.
 MIXTURE = "minari_pipe.pipeline.Mixture"
-"""The ``_target_`` of a dataset that is mixed from others; it is no policy, and runs nothing."""
 
+#: Keys under which a policy's config names a file; a checkpoint and its statistics may be absent.
 SOURCE_KEYS = ("checkpoint", "normalize", "source")
-"""Where a policy's config names a file; a checkpoint and its statistics may be absent."""
 
+#: Keys of a policy's config that determine the checkpoint of its training.
 TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
-"""What of a policy's config decides the checkpoint that its training gives."""
 
+#: Marks a key that ``params.yaml`` omits while it has its default, so that datasets made before
+#: the key existed keep the hash of their config.
 _OMITTED = {"omitted": True}
-"""Of a key that ``params.yaml`` leaves out where it has its default, so that datasets which were
-made before this key keep the hash of their config."""
 
 
 def _of(kind: Any) -> dict[str, Any]:
-    """Mark a key of which Hydra is told another type: its value is checked elsewhere."""
+    """Return the metadata of a key that has another type for Hydra and is checked elsewhere."""
     return {"hydra": kind}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What the dataset says of itself in ``metadata.json``."""
+    """The descriptive metadata of the dataset in ``metadata.json``, and how its data are stored."""
 
     id: str = MISSING
     description: Optional[str] = None
@@ -45,47 +45,51 @@ class Dataset:
     algorithm_name: Optional[str] = None
     code_permalink: Optional[str] = None
     requirements: Optional[list[str]] = None
-    """pip requirements; default: the installed versions of what makes the data."""
+    """pip requirements; default: the installed versions of the packages that make the data."""
     data_format: str = field(default="hdf5", metadata=_OMITTED)
     """``hdf5``, or, with ``pip install 'minari_pipe[arrow]'``, ``arrow`` or ``parquet``."""
     jpeg_encoding: bool = field(default=False, metadata=_OMITTED)
     """Store images as JPEG, which loses detail; needs ``pip install 'minari_pipe[jpeg]'``."""
     compression: Optional[int] = field(default=None, metadata=_OMITTED)
-    """``hdf5``: gzip level of the numbers, 1 to 9; parquet is always compressed."""
+    """For ``hdf5``: gzip level of numeric arrays, 1 to 9; parquet is always compressed."""
 
     @property
     def is_stored_as_usual(self) -> bool:
-        """Whether the keys that decide how it is stored have their defaults."""
+        """Whether all keys that decide how the data are stored have their defaults."""
         usual = (Dataset.data_format, Dataset.jpeg_encoding, Dataset.compression)
         return (self.data_format, self.jpeg_encoding, self.compression) == usual
 
 
 @dataclass(frozen=True)
 class Author:
+    """The author of the dataset."""
+
     name: str = MISSING
     email: Optional[str] = None
 
 
 @dataclass(frozen=True)
 class Environment:
+    """The environment in which episodes are collected."""
+
     id: str = MISSING
     """A registered id, or ``module:Env-v0`` of a trusted module."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of ``gymnasium.make``, ``max_episode_steps`` among them."""
+    """Arguments of ``gymnasium.make``, including ``max_episode_steps``."""
     wrappers: list[dict[str, Any]] = field(default_factory=list, metadata=_of(list[Any]))
-    """From the innermost to the outermost, each ``{_target_: gymnasium.wrappers.X, ...}``."""
+    """From innermost to outermost, each ``{_target_: gymnasium.wrappers.X, ...}``."""
 
 
 @dataclass(frozen=True)
 class EvaluationEnvironment:
-    """Without an id it is the environment of the collection, with these arguments added."""
+    """The evaluation's environment; without an id, the collection's with these arguments added."""
 
     id: Optional[str] = None
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: list[dict[str, Any]] = field(default_factory=list, metadata=_of(list[Any]))
 
     def completed(self, env: Environment) -> EvaluationEnvironment:
-        """The same with what it has from the environment of the collection."""
+        """Return a copy completed with the settings of the collection's environment."""
         if self.id is not None:
             return self
         kwargs = {**env.kwargs, **self.kwargs}
@@ -94,12 +98,12 @@ class EvaluationEnvironment:
 
 @dataclass(frozen=True)
 class Until:
-    """Which episodes match, all that is given being so, and how many of them are wanted."""
+    """Which episodes match (all given conditions hold), and how many matches are wanted."""
 
     n_episodes: Optional[int] = None
-    """Collect until so many episodes match."""
+    """Collect until this many episodes match."""
     success: Optional[bool] = None
-    """The environment told of a success (``success`` or ``is_success`` in its info)."""
+    """Whether the environment must report success (``success`` or ``is_success`` in its info)."""
     min_return: Optional[float] = None
     max_return: Optional[float] = None
 
@@ -107,10 +111,10 @@ class Until:
         return any(v is not None for v in (self.success, self.min_return, self.max_return))
 
     def matches(self, episode_return: float, success: bool | None) -> bool:
-        """Whether an episode matches.
+        """Return whether an episode matches.
 
         Raises:
-            ConfigError: it would have to tell of a success, and the environment never does.
+            ConfigError: ``success`` is a condition, and the environment never reports it.
         """
         if self.success is not None:
             if success is None:
@@ -126,30 +130,32 @@ class Until:
 
 @dataclass(frozen=True)
 class Collect:
+    """How much ``collect`` collects, and how."""
+
     n_episodes: Optional[int] = None
-    """So many episodes; beside ``until``, the most that are tried."""
+    """Number of episodes; with ``until``, the maximum number to try."""
     n_steps: Optional[int] = None
-    """Whole episodes until those that are kept have at least that many steps."""
+    """Collect whole episodes until the kept ones have at least this many steps."""
     exact: bool = False
-    """With ``n_steps``: cut the last episode, so that there are exactly that many."""
+    """With ``n_steps``: cut the last episode, so that there are exactly that many steps."""
     until: Until = field(default_factory=Until)
     keep: str = "all"
-    """``matching``: only the episodes that match ``until`` become the dataset."""
+    """``matching``: only episodes that match ``until`` become part of the dataset."""
     on_error: str = "fail"
-    """``skip``: go on without a block that failed for good, and say so in the metadata."""
+    """``skip``: leave out a block whose retries all failed, and list it in the metadata."""
     seed: int = 0
     block_episodes: int = 100
-    """Episodes in a block, the unit that workers share out and a killed run does not do again."""
+    """Episodes in a block, the unit of work of a worker; a rerun reuses finished blocks."""
     n_envs: int = 8
-    """Environments that step in lockstep; decides the batch of a policy's network."""
+    """Environments that step in lockstep; the batch size of a policy's network."""
     record_infos: bool = False
     record_state: bool = False
-    """Record the full simulator state as ``infos/state``, as well as the infos."""
+    """Record the full simulator state as ``infos/state``, in addition to the infos."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file: a path, or an address together with the sha256 of what lies there."""
+    """A file: a path, or an address with the sha256 of its content."""
 
     path: Optional[str] = None
     address: Optional[str] = None
@@ -161,6 +167,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Training:
+    """A training run with Stable-Baselines3."""
+
     total_timesteps: int = MISSING
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     """Arguments of the SB3 algorithm."""
@@ -174,21 +182,21 @@ class MixtureParent:
     """A dataset that another one is mixed from."""
 
     dataset: str
-    """Name of its pipeline."""
+    """Name of the parent's pipeline."""
     id: str
     share: float
 
 
 @dataclass(frozen=True)
 class PolicySettings(OpenSettings):
-    """A policy: what ``_target_`` names, and its arguments, which are as open as policies are."""
+    """A policy: its ``_target_`` and its arguments, whose keys depend on the policy."""
 
     target: str
     arguments: dict[str, Any]
 
     @classmethod
     def of(cls, values: Any, where: str) -> PolicySettings:
-        """Return the policy that a config describes."""
+        """Return the policy that the section ``where`` of a config describes."""
         choice = "- /policy: NAME" if where == "policy" else f"- /policy@{where}: NAME"
         if not isinstance(values, Mapping):
             other = (
@@ -209,33 +217,33 @@ class PolicySettings(OpenSettings):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The policy as the config has it."""
+        """The policy as it is written in a config."""
         return {"_target_": self.target, **self.arguments}
 
     @property
     def train(self) -> Training | None:
-        """The training by the pipeline, where there is one."""
+        """The training that the pipeline runs, if any."""
         train = self.arguments.get("train")
         return read(Training, train) if train else None
 
     @property
     def training_keys(self) -> list[Any]:
-        """What decides the checkpoint that its training gives."""
+        """The values that determine the checkpoint of its training."""
         return [self.arguments.get(key) for key in TRAINING_KEYS]
 
     @property
     def algorithm(self) -> str | None:
-        """Of Stable-Baselines3."""
+        """Name of the Stable-Baselines3 algorithm, if any."""
         return self.arguments.get("algorithm")
 
     @property
     def network(self) -> dict[str, Any]:
-        """The arguments of a training that describe the network."""
+        """The training arguments that describe algorithm and network."""
         return {k: v for k, v in self.arguments.items() if k in TRAINING_KEYS and k != "train"}
 
     @property
     def sources(self) -> dict[str, Source]:
-        """The files that it names, by the key; a checkpoint and its statistics may be absent."""
+        """The files that it names, by key; a checkpoint and its statistics may be absent."""
         found = {k: v for k in SOURCE_KEYS if isinstance(v := self.arguments.get(k), dict)}
         given = {key: read(Source, value) for key, value in found.items()}
         return {key: value for key, value in given.items() if key == "source" or value}
@@ -247,26 +255,26 @@ class PolicySettings(OpenSettings):
 
     @property
     def targets(self) -> list[str]:
-        """Every dotted name that it gives."""
+        """The dotted names of the policy and of its controller, if any."""
         controller = self.controller or {}
         return [self.target, *([str(controller["_target_"])] if "_target_" in controller else [])]
 
     @property
     def is_mixture(self) -> bool:
-        """Whether it stands for a dataset that is mixed from others."""
+        """Whether the dataset is mixed from others instead of collected."""
         return self.target == MIXTURE
 
     @property
     def parents(self) -> list[MixtureParent]:
-        """Of a mixture whose config is completed."""
+        """The parents of a mixture, once its config is completed."""
         return [read(MixtureParent, parent) for parent in self.arguments["parents"]]
 
     def with_arguments(self, **arguments: Any) -> PolicySettings:
-        """The same with other arguments."""
+        """Return a copy with some arguments replaced."""
         return replace(self, arguments={**self.arguments, **arguments})
 
     def as_measured(self, scores: ReferenceScores) -> PolicySettings:
-        """The same as ``ref_scores.deterministic`` lets it act."""
+        """Return a copy that acts as ``ref_scores.deterministic`` says."""
         if "deterministic" not in self.arguments:
             return self
         noise = {"exploration", "action_noise"} & self.arguments.keys()
@@ -281,12 +289,14 @@ RANDOM = PolicySettings("minari_pipe.policies.RandomPolicy", {})
 
 @dataclass(frozen=True)
 class ReferenceScores:
+    """How the reference scores are measured, or their declared values."""
+
     n_episodes: Optional[int] = None
-    """100 if not given; with ``max_stderr``, the most that are measured."""
+    """Number of episodes, default 100; with ``max_stderr``, the maximum (default: none)."""
     max_stderr: Optional[float] = None
-    """Episodes are added until the standard error of each mean is below."""
+    """Measure more episodes until the standard error of each mean is below this."""
     seed: int = 1000
-    """Another default than the collection's: the scores are measured on unseen episodes."""
+    """Differs from the collection's default, so that scores are measured on unseen episodes."""
     n_envs: int = 8
     eval_env: EvaluationEnvironment = field(default_factory=EvaluationEnvironment)
     expert: Optional[PolicySettings] = field(default=None, metadata=_of(Any))
@@ -294,64 +304,67 @@ class ReferenceScores:
     deterministic: bool = True
     """Whether the expert takes its most likely action."""
     ref_min_score: Optional[float] = None
-    """Declared by hand; measured with the random policy if not given."""
+    """A declared score; measured with the random policy if not given."""
     ref_max_score: Optional[float] = None
-    """Declared by hand; measured with the expert if not given."""
+    """A declared score; measured with the expert if not given."""
 
     @property
     def environment(self) -> Environment:
-        """Where they are measured, once :meth:`EvaluationEnvironment.completed` has named it."""
+        """The evaluation's environment, after :meth:`EvaluationEnvironment.completed`."""
         return Environment(str(self.eval_env.id), self.eval_env.kwargs, self.eval_env.wrappers)
 
     @property
     def measures_expert(self) -> bool:
-        """Whether ``ref_max_score`` is measured, not declared."""
+        """Whether ``ref_max_score`` is measured rather than declared."""
         return self.ref_max_score is None
 
 
 @dataclass(frozen=True)
 class Validate:
+    """Options of the stage ``validate``."""
+
     replay_steps: Optional[int] = 50_000
-    """Episodes are simulated again up to this many steps; null for all."""
+    """Replay episodes up to this many steps in total; null for all."""
     replay_tolerance: float = 0.0
-    """Largest difference a replay may show on the recorded versions and platform."""
+    """Largest difference that a replay may show under the recorded versions and platform."""
     acknowledge: list[str] = field(default_factory=list)
-    """Names of warnings that are known, such as advisories that the description speaks of."""
+    """Names of known warnings, such as advisories that the description mentions."""
 
 
 @dataclass(frozen=True)
 class Publish:
+    """Where a run uploads and installs the dataset."""
+
     targets: list[str] = field(default_factory=list)
-    """Where a run uploads the dataset to: hf://ORG, s3://BUCKET/FOLDER, gs://BUCKET, file://FOLDER
-    or a path, relative ones from the workspace; a released version, or with ``--draft`` any. Heeded
-    where the command line names them or the user trusts them; no stage depends on them."""
+    """Upload a released version (with ``--draft``, any) to: hf://ORG, s3://BUCKET/FOLDER,
+    gs://BUCKET, file://FOLDER or a path, relative to the workspace. Used only if the command line
+    names them or the user trusts them; no stage depends on them."""
     replace: bool = False
-    """Install over a dataset in the Minari root that is not a draft of this pipeline; heeded only
-    on the command line, since a config may come from a stranger."""
+    """Replace a dataset in the Minari root that is not a draft of this pipeline; accepted only on
+    the command line, since a config may be untrusted."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs the blocks; decides how long that takes, and no byte of the result."""
+    """The engine that runs the blocks; it affects the run time, but no byte of the result."""
 
     name: str = "local"
     """``local``, ``processes`` or ``ray``: choose one with ``engine=NAME``."""
     n_workers: Optional[int] = None
-    """``processes`` and ``ray``: blocks that run at a time; as many as there are processors if not
-    given."""
+    """``processes`` and ``ray``: blocks that run in parallel; default: the number of processors."""
     max_retries: int = 2
-    """Further attempts at a block that failed."""
+    """Retries of a block that failed."""
     max_failures: int = 100
-    """Failed attempts at all blocks together, after which the run fails."""
+    """Failed attempts allowed over all blocks; after more, the run fails."""
     block_timeout_s: Optional[float] = None
-    """Seconds that an attempt at a block may take; with ``storage``, from when the cluster has it,
-    which may let it wait."""
+    """Timeout of an attempt at a block, in seconds; with ``storage`` it starts at submission, so
+    time in the cluster's queue counts."""
     address: Optional[str] = None
-    """``ray``: the cluster, HOST:PORT or ray://HOST:PORT; one of this machine alone if not given.
-    Heeded only on the command line, since a config may come from a stranger."""
+    """``ray``: the cluster, HOST:PORT or ray://HOST:PORT; default: a cluster on this machine only.
+    Accepted only on the command line, since a config may be untrusted."""
     storage: Optional[str] = None
-    """``ray``: where nodes without a common disk put their blocks, such as s3://BUCKET/FOLDER.
-    Heeded only on the command line."""
+    """``ray``: where nodes without a shared disk store their blocks, such as s3://BUCKET/FOLDER.
+    Accepted only on the command line."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +373,7 @@ class CheckpointScores:
 
     n_episodes: int = 20
     seed: int = 2000
-    """Another default than those of the reference scores and of the collection."""
+    """Differs from the defaults of the reference scores and of the collection."""
 
 
 @dataclass(frozen=True)
@@ -368,61 +381,69 @@ class Family:
     """One training run, that of ``policy.train``, from which several datasets are made."""
 
     name: str = "${hydra:runtime.choices.family}"
-    """Name of the folder under ``pipelines/`` for what all its datasets share."""
+    """Name of the folder under ``pipelines/`` that all its datasets share."""
     kind: str = "expert"
     """What the dataset holds: expert, medium, random or medium_replay."""
     fraction: float = 1 / 3
-    """Of medium and medium_replay: the checkpoint is taken whose normalized score is nearest."""
+    """For medium and medium_replay: normalized score; the nearest checkpoint is used."""
     n_checkpoints: int = 10
-    """Saved evenly over the steps of the training."""
+    """Number of checkpoints, spread evenly over the training steps."""
     record_infos: bool = False
-    """Record the infos of the training's episodes, which medium_replay then has."""
+    """Record the infos of the training episodes, for medium_replay."""
     checkpoint_scores: CheckpointScores = field(default_factory=CheckpointScores)
 
 
 @dataclass(frozen=True)
 class RandomPolicy:
+    """Arguments of the random policy: none."""
+
     _target_: str = "minari_pipe.policies.RandomPolicy"
 
 
 @dataclass(frozen=True)
 class SB3Policy:
+    """Arguments of a Stable-Baselines3 policy, loaded or trained."""
+
     _target_: str = "minari_pipe.policies.SB3Policy"
     algorithm: str = MISSING
     policy_class: str = "MlpPolicy"
     policy_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Such as ``{net_arch: [64, 64], activation_fn: tanh}``."""
+    """For example ``{net_arch: [64, 64], activation_fn: tanh}``."""
     checkpoint: Source = field(default_factory=Source)
     normalize: Source = field(default_factory=Source)
-    """Statistics of observations, as ``write_normalization`` writes them."""
-    # A Training; not declared as one, since OmegaConf cannot override a null of such a type
+    """Observation statistics, as written by ``write_normalization``."""
+    # A Training, but declared as Any: OmegaConf cannot override a null of a dataclass type
     # (`policy.train={...}` on the command line).
     train: Any = None
-    """Instead of a checkpoint: a training by the pipeline."""
+    """Train the policy in the pipeline, instead of loading a checkpoint."""
     deterministic: bool = True
-    """Take the most likely action; false draws from the policy's distribution."""
+    """Take the most likely action; if false, sample from the policy's distribution."""
     exploration: Optional[float] = None
-    """DQN with ``deterministic: false``: the share of random actions, 0 to 1."""
+    """DQN with ``deterministic: false``: the fraction of random actions, 0 to 1."""
     action_noise: Any = None
-    """TD3 and DDPG with ``deterministic: false``: standard deviation of normal noise in units of
-    actions scaled to [-1, 1]; a number, or a list of one for each dimension."""
+    """TD3 and DDPG with ``deterministic: false``: standard deviation of Gaussian noise, for actions
+    scaled to [-1, 1]; a number, or a list with one per dimension."""
 
 
 @dataclass(frozen=True)
 class DemonstrationPolicy:
+    """Arguments of a policy that replays recorded demonstrations."""
+
     _target_: str = "minari_pipe.policies.DemonstrationPolicy"
     source: Source = field(default_factory=Source)
     format: Optional[str] = None
-    """``dapg`` (a pickled list of episodes) or ``d4rl`` (flat HDF5); found out if not given."""
+    """``dapg`` (a pickled list of episodes) or ``d4rl`` (flat HDF5); detected if not given."""
     reset_option: str = "initial_state_dict"
     """Option of the environment's ``reset`` that takes the initial state, a dict of arrays."""
     state_keys: Optional[list[str]] = None
-    """Arrays of that dict, such as ``[qpos, qvel]``; by default those that the environment says
-    it takes (Adroit), else all that the file has."""
+    """Arrays of that dict, such as ``[qpos, qvel]``; default: those that the environment declares
+    (Adroit), else all arrays in the file."""
 
 
 @dataclass(frozen=True)
 class ScriptedPolicy:
+    """Arguments of a policy that calls a controller."""
+
     _target_: str = "minari_pipe.policies.ScriptedPolicy"
     controller: Any = MISSING
     """``{_target_: module.Callable, ...arguments}``."""
@@ -430,13 +451,17 @@ class ScriptedPolicy:
 
 @dataclass(frozen=True)
 class Mixture:
+    """Arguments of a dataset that is mixed from others."""
+
     _target_: str = MIXTURE
     parents: dict[str, float] = MISSING
-    """Datasets of ``conf/dataset/``, each with its share of the steps."""
+    """Names of datasets in ``conf/dataset/``, each with its share of the steps."""
 
 
 @dataclass(frozen=True)
 class Config:
+    """The configuration of one dataset's pipeline."""
+
     pipeline: str = "${hydra:runtime.choices.dataset}"
     """Name of the folder under ``pipelines/``."""
     dataset: Dataset = field(default_factory=Dataset)
@@ -450,14 +475,14 @@ class Config:
     validate: Validate = field(default_factory=Validate)
     publish: Publish = field(default_factory=Publish)
     packages: dict[str, dict[str, str]] = field(default_factory=dict, metadata=_of(None))
-    """Versions of the packages that decide what each stage writes; no key of a config."""
+    """Versions of the packages that determine what each stage writes; not a key of a config."""
 
     @property
     def family_name(self) -> str | None:
-        """The family that the dataset belongs to.
+        """The family that the dataset belongs to, if any.
 
         Raises:
-            ConfigError: its name cannot be that of a pipeline.
+            ConfigError: its name is not valid as a pipeline name.
         """
         if self.family is None:
             return None
@@ -466,7 +491,7 @@ class Config:
 
     @property
     def kind(self) -> str | None:
-        """What a dataset of a family holds; None outside of families."""
+        """What a dataset of a family holds; None outside families."""
         return str(self.family.kind) if self.family else None
 
     @property
@@ -476,13 +501,13 @@ class Config:
 
     @property
     def collected(self) -> PolicySettings | None:
-        """The policy that ``collect`` runs; None where episodes are taken over."""
+        """The policy that ``collect`` runs; None if episodes are copied from elsewhere."""
         if self.is_mixture or self.kind == "medium_replay":
             return None
         return RANDOM if self.kind == "random" else self.policy
 
     def scores_pipeline(self, name: str) -> str:
-        """The pipeline that has the reference scores of pipeline ``name``."""
+        """Return the pipeline that measures the reference scores of pipeline ``name``."""
         if self.is_mixture:
             return str(self.policy.arguments["scores"])
         return self.family_name or name
@@ -490,7 +515,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the datasets of a family share, which is a pipeline of its own."""
+    """The configuration that the datasets of a family share: a pipeline of its own."""
 
     env: Environment
     family: Family
@@ -505,13 +530,13 @@ class Shared:
     collected = None
 
 
+#: The parameters of a pipeline's stages: those of a dataset, or those that a family shares.
 Params = Config | Shared
-"""What the stages of a pipeline take: of a dataset, or of what those of a family share."""
 
+#: Keys of ``family`` that each dataset of the family sets for itself.
 _OF_A_DATASET = ("kind", "fraction")
-"""Keys of ``family`` that each dataset of it has of its own."""
 
-
+#: The sections of a config whose keys are fixed, except the policies.
 SECTIONS = {
     "dataset": Dataset,
     "author": Author,
@@ -524,7 +549,6 @@ SECTIONS = {
     "validate": Validate,
     "publish": Publish,
 }
-"""The parts of a config whose keys are fixed, besides the policies."""
 
 POLICY_SCHEMAS = {
     "random_schema": RandomPolicy,
@@ -536,16 +560,16 @@ POLICY_SCHEMAS = {
 
 
 def params_of(values: Mapping[str, Any]) -> Params:
-    """Return what ``params.yaml`` of a pipeline holds.
+    """Return the parameters for the content of a pipeline's ``params.yaml``.
 
     Raises:
-        ConfigError: a value is of another type than its key has, or a key is missing.
+        ConfigError: a value has the wrong type, or a required key is missing.
     """
     return read(Config, values) if "dataset" in values else read(Shared, values)
 
 
 def params_values(params: Params) -> dict[str, Any]:
-    """Return the plain values that ``params.yaml`` holds of parameters."""
+    """Return parameters as the plain values that ``params.yaml`` holds."""
     found = values_of(params)
     found.pop("pipeline", None)
     if isinstance(params, Shared):
@@ -554,7 +578,7 @@ def params_values(params: Params) -> dict[str, Any]:
 
 
 def register() -> None:
-    """Hand the schemas to Hydra."""
+    """Register the schemas with Hydra."""
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()

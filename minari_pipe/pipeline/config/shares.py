@@ -1,4 +1,4 @@
-"""The shares of a mixture's parents, exactly."""
+"""Computes the exact shares of a mixture's parents."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from fractions import Fraction
 
 from minari_pipe.errors import ConfigError
 
-_TOLERANCE = Fraction(1, 10**6)  # three times 0.333333
+_TOLERANCE = Fraction(1, 10**6)  # accepts three times 0.333333
 
 
 def exact_shares(parents: dict[str, float]) -> dict[str, Fraction]:
-    """The shares of the steps, exactly: the decimals that were written, scaled to sum to 1.
+    """Return the shares of the steps as fractions of the written decimals, scaled to sum to 1.
 
     Raises:
         ConfigError: there are no parents, a share is not positive, or they do not sum to 1.

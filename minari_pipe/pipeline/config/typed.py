@@ -1,8 +1,8 @@
-"""Frozen dataclasses from plain values and back, and as Hydra takes them.
+"""Converts plain values to frozen dataclasses and back, and derives dataclasses for Hydra.
 
-A field's metadata say what is different about its key: ``hydra``, another type that Hydra is told
-(None: it is no key of a config), whose value is checked elsewhere; ``omitted``, that plain values
-leave it out where it has its default.
+Two keys of a field's metadata change this. ``hydra`` is the type that Hydra gets instead, for a
+value that is checked elsewhere; None hides the field from Hydra. With ``omitted``, plain values
+leave the field out while it has its default.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from minari_pipe.errors import ConfigError
 
 T = TypeVar("T")
 
+#: Default of a required key; the value of ``omegaconf.MISSING``, whose import would take 0.1 s.
 MISSING: Any = "???"
-"""That of OmegaConf, whose import takes a tenth of a second: the default of what must be given."""
 
 
 class OpenSettings(ABC):
@@ -29,10 +29,10 @@ class OpenSettings(ABC):
     @classmethod
     @abstractmethod
     def of(cls, values: Any, where: str) -> Self:
-        """Return plain values as such a part.
+        """Return an instance made from plain values.
 
         Raises:
-            ConfigError: they are none.
+            ConfigError: the values do not describe such a part.
         """
 
     @property
@@ -43,7 +43,7 @@ class OpenSettings(ABC):
 
 @cache
 def hydra_node(cls: type) -> type:
-    """Return a dataclass as Hydra takes it: of a frozen one OmegaConf changes nothing."""
+    """Return a mutable copy of a dataclass for Hydra: OmegaConf makes frozen ones read-only."""
     made = []
     for each, kind in _kinds(cls):
         kind = each.metadata.get("hydra", kind)
@@ -68,20 +68,20 @@ def _kinds(cls: type) -> list[tuple[Field[Any], Any]]:
 
 
 def read(cls: type[T], values: Any, where: str = "") -> T:
-    """Return plain values as the dataclass whose keys they are.
+    """Return an instance of a dataclass made from plain values.
 
     Args:
         cls: the dataclass.
-        values: by key; keys that are left out have their defaults.
-        where: the key of all of them, for messages.
+        values: values by key; missing keys get their defaults.
+        where: dotted key of the whole, for error messages.
 
     Raises:
-        ConfigError: a value is of another type than its key has, or a key is missing.
+        ConfigError: a value has the wrong type, or a required key is missing.
     """
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where or 'the config'} is {values!r:.80}; expected keys and values")
     found = {}
-    for each, kind in _kinds(cls):  # type: ignore[arg-type]  # it takes no class for hashable
+    for each, kind in _kinds(cls):  # type: ignore[arg-type]  # mypy denies that classes are hashable
         key = f"{where}.{each.name}" if where else each.name
         if each.name in values:
             found[each.name] = _typed(kind, values[each.name], key, "hydra" not in each.metadata)
@@ -110,7 +110,7 @@ def _typed(kind: Any, value: Any, where: str, is_checked: bool) -> Any:
 
 
 def values_of(part: Any) -> Any:
-    """Return the plain values of a dataclass; whatever else is one already."""
+    """Return the plain values of a dataclass; any other value is returned unchanged."""
     if isinstance(part, OpenSettings):
         return part.values
     if is_dataclass(part) and not isinstance(part, type):

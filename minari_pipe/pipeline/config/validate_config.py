@@ -1,4 +1,4 @@
-"""From a composed configuration to the parameters of the stages: checked, and complete."""
+"""Checks a composed configuration, and completes it to the parameters of the stages."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ ParamsT = TypeVar("ParamsT", Config, Shared)
 
 _LONGEST_NAME = 200
 _SCORE_EPISODES = 100
+#: Folders below ``pipelines/NAME`` that the stages remove and write again.
 OUTPUT_FOLDERS = ("dataset", "episodes", "train", "train_expert")
-"""What the stages make anew below ``pipelines/NAME``."""
 
 
 def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Path) -> Config:
-    """Check ``config`` and complete it to what ``params.yaml`` holds.
+    """Check ``config`` and complete it to the content of ``params.yaml``.
 
     Args:
         name: the pipeline's name.
         config: as composed.
-        previous: what ``params.yaml`` holds now. Where nothing but the check of versions is
-            needed to see that it still holds, no environment is imported.
-        root: the workspace, from which paths and the user's modules are looked up.
+        previous: the current content of ``params.yaml``. If the config and the installed versions
+            still match it, no environment is imported.
+        root: the workspace, in which paths and the user's modules are looked up.
 
     Raises:
-        ConfigError: and its siblings, whatever a user can get wrong, before anything is written.
+        ConfigError: or another package error, for any user mistake, before anything is written.
     """
     check_pipeline_name(name)
     params = filled(config)
@@ -91,12 +91,12 @@ def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Pa
 
 
 def recorded(config: Config, packages: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """What ``params.yaml`` holds of ``config`` under versions of packages; checks nothing."""
+    """Return the content of ``params.yaml`` for ``config`` and package versions, unchecked."""
     return params_values(_complete(filled(config), packages))
 
 
 def filled(config: ParamsT) -> ParamsT:
-    """``config`` with what follows from other keys: the evaluation's environment and length."""
+    """Return ``config`` with the evaluation's environment and number of episodes filled in."""
     scores = config.ref_scores
     n_episodes = scores.n_episodes
     if n_episodes is None and scores.max_stderr is None:
@@ -106,10 +106,10 @@ def filled(config: ParamsT) -> ParamsT:
 
 
 def _complete(config: Config, packages: dict[str, dict[str, str]]) -> Config:
-    """``config`` with the versions in ``packages``, and the requirements that follow from them."""
+    """Return ``config`` with package versions and the requirements that follow from them."""
     dataset = config.dataset
     if dataset.requirements is None:
-        # Local version suffixes (torch 2.13.0+cpu) name builds that no package index offers.
+        # Local version suffixes (torch 2.13.0+cpu) name builds that package indexes do not have.
         versions = packages.get("collect", {}).items()
         pinned = [f"{name}=={version.partition('+')[0]}" for name, version in versions]
         dataset = replace(dataset, requirements=pinned)
@@ -131,15 +131,15 @@ def _check_environments(params: Config) -> None:
     for where, env in _environments(params):
         for wrapper in env.wrappers:
             wrapper_class(str(wrapper["_target_"]))
-        # A wrapper or a function that makes the environment may set a limit: the stage looks at
-        # what was made.
+        # A wrapper or an entry-point function may set a limit, so the stage checks the environment
+        # that it makes.
         made = isinstance(creator(env.id), type) and not env.wrappers
         if made and time_limit(env.id, env.kwargs) is None:
             raise ConfigError(without_time_limit(env.id, where))
 
 
 def _check_offers(params: Config) -> None:
-    """Refuse an environment without masks or a state that it is asked for, not after a training."""
+    """Refuse an environment without the masks, state or storable spaces needed, before training."""
     from minari_pipe.core.environments import make_environment
     from minari_pipe.policies.action_masks import ActionMasks
     from minari_pipe.policies.rollout import simulator_state
@@ -172,7 +172,7 @@ def _check_offers(params: Config) -> None:
 
 
 def _storage(dataset: Dataset) -> type[MinariStorage]:
-    """The storage that ``dataset.data_format`` names, once it can store what it is asked for."""
+    """Return the storage class for ``dataset.data_format``, after checking the compression."""
     from minari_pipe.storage.base import get_minari_storage, get_storage_keys
 
     if dataset.data_format not in (known := get_storage_keys()):
@@ -190,15 +190,15 @@ def _storage(dataset: Dataset) -> type[MinariStorage]:
 
 
 def check_source(where: str, source: Source, root: Path) -> None:
-    """Refuse a source that names nothing, a file that is not there, or an unverifiable address."""
+    """Refuse a source that names nothing, a missing file, or an address without a sha256."""
     path, address = source.path, source.address
     if path is None and address is None:
         raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
     place = source_file(path or "", root)
-    if place.is_relative_to(root):  # elsewhere links are the user's
+    if place.is_relative_to(root):  # outside the workspace, links are the user's own
         inside(root, place)
     if path is not None and re.match("[A-Za-z][A-Za-z0-9+.-]+:", path):
-        # DVC would take it for an address, and ask another machine.
+        # DVC would take it for a URL, and contact another machine.
         raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
     if path is not None and not place.is_file():
         raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
@@ -212,19 +212,19 @@ def check_source(where: str, source: Source, root: Path) -> None:
 
 
 def check_files(config: Config, root: Path, told: Collection[str]) -> list[str]:
-    """Refuse files outside of the workspace, unless the user names or trusts them.
+    """Refuse files outside the workspace, unless the user names them or trusts them.
 
     Args:
-        config: as composed, whose policies and environments may name files.
+        config: as composed; its policies and environments may name files.
         root: the workspace.
-        told: what this command line says itself.
+        told: texts that the command line itself gives.
 
     Returns:
-        Files elsewhere that this command line names.
+        Files outside the workspace that the command line names.
 
     Raises:
-        TrustError: a file elsewhere that only a file names.
-        LinkError: a link in the workspace leads there.
+        TrustError: only a config file names a file outside the workspace.
+        LinkError: a link in the workspace leads outside.
     """
     found = []
     for section in ("env", "policy", "ref_scores"):
@@ -243,7 +243,7 @@ def check_files(config: Config, root: Path, told: Collection[str]) -> list[str]:
 
 
 def _check_not_own(where: str, source: Source, root: Path, name: str, dataset_id: str) -> None:
-    """Refuse a file among the pipeline's own outputs, which its stages remove."""
+    """Refuse a source file among the pipeline's own outputs, which its stages remove."""
     if source.path is None:
         return
     path = source_file(source.path, root).resolve()
@@ -284,7 +284,7 @@ def _check_sb3(use: PolicyRef, params: Config) -> None:
 
 
 def code_files(params: Params, stage: str, root: Path) -> list[Path]:
-    """Files of the user's own modules that ``stage`` runs: policies, controllers, environments."""
+    """Return the files of the user's modules that ``stage`` runs, with all that they import."""
     modules = [split_target(t)[0] for use in policies(params, stage) for t in use.settings.targets]
     for env in made_environments(params, stage):
         modules += [env.id.rpartition(":")[0]] if ":" in env.id else []
@@ -325,19 +325,19 @@ def _check_targets(params: Config) -> None:
 
 
 def _environments(params: Config) -> list[tuple[str, Environment]]:
-    """The environments that the config describes, each with its key."""
+    """Return the environments that the config describes, each with its key."""
     return [("env", params.env), ("ref_scores.eval_env", params.ref_scores.environment)]
 
 
 def _policies(params: Config) -> list[PolicyRef]:
-    if params.is_mixture:  # it runs what its parents made
+    if params.is_mixture:  # a mixture runs no policy
         return []
-    own = PolicyRef("policy", params.policy)  # a family trains it, whatever the dataset holds
+    own = PolicyRef("policy", params.policy)  # the family trains it for every kind of dataset
     return [own, *policies(params, "ref_scores")]
 
 
 def _check_family(params: Config) -> None:
-    """Refuse what a dataset cannot be made of its family with."""
+    """Refuse invalid settings of the dataset's family."""
     name, kind = params.family_name, params.kind
     family = params.family
     if family is None:
@@ -524,7 +524,7 @@ def _check_engine(engine: Engine) -> None:
     for key, place in (("address", engine.address), ("storage", engine.storage)):
         if place is not None and engine.name != "ray":
             raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine.name}")
-    # By these Ray would start on this machine itself, and listen on every interface.
+    # With these, Ray would start a cluster on this machine, listening on every interface.
     if engine.address is not None and resolved(engine.address).strip() in ("", "local"):
         raise ConfigError(
             f"engine.address is {engine.address!r}; expected auto, HOST:PORT or "

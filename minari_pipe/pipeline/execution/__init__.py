@@ -1,1 +1,1 @@
-"""Runs the blocks of a stage on an engine, and keeps what they made."""
+"""Run the blocks of a stage on an engine and keep their results."""

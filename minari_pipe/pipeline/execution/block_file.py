@@ -1,20 +1,20 @@
-"""A block's file: finished episodes of a collection on their way to a dataset, columns of many.
+"""Write and read a block's file: collected episodes on their way to a dataset, in columns.
 
 ::
 
     block_00003.npz              NumPy's own format: a ZIP archive, stored, not compressed
-    ├─ 0/header.json             what the first segment is: see below
+    ├─ 0/header.json             describes the first segment: see below
     ├─ 0/steps.npy               T of each of its episodes, shape (N,)
     ├─ 0/rows/0.npy, 1.npy, ...  one leaf each, the rows of all N episodes one after another
     ├─ 0/numbers/0.npy, ...      one attribute each (seed, rewards_sum, ...), shape (N,)
-    ├─ 1/...                     the next segment, of episodes of another structure perhaps
-    └─ 2/record                  an episode that joins no others, with texts in its infos, as a
-                                 journal writes it
+    ├─ 1/...                     the next segment, whose episodes may have another structure
+    └─ 2/record                  a single episode, with texts in its infos, in the format of a
+                                 journal
 
 ``header.json`` has ``leaves`` (path, rows beyond the number of steps), ``numbers`` (names), and
 ``others`` (the further attributes of each episode). Nothing is lossy. The same episodes, added in
-the same order, give the same bytes: no member has a time, and where a segment ends is decided by
-the episodes alone.
+the same order, give the same bytes: no member has a timestamp, and only the episodes decide where
+a segment ends.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from minari_pipe.storage.json_attributes import dump_attributes, load_attributes
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
 from minari_pipe.storage.writer import EpisodeWriter, buffer_of
 
-#: the oldest date that a ZIP archive can give its members
+#: The oldest date that a member of a ZIP archive can have.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
-#: what a damaged archive, array or header raises
+#: What reading a damaged archive, array or header raises.
 _DAMAGE = (
     zipfile.BadZipFile,
     OSError,
@@ -59,10 +59,10 @@ _DAMAGE = (
     ArithmeticError,
     EOFError,
     MemoryError,
-    NotImplementedError,  # a method of compression, or encryption
+    NotImplementedError,  # unknown compression method, or encryption
     RecursionError,
-    RuntimeError,  # a member that wants a password
-    SyntaxError,  # of the header of an array
+    RuntimeError,  # a member with a password
+    SyntaxError,  # from the header of an array
 )
 
 
@@ -95,10 +95,10 @@ class BlockWriter(EpisodeWriter):
     @classmethod
     @contextmanager
     def create(cls, path: Path) -> Iterator[BlockWriter]:
-        """Write a new file at ``path``, which is whole only at a clean exit.
+        """Write a new file at ``path``; it is complete only after a clean exit.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         with (
             path.open("wb") as file,
@@ -107,7 +107,7 @@ class BlockWriter(EpisodeWriter):
             yield cls(archive)
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return self._count
 
     def episode_metadata(self, index: int) -> dict[str, Any]:
@@ -165,14 +165,14 @@ class BlockWriter(EpisodeWriter):
 
 
 def read_block(path: Path) -> Iterator[Segment | EpisodeBuffer]:
-    """Yield the episodes of a block's file, many at a time where they were joined.
+    """Yield the episodes of a block's file, joined ones as one segment.
 
     Args:
-        path: the file, which may come from a stranger: nothing in it is executed, and it takes no
-            more memory than its own size.
+        path: the file, which may come from a stranger: reading it executes nothing and takes no
+            more memory than the file's own size.
 
     Raises:
-        CorruptDatasetError: it is damaged.
+        CorruptDatasetError: the file is damaged.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -235,16 +235,16 @@ class _Reader:
         return segment
 
     def _array(self, name: str) -> npt.NDArray[Any]:
-        data = self._archive.read(f"{name}.npy")  # which compares the checksum
+        data = self._archive.read(f"{name}.npy")  # compares the checksum
         begin = 10 + int.from_bytes(data[8:10], "little")
         if data[:8] != b"\x93NUMPY\x01\x00" or len(data) < begin:
             raise ValueError(f"{name} is no array of NumPy's format 1.0")
         header = ast.literal_eval(data[10:begin].decode("ascii"))
-        # NumPy's own reader can be crashed by the name of a dtype.
+        # A malformed dtype name can crash NumPy's own reader.
         dtype = named_dtype(header["descr"])
         if header["fortran_order"] or dtype.kind not in "biufc":
             raise ValueError(f"{name} is no plain array of numbers but of {dtype}")
-        # Of its own memory, to which may be written.
+        # A copy in a bytearray, so that the array is writable.
         return np.frombuffer(bytearray(data[begin:]), dtype).reshape(header["shape"])
 
 

@@ -1,4 +1,4 @@
-"""What runs in a worker: one block, from its parameters to its file, and no exception out of it."""
+"""Run one block in a worker, from its parameters to its file, and return errors as values."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 
 _MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
 _SECONDS_BETWEEN_TALLIES = 0.2
+#: Longest error text in characters; the metadata keeps it too if the block is skipped.
 _LONGEST_REASON = 1000
-"""Characters of what is told of a failure, and written to the metadata of a block left out."""
 _TALLY = struct.Struct("<qqd")
 
 
 @dataclass
 class Tally:
-    """How far a block is, for whoever waits for it."""
+    """The progress of a block, shared with the process that waits for it."""
 
     path: Path | None = None
-    """Where to write it, for another process, also one that looks why this one died."""
+    """File to write it to; another process reads it, also to see where this one died."""
     where: Callable[[int], str] = str
-    """What to call the place where so many episodes are finished."""
+    """Maps the number of finished episodes to the name of the current place."""
     tell: Callable[[Tally], None] | None = None
     n_episodes: int = 0
-    """Those that are finished, in the order of their numbers."""
+    """Finished episodes, in the order of their numbers."""
     n_steps: int = 0
     return_sum: float = 0.0
     _told: float = 0.0
     _file: int | None = None
 
     def begin(self) -> None:
-        """Say that work has begun."""
+        """Write the first tally: work has begun."""
         self._write()
 
     def step(self, n: int) -> None:
@@ -78,7 +78,7 @@ class Tally:
         """Count a finished episode."""
         self.n_episodes += 1
         self.return_sum += episode_return
-        self._write()  # at once: of a block that hangs, the episode is to be named
+        self._write()  # at once: if the block hangs, the message names this episode
 
     def _write(self) -> None:
         if self.path is None:
@@ -90,7 +90,7 @@ class Tally:
             os.pwrite(self._file, counts + self.where(self.n_episodes).encode() + b"\n", 0)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Close and remove the file: the block has ended."""
         if self._file is not None:
             os.close(self._file)
         if self.path is not None:
@@ -98,7 +98,7 @@ class Tally:
 
     @classmethod
     def read(cls, path: Path) -> Tally:
-        """What was told last; nothing if that is being written."""
+        """Return the last tally in the file; an empty one if it is missing or incomplete."""
         try:
             data = path.read_bytes()
             n_episodes, n_steps, return_sum = _TALLY.unpack_from(data)
@@ -115,27 +115,27 @@ class BlockPlace:
     root: Path
     """The workspace."""
     files: tuple[tuple[str, str], ...] = ()
-    """Files that policies are made from, by the key that names them, in place of what the config
-    says: as sha256 on their way to a worker without a common disk, as a path there."""
+    """Policy files that replace those of the config, by their key. The value is a sha256 on the way
+    to a worker without a shared disk, and a path once that worker has fetched the file."""
     packages: tuple[tuple[str, str], ...] = ()
-    """Versions that decide what is made; a cluster's nodes may have others."""
+    """Package versions that decide the result; a cluster's nodes may have others."""
     expected: Expected | None = None
     """What a worker must have imported and read."""
 
     def with_files_in(self, folder: Path, shared: SharedBlocks) -> BlockPlace:
-        """The same in a worker that fetches the files into ``folder``.
+        """Fetch the files into ``folder`` and return a copy that names them there.
 
         Raises:
-            RemoteError: one is not there.
+            RemoteError: a file is missing or damaged.
         """
         found = tuple((key, str(shared.take(digest, folder))) for key, digest in self.files)
         return replace(self, files=found)
 
     def check(self) -> None:
-        """Refuse to make a block where it would be another one.
+        """Raise if a block made here would differ from one made by the stage.
 
         Raises:
-            ConfigError: a package has another version here, or something changed.
+            ConfigError: a package has another version here, or an input changed.
         """
         if other := other_version(self.packages):
             package, here, wanted = other
@@ -146,7 +146,7 @@ class BlockPlace:
         self.check_used()
 
     def check_used(self) -> None:
-        """Refuse a block that was made of something else than the stage began with.
+        """Raise if this process used other inputs than the stage began with.
 
         Raises:
             ConfigError: names what changed.
@@ -156,9 +156,9 @@ class BlockPlace:
 
 
 class Work(ABC):
-    """Writes one block; an instance is a frozen dataclass of plain values, which decide its bytes.
+    """The work of one block: a frozen dataclass of plain values, which decide the block's bytes.
 
-    It makes everything anew that can carry a state from one block to the next.
+    It creates anew everything that could carry state from one block to the next.
     """
 
     @abstractmethod
@@ -166,8 +166,8 @@ class Work(ABC):
         """Write the block.
 
         Args:
-            path: its file.
-            tally: is told how far it is.
+            path: the block's file.
+            tally: receives the progress.
             place: where the names in the parameters are looked up.
 
         Returns:
@@ -176,12 +176,12 @@ class Work(ABC):
 
     @abstractmethod
     def name_of(self, n_finished: int) -> str:
-        """What to call the episode that runs once so many are finished."""
+        """Return the name of the episode that runs once ``n_finished`` episodes are finished."""
 
 
 @dataclass(frozen=True)
 class EpisodesWork(Work):
-    """Runs a policy through the episodes from number ``first`` until before ``last``."""
+    """Runs a policy through the episodes from number ``first`` up to, not including, ``last``."""
 
     env: Environment
     policy: PolicyConfig
@@ -195,11 +195,11 @@ class EpisodesWork(Work):
 
 
 def block_ranges(n_episodes: int | None, block_episodes: int) -> Iterator[tuple[int, int]]:
-    """The first episode of each block, and the one after its last.
+    """Yield the first episode of each block, and the one after its last.
 
     Args:
-        n_episodes: of all blocks; ``None`` for endless ones.
-        block_episodes: of a block.
+        n_episodes: number of all episodes; ``None`` for endless blocks.
+        block_episodes: number of episodes per block.
 
     Example:
         >>> list(block_ranges(5, 2))
@@ -225,14 +225,14 @@ class BlockCall:
     attempt: str
     place: BlockPlace
     tally: Path | None = None
-    """Where to say how far it is."""
+    """File to write the progress to."""
     tell: Callable[[Tally], None] | None = None
-    """Whom to tell it, in the same process."""
+    """Callback for the progress, if the call runs in the same process."""
     temporary: Path | None = None
     """Folder for the files that environments leave behind."""
 
     def __call__(self) -> Outcome:
-        """Make the block; what is raised becomes an outcome with one line of text."""
+        """Make the block; an exception becomes an outcome with one line of text."""
         if self.temporary is not None:
             self.temporary.mkdir(parents=True, exist_ok=True)
             tempfile.tempdir = str(self.temporary)
@@ -253,7 +253,7 @@ class BlockCall:
             return Outcome(value=record, counts=counts)
         except Stopped:
             raise
-        except BaseException as exc:  # what Rust raises is no Exception
+        except BaseException as exc:  # a Rust panic is no Exception
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc(file=sys.stderr)
             text = " ".join(user_message(exc).split())
@@ -274,10 +274,10 @@ class BlockCall:
 
 
 def _own_folder() -> Path:
-    """Where a worker keeps the files that it fetched: no other user of its machine writes there.
+    """Return the folder for files that a worker fetched; only this user can write to it.
 
     Raises:
-        TrustError: another one does.
+        TrustError: another user owns it, or it is a link.
     """
     folder = Path(tempfile.gettempdir()) / f"minari_pipe-files-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -288,7 +288,7 @@ def _own_folder() -> Path:
 
 
 def _is_final(exc: BaseException) -> bool:
-    """Whether another attempt would fail for the same reason."""
+    """Return whether another attempt would fail for the same reason."""
     if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return isinstance(exc, _MISTAKES)

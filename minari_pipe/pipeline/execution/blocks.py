@@ -1,4 +1,4 @@
-"""Blocks: finished pieces of a stage's work that survive any kill, each with its sha256."""
+"""Store blocks: finished parts of a stage's work that survive any kill, each with its sha256."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
 class NotFinishedError(Exception):
-    """A block that is there is not the one that is asked for, or is damaged; says how."""
+    """The block on disk is damaged or not the requested one; the message says which."""
 
 
 @dataclass(frozen=True)
 class BlockStore:
     """Files under ``folder``, each beside a record that makes it count.
 
-    A block is finished when its record exists, is whole, is of this very block, and names the
-    sha256 that the block's file has; whatever else lies there is made again.
+    A block is finished if its record exists, is whole, belongs to this block, and holds the sha256
+    of the block's file. Anything else there is made again.
     """
 
     folder: Path
     suffix: str
 
     def path(self, index: int) -> Path:
-        """The file of a block."""
+        """Return the file of a block."""
         return self.folder / f"block_{index:05d}{self.suffix}"
 
     def _record(self, index: int) -> Path:
         return self.path(index).with_suffix(".json.record")
 
     def find(self, index: int, key: str) -> dict[str, Any] | None:
-        """The record of a finished block; ``None`` if there is nothing.
+        """Return the record of a finished block; ``None`` if there is nothing.
 
         Args:
-            index: of the block.
+            index: index of the block.
             key: hash of everything that decides its bytes.
 
         Raises:
-            NotFinishedError: there is something, but not this block, or not whole.
+            NotFinishedError: the block is there, but it is another one or damaged.
         """
         path, record_path = self.path(index), self._record(index)
         if not record_path.exists() and not path.exists():
@@ -67,11 +67,11 @@ class BlockStore:
         """Make a block and return its record.
 
         Args:
-            index: of the block.
+            index: index of the block.
             key: hash of everything that decides its bytes.
-            write: writes the block to the path it is given, and returns plain JSON values to keep
-                in the record.
-            attempt: tells the temporary file from those of others that make the same block.
+            write: writes the block to the given path, and returns plain JSON values to keep in the
+                record.
+            attempt: makes the temporary file unique among processes that make the same block.
         """
         path = self.path(index)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,15 +83,15 @@ class BlockStore:
             record = {**kept, "block": path.name, "key": key, "sha256": sha256_file(temporary)}
             os.replace(temporary, path)
         finally:
-            temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
+            temporary.unlink(missing_ok=True)  # else a full disk would stay full
         self._write_record(index, record)
         return record
 
     def adopt(self, index: int, file: Path, record: dict[str, Any]) -> None:
-        """Take over a finished block's file, whose bytes are compared with its record.
+        """Move a finished block's file into the store after comparing it with its record.
 
         Raises:
-            NotFinishedError: they are not what the record says.
+            NotFinishedError: the bytes do not have the recorded sha256.
         """
         if sha256_file(file) != record.get("sha256"):
             raise NotFinishedError("its file is damaged")
@@ -100,13 +100,13 @@ class BlockStore:
         self._write_record(index, record)
 
     def share(self, index: int, key: str, other: BlockStore) -> dict[str, Any] | None:
-        """Copy a finished block to ``other``, which other processes may fill with the same.
+        """Copy a finished block to ``other``, which other processes may fill with the same block.
 
         Returns:
-            Its record; ``None`` if there is none.
+            The block's record; ``None`` if there is no block.
 
         Raises:
-            NotFinishedError: it is damaged.
+            NotFinishedError: the block is damaged.
         """
         record = self.find(index, key)
         if record is not None:
@@ -124,41 +124,41 @@ class BlockStore:
         return path.with_name(f".{path.name}.{attempt}.tmp")
 
     def remove_temporary(self, index: int, attempt: str) -> None:
-        """Remove what a killed process left of a block."""
+        """Remove the temporary file that a killed process left of a block."""
         self._temporary(index, attempt).unlink(missing_ok=True)
 
     def remove_temporaries(self) -> None:
-        """Remove what killed processes left, none of which runs any more."""
+        """Remove the temporary files of killed processes; call it while no process writes."""
         for path in self.folder.glob(".*.tmp"):
             with suppress(FileNotFoundError):
                 path.unlink()
 
 
 def sync_to_disk(path: Path) -> None:
-    """Let the bytes of a file be on the disk before a rename says that they are."""
+    """Flush a file's bytes to disk, so that a later rename cannot precede them."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def dump_record(record: dict[str, Any]) -> str:
-    """The text of a record, sealed against damage."""
+    """Return the text of a record with a checksum against damage."""
     return dump_json({**record, "seal": _seal(record)})
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A whole record without its seal, or ``None``."""
+    """Return a whole record without its checksum, or ``None``."""
     try:
-        # Of a pipe there would be no end.
+        # Reading a pipe would never end.
         return parse_record(read_json(path)) if path.is_file() else None
     except (OSError, ValueError):
         return None
 
 
 def parse_record(found: Any) -> dict[str, Any]:
-    """What :func:`dump_record` wrote, without the seal.
+    """Return the record that :func:`dump_record` wrote, without the checksum.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the record is damaged.
     """
     if isinstance(found, dict) and found.pop("seal", None) == _seal(found):
         return found

@@ -1,4 +1,4 @@
-"""From a stage's parameters to the objects it runs: environments and policies."""
+"""Build the environments and policies that a stage runs from its parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minari_pipe.policies.base import Policy
 
 
 def environment_factory(env: Environment, root: Path) -> Callable[[], gym.Env]:
-    """A function that makes the environment that ``env`` describes."""
+    """Return a function that makes the environment that ``env`` describes."""
     make_importable(root)
     return lambda: make_environment(env.id, env.kwargs, env.wrappers)
 
@@ -39,18 +39,18 @@ def make_policy(
     trained: Path | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> Policy:
-    """The policy that settings describe.
+    """Return the policy that ``settings`` describe.
 
     Args:
-        settings: as under ``policy``: ``_target_`` and its arguments.
-        where: their key, for messages.
-        root: the workspace, from which relative paths and the user's modules are looked up.
-        trained: folder that the training stage filled, where there is a ``train:`` block.
-        files: of that folder, by their names, those that are elsewhere.
+        settings: the section ``policy``: ``_target_`` and its arguments.
+        where: the key of the section, for messages.
+        root: the workspace, against which relative paths and the user's modules are resolved.
+        trained: folder that the training stage filled, if there is a ``train:`` block.
+        files: files of that folder that lie elsewhere, by their names.
 
     Raises:
-        TrustError: a name that the user does not trust.
-        ConfigError: arguments that the policy does not take.
+        TrustError: the user does not trust a name.
+        ConfigError: the policy does not take the arguments.
     """
     make_importable(root)
     arguments = dict(settings.arguments)
@@ -100,13 +100,13 @@ class PolicyConfig:
     def of(
         cls, settings: PolicySettings, where: str, root: Path, trained: Path | None
     ) -> PolicyConfig:
-        """The same with the folder of the training below the workspace ``root``, if any."""
+        """Return a config that stores the folder ``trained`` relative to the workspace ``root``."""
         return cls(settings, where, None if trained is None else str(trained.relative_to(root)))
 
     def make(self, place: BlockPlace) -> Policy:
-        """The policy; errors as :func:`make_policy`.
+        """Return the policy; raise the errors of :func:`make_policy`.
 
-        A process keeps the last one that it made: a network need not be built for each block.
+        A process caches the last policy, so that a network is not built again for each block.
 
         Args:
             place: where the files are.
@@ -118,7 +118,7 @@ class PolicyConfig:
         return _made(text)
 
     def files(self, root: Path) -> dict[str, Path]:
-        """The files that the policy is made from, by the key that names them."""
+        """Return the files that the policy is made from, by the key that names them."""
         found = {}
         for key, source in self.settings.sources.items():
             found[key] = locate(
@@ -147,7 +147,7 @@ def _made(text: str) -> Policy:
 
 
 def file_source(source: Source, root: Path) -> FileSource:
-    """The file that a config names, looked up from the workspace."""
+    """Return the file that a config names; a relative path starts at the workspace."""
     path = source.path if source.path is None else str(source_file(source.path, root))
     return FileSource(path=path, address=source.address, sha256=source.sha256)
 
@@ -155,7 +155,7 @@ def file_source(source: Source, root: Path) -> FileSource:
 def source_hashes(
     settings: PolicySettings, root: Path, trained: Path | None = None
 ) -> dict[str, str]:
-    """sha256 of every file a policy was made from, by the key that names it."""
+    """Return the sha256 of every file that a policy is made from, by the key that names it."""
     hashes = {}
     for key, source in settings.sources.items():
         file = file_source(source, root)

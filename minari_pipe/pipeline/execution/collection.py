@@ -1,4 +1,4 @@
-"""Collects a block of episodes: what of them is wanted, and when there are enough."""
+"""Collect a block of episodes: which of them are kept, and when there are enough."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from minari_pipe.storage.writer import StableBuffers
 
 @dataclass
 class Count:
-    """How much is collected, episode by episode in the order of their numbers."""
+    """Totals of what is collected, episode by episode in the order of their numbers."""
 
     n_steps: int = 0
-    """Of the episodes that are kept."""
+    """Steps of the episodes that are kept."""
     n_kept: int = 0
     n_matching: int = 0
 
     def add(self, n_steps: int, *, kept: bool, matches: bool) -> None:
-        """Count an episode."""
+        """Count one episode."""
         self.n_steps += n_steps if kept else 0
         self.n_kept += kept
         self.n_matching += matches
@@ -42,13 +42,13 @@ class Count:
 
 @dataclass(frozen=True)
 class Stop:
-    """When there are enough episodes; the numbers of the config, each of them optional."""
+    """When there are enough episodes: limits from the config, each optional."""
 
     n_steps: int | None = None
     n_matching: int | None = None
 
     def is_met(self, count: Count) -> bool:
-        """Whether no further episode is needed."""
+        """Return whether no further episode is needed."""
         return (self.n_steps is not None and count.n_steps >= self.n_steps) or (
             self.n_matching is not None and count.n_matching >= self.n_matching
         )
@@ -58,7 +58,7 @@ class Stop:
 class CollectBlock(EpisodesWork):
     """Collects a block's episodes into its file.
 
-    It ends early where its own episodes are already enough for the whole dataset, so that its bytes
+    A block ends early if its own episodes already suffice for the whole dataset, so its bytes
     depend on no other block.
     """
 
@@ -69,7 +69,7 @@ class CollectBlock(EpisodesWork):
     stop: Stop
 
     def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
-        """Write the block; the record says of every episode what came of it.
+        """Write the block and return a record with a summary of every episode.
 
         Raises:
             InvalidEpisodeError: the environment or the policy failed; names episode and step.
@@ -80,7 +80,7 @@ class CollectBlock(EpisodesWork):
         spaces: list[tuple[gym.Space, gym.Space]] = []
         collected = self._collected(make_env, policy, tally, episodes, spaces)
         with BlockWriter.create(path) as block:
-            first = next(collected, None)  # with it there is an environment, which has the spaces
+            first = next(collected, None)  # creates the environment, which adds to `spaces`
             if first is not None:
                 block.add(StableBuffers(itertools.chain([first], collected)), *spaces[0])
         return {"episodes": episodes}
@@ -95,8 +95,8 @@ class CollectBlock(EpisodesWork):
     ) -> Iterator[EpisodeBuffer]:
         """Yield the episodes that are kept.
 
-        What there is to say of each episode, and the spaces of each environment, are appended to
-        lists.
+        Append a summary of each episode to ``episodes``, and the spaces of each environment to
+        ``spaces``.
         """
         count = Count()
 
@@ -139,7 +139,7 @@ class CollectBlock(EpisodesWork):
 
 
 class _Sink:
-    """Records an episode, and whether the environment told of a success."""
+    """Records an episode, and whether the environment reported success."""
 
     def __init__(self, env: gym.Env, record_infos: bool, record_state: bool) -> None:
         self._recorder = make_recorder(env, record_infos=record_infos, record_state=record_state)
@@ -171,7 +171,7 @@ class _Sink:
 
 
 def _check_values(number: int, buffer: EpisodeBuffer) -> None:
-    """Refuse NaN and infinity: what is learned from them is NaN, and ``validate`` takes neither.
+    """Raise on NaN or infinity: learning from them yields NaN, and ``validate`` rejects both.
 
     Raises:
         InvalidEpisodeError: names the first step.
@@ -181,7 +181,7 @@ def _check_values(number: int, buffer: EpisodeBuffer) -> None:
         if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "fc":
             continue
         with np.errstate(over="ignore", invalid="ignore"):
-            total = leaf.sum()  # costs no array of flags; of finite numbers it may be infinite
+            total = leaf.sum()  # needs no boolean array, but may overflow for finite numbers
         if not np.isfinite(total) and (bad := ~np.isfinite(leaf)).any():
             row, *within = np.argwhere(bad)[0]
             step = row - 1 if path[0] == "observations" else row

@@ -1,9 +1,9 @@
-"""What the processes of a stage used: hashes of the bytes that they imported and read.
+"""Check that the processes of a stage used the dependencies that DVC records.
 
-DVC hashes the dependencies of a stage after it has ended. A file edited meanwhile would be recorded
-with its new hash beside data that the old bytes made, and the next run would call them up to date.
-So a stage notes its dependencies when it begins, each of its processes records what it imports and
-reads, and the stage fails unless all are equal.
+DVC hashes the dependencies of a stage after it has ended. A file edited in the meantime would be
+recorded with its new hash beside data made from the old bytes, and the next run would call the data
+up to date. So a stage hashes its dependencies when it begins, each of its processes records what it
+imports and reads, and the stage fails unless all of them agree.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.import_graph import source_folder
 from minari_pipe.pipeline.source_imports import imported_from_workspace, sources_used
 
+#: Size, mtime and ctime in ns; undoing an edit does not restore them. Empty if not a regular file.
 Stamp = list[int]
-"""Size, and times of the last change of the bytes and of the file, which an edit that is taken back
-does not restore."""
 
 _read: dict[str, tuple[Stamp, str]] = {}
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What each process of a stage must have used; plain values, which travel to its workers."""
+    """What each process of a stage must have used; plain values that are sent to its workers."""
 
     stage: str
     modules: dict[str, tuple[str, str]]
-    """By name: the dependency as ``dvc.yaml`` has it, and its sha256."""
+    """Module name to the dependency as ``dvc.yaml`` names it, and its sha256."""
     files: dict[str, str] = field(default_factory=dict)
-    """sha256 by path."""
+    """Path to sha256."""
     node: str = field(default_factory=platform.node)
-    """The machine of the stage."""
+    """The machine that the stage runs on."""
 
     def check(self) -> None:
-        """Compare it with what this process imported and read until now.
+        """Compare with what this process has imported and read so far.
 
-        A file counts from the first time that it is compared, so that is done before it is read.
+        A file is hashed at its first comparison, so call this before the file is read.
 
         Raises:
-            ConfigError: names what is another one.
+            ConfigError: names what differs.
         """
         for name, (dependency, sha256) in self.modules.items():
             if sources_used(name) - {sha256}:
@@ -73,7 +72,7 @@ class Expected:
 
 
 def changed(what: str, stage: str) -> ConfigError:
-    """The error of a stage that used something else than is there now."""
+    """Return the error of a stage whose input changed while it ran."""
     return ConfigError(f"{what} changed while {stage} ran; run again")
 
 
@@ -87,7 +86,7 @@ def _sha256_read(path: str, stage: str) -> str:
 
 
 def _hashes(path: str | Path) -> tuple[str, str]:
-    """sha256, and md5 for DVC, of a file that is read once; of no file, two that none has."""
+    """Return sha256, and md5 for DVC, of a file read once; two empty strings if it is missing."""
     digests = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     try:
         with open(path, "rb") as file:
@@ -103,7 +102,8 @@ def _stamp(path: str | Path) -> Stamp:
     try:
         found = named = os.lstat(path)
         if S_ISLNK(named.st_mode):
-            # Into DVC's cache: DVC changes the mode of an object whenever an output has its bytes.
+            # A link into DVC's cache: DVC chmods an object whenever an output has its bytes, which
+            # changes the object's ctime.
             found = os.stat(path)
     except FileNotFoundError:
         return []
@@ -111,7 +111,7 @@ def _stamp(path: str | Path) -> Stamp:
 
 
 def _stamps(path: Path) -> dict[str, Stamp]:
-    """Stamps of a file, or of all files below a folder by their paths in it."""
+    """Return the stamps of a file, or of all files below a folder, by their relative paths."""
     if not path.is_dir():
         return {"": _stamp(path)}
     places = sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
@@ -123,12 +123,12 @@ class Inputs:
     """The dependencies of a stage as they were when it began."""
 
     def __init__(self, stage: str, root: Path, dependencies: Iterable[str]) -> None:
-        """Note them.
+        """Hash the dependencies.
 
         Args:
-            stage: for messages.
+            stage: name of the stage, for messages.
             root: the workspace.
-            dependencies: as ``dvc.yaml`` names them, and ``params.yaml``.
+            dependencies: paths as ``dvc.yaml`` names them, and ``params.yaml``.
         """
         self._stage, self._root = stage, root
         self._stamps = {name: _stamps(root / name) for name in dependencies}
@@ -140,26 +140,26 @@ class Inputs:
         self.expected = Expected(stage, modules)
 
     def files(self, name: str) -> list[Path]:
-        """The files of a dependency, which may be a folder."""
+        """Return the files of a dependency, which may be a folder."""
         return [self._root / name / place for place in self._stamps[name]]
 
     def sha256(self, path: Path) -> str:
-        """The sha256 of a file's bytes, those of a dependency as they were at the beginning."""
+        """Return the sha256 of a file; for a dependency, of its bytes when the stage began."""
         if path not in self._hashes:
             self._hashes[path] = _hashes(path)
         return self._hashes[path][0]
 
     def check(self) -> None:
-        """Refuse to end the stage well where something is not as it was when it began.
+        """Raise if anything that the stage used changed since it began.
 
         Raises:
-            ConfigError: names it.
+            ConfigError: names what changed.
         """
         self.check_files()
         self.expected.check()
 
     def check_files(self) -> None:
-        """As :meth:`check`, for what lies on the disk alone."""
+        """Do as :meth:`check`, but only for the files on disk."""
         for name, stamps in self._stamps.items():
             found = _stamps(self._root / name)
             if found != stamps:
@@ -167,7 +167,7 @@ class Inputs:
                 raise changed(f"{name}/{other}".rstrip("/"), self._stage)
 
     def report(self) -> dict[str, Any]:
-        """What :func:`recorded_otherwise` compares with ``dvc.lock``."""
+        """Return what :func:`recorded_otherwise` compares with ``dvc.lock``."""
         return {
             name: {
                 "stamps": stamps,
@@ -178,7 +178,7 @@ class Inputs:
 
 
 def _modules(sources: Iterable[str], root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name of each source's module, and the source as ``dvc.yaml`` names it."""
+    """Yield each source's module name, and the source as ``dvc.yaml`` names it."""
     for source in sources:
         file = root / source
         parts = file.with_suffix("").parts
@@ -195,12 +195,12 @@ def _modules(sources: Iterable[str], root: Path) -> Iterator[tuple[str, str]]:
 def recorded_otherwise(
     reports: Mapping[str, Mapping[str, Any]], lock: Mapping[str, Any], root: Path
 ) -> dict[str, str]:
-    """The stages of which ``dvc.lock`` records something else than they used, and what that is.
+    """Return the stages for which ``dvc.lock`` has wrong inputs, each with one such input.
 
     DVC hashes after the stage has ended, so the stage itself cannot see an edit in between.
 
     Args:
-        reports: of the stages that ran, see :meth:`Inputs.report`.
+        reports: :meth:`Inputs.report` of each stage that ran.
         lock: the stages of ``dvc.lock``.
         root: the workspace.
     """

@@ -1,4 +1,4 @@
-"""Measures a block of episodes for a reference score: their returns and nothing else."""
+"""Measure the returns of a block of episodes for a reference score; keep nothing else."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from minari_pipe.policies.evaluation import EpisodeResult, evaluate
 
 
 class MeasureBlock(EpisodesWork):
-    """Measures a block's episodes into a file of JSON."""
+    """Measures a block's episodes into a JSON file."""
 
     def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
-        """Write the results, as :meth:`evaluation.EpisodeResult.to_json` has them.
+        """Write the results in the form of :meth:`evaluation.EpisodeResult.to_json`.
 
         Raises:
             InvalidEpisodeError: the environment or the policy failed; names episode and step.
@@ -40,8 +40,8 @@ class MeasureBlock(EpisodesWork):
 def measured(
     scheduler: Scheduler, record: dict[str, Any] | Skipped, progress: Progress
 ) -> list[EpisodeResult]:
-    """The results of a block that was made, of which ``progress`` is told."""
-    assert isinstance(record, dict)  # nothing is skipped where scores are measured
+    """Return the results of a finished block and report them to ``progress``."""
+    assert isinstance(record, dict)  # measurements never skip a block
     found = read_json(scheduler.store.folder / str(record["block"]))
     results = [EpisodeResult(**result) for result in found]
     progress.finished([{"n_steps": r.n_steps, "return": r.episode_return} for r in results])

@@ -1,4 +1,4 @@
-"""What a person sees while blocks are made: one bar, and a line for everything that went wrong."""
+"""Show the progress of blocks: one bar, and one line per problem."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from minari_pipe.pipeline.execution.block_task import Tally
 class Progress(AbstractContextManager):
     """Shows episodes, steps, steps per second, mean return, time left, failures and retries.
 
-    The bar is there only where stderr is a terminal, elsewhere a line a minute.
+    The bar appears only if stderr is a terminal; otherwise one line a minute is printed.
     """
 
     def __init__(self, label: str, say: Callable[[str], None]) -> None:
-        """Show nothing yet.
+        """Start without output.
 
         Args:
-            label: what the bar is of.
-            say: tells the user one line.
+            label: label of the bar.
+            say: prints one line.
         """
         self._label = label
         self._say = say
@@ -38,11 +38,11 @@ class Progress(AbstractContextManager):
         self._ignored: dict[str, list[int]] = {}
 
     def begin(self, total: int | None, unit: str) -> None:
-        """Say how much there is to do.
+        """Show the bar with the amount of work.
 
         Args:
-            total: number of units; ``None`` if it is unknown.
-            unit: ``episode``, ``step``, or ``match`` for episodes that match.
+            total: number of units; ``None`` if unknown.
+            unit: ``episode``, ``step``, or ``match`` for matching episodes.
         """
         self._unit = unit
         self._began = time.monotonic()
@@ -53,7 +53,7 @@ class Progress(AbstractContextManager):
             self._bar.close()
 
     def running(self, tallies: Sequence[Tally]) -> None:
-        """How far the blocks are that run now."""
+        """Show the progress of the blocks that run now."""
         self._show(
             sum(t.n_episodes for t in tallies),
             sum(t.n_steps for t in tallies),
@@ -61,11 +61,11 @@ class Progress(AbstractContextManager):
         )
 
     def finished(self, episodes: Sequence[dict[str, Any]], count: Any = None) -> None:
-        """A block is finished, the next one in order.
+        """Count the next finished block in order.
 
         Args:
-            episodes: what its record says of those that count.
-            count: of all until now, for the unit ``match``.
+            episodes: entries of its record for the episodes that count.
+            count: totals of all blocks so far, for the unit ``match``.
         """
         self._done.n_episodes += len(episodes)
         self._done.n_steps += sum(e["n_steps"] for e in episodes)
@@ -100,31 +100,31 @@ class Progress(AbstractContextManager):
         self._bar.show(self._n_done + more, details)
 
     def failed(self, index: int, reason: str, *, retry: int, of: int) -> None:
-        """An attempt at a block failed; another one follows."""
+        """Count and print a failed attempt at a block; another one follows."""
         self._n_failed += 1
         self._tell(f"block {index} failed, retry {retry} of {of}: {reason}")
 
     def skipped(self, index: int, reason: str) -> None:
-        """A block is left out for good."""
+        """Count and print a block that is left out for good."""
         self._n_skipped += 1
         self.warn(f"block {index} is left out: {reason}")
 
     def warn(self, text: str) -> None:
-        """Something that deserves a look."""
+        """Print a warning."""
         self._tell(f"warning: {text}")
 
     def ignored(self, index: int, reason: str) -> None:
-        """A block on disk is made again."""
+        """Print that a block on disk is made again, once per reason."""
         self._ignored.setdefault(reason, []).append(index)
         if len(self._ignored[reason]) == 1:
             self._tell(f"block {index} is made again: {reason}")
 
     def reused(self, index: int) -> None:
-        """A block was finished by an earlier run."""
+        """Count a block that an earlier run finished."""
         self.n_reused += 1
 
     def tell_reused(self, total: int) -> None:
-        """Say how many of ``total`` blocks were there, and how many could not be used."""
+        """Print how many of ``total`` blocks were reused, and how many could not be."""
         for reason, indices in self._ignored.items():
             if len(indices) > 1:
                 self._tell(f"{len(indices)} blocks were made again: {reason}")

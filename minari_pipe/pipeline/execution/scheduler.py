@@ -1,8 +1,8 @@
-"""Gives blocks to an engine and their records back in order: retries, time limits, failures.
+"""Submit blocks to an engine and yield their records in order: retries, time limits, failures.
 
-The same for every engine. Which blocks there are, and which of them count, depends on nothing that
-happens here: the order in which blocks end, their retries and the number of workers leave no trace
-in what is made of them.
+The scheduler is the same for every engine. Which blocks exist and which of them count does not
+depend on it: the order in which blocks end, their retries and the number of workers leave no trace
+in the result.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Skipped:
-    """A block that failed for good, where the config says to go on without it."""
+    """A block that failed for good, if the config says to go on without it."""
 
     index: int
     reason: str
 
 
 class Watcher(Protocol):
-    """Is told what happens, for whoever waits."""
+    """Callbacks through which the scheduler reports progress."""
 
     def running(self, tallies: list[Tally]) -> None:
-        """How far the blocks are that run now."""
+        """Report the progress of the blocks that run now."""
 
     def failed(self, index: int, reason: str, *, retry: int, of: int) -> None:
-        """An attempt at a block failed; another one follows, number ``retry`` of ``of``."""
+        """Report a failed attempt at a block; another one follows, number ``retry`` of ``of``."""
 
     def ignored(self, index: int, reason: str) -> None:
-        """A block on disk is not the one that is wanted, and is made again."""
+        """Report a block on disk that cannot be used and is made again."""
 
     def reused(self, index: int) -> None:
-        """A block was finished by an earlier run."""
+        """Report a block that an earlier run finished."""
 
 
 @dataclass
@@ -67,39 +67,39 @@ class _Attempt:
     key: str
     retries: int = 0
     started: float | None = None
-    """Unknown until the worker says that it has begun: a cluster may let it wait."""
+    """``None`` until the worker says that it has begun: a cluster may queue it."""
     tally: Path | None = None
     raised: str | None = None
-    """What its policy or environment raised the last time."""
+    """Error that the policy or environment raised in the previous attempt."""
 
 
 @dataclass
 class Scheduler:
-    """Makes blocks of ``work`` with an engine; finished ones are taken from ``store``."""
+    """Makes blocks of ``work`` with an engine, and reuses the finished ones in ``store``."""
 
     engine: Engine
     store: BlockStore
     key: str
-    """Hash of everything that decides the blocks' bytes beside their own parameters."""
+    """Hash of everything that decides the blocks' bytes besides their own parameters."""
     limits: schema.Engine
-    """When it gives up."""
+    """When to retry and when to give up."""
     watcher: Watcher
     place: BlockPlace
-    """Where what the parameters name is found."""
+    """Where workers find what the parameters name."""
     temporary: Path
-    """Folder for files that are of no use later."""
+    """Folder for files that are not needed later."""
     shared: SharedBlocks | None = None
-    """By way of which workers without a common disk hand over their blocks."""
+    """Storage through which workers without a shared disk hand over their blocks."""
     kept: BlockStore | None = None
-    """Where blocks stay for other pipelines that need the same."""
+    """Where blocks are kept for other pipelines that need the same ones."""
     skips: bool = False
     """Go on without a block that failed for good, instead of failing."""
     skipped_before: Mapping[int, str] = field(default_factory=dict)
-    """Blocks that are not even tried, because the dataset that is made again lacks them, and why
-    it does."""
+    """Blocks that are not tried because the dataset that is being reproduced lacks them, and the
+    reason for each."""
     _n_failures: int = field(default=0, init=False)
     _done_early: dict[int, Tally] = field(default_factory=dict, init=False)
-    """Of blocks that wait for those before them."""
+    """Tallies of finished blocks that wait for the blocks before them."""
     _n_tickets: int = field(default=0, init=False)
     _looked: float = field(default=0.0, init=False)
 
@@ -108,16 +108,15 @@ class Scheduler:
     ) -> Iterator[dict[str, Any] | Skipped]:
         """Yield the record of each block, in the order of ``works``.
 
-        Whoever stops asking stops the blocks that still run.
+        Closing the iterator stops the blocks that still run.
 
         Args:
-            works: of block 0, 1, ...; may be endless, then with ``ahead``.
-            ahead: how many blocks may be begun beyond the first that is not finished; as many as
-                there are workers by default, which is right where nobody knows how many are
-                needed.
+            works: the work of block 0, 1, ...; may be endless, then pass ``ahead``.
+            ahead: how many blocks may be started beyond the first unfinished one; by default the
+                number of workers, which suits an unknown number of blocks.
 
         Raises:
-            MinariPipeError: a block failed for good; what is finished stays.
+            MinariPipeError: a block failed for good; finished blocks are kept.
         """
         self.store.remove_temporaries()
         ahead = ahead or self.engine.n_workers
@@ -159,7 +158,7 @@ class Scheduler:
     def _first_attempt(
         self, index: int, work: Work, done: dict[int, dict[str, Any] | Skipped]
     ) -> _Attempt | None:
-        """What to run for a block; ``None`` if it is done."""
+        """Return the first attempt at a block; ``None`` if the block is done."""
         if index in self.skipped_before:
             done[index] = Skipped(index, self.skipped_before[index])
             return None
@@ -177,11 +176,11 @@ class Scheduler:
         return _Attempt(index, work, key)
 
     def _fetch(self, index: int, key: str) -> dict[str, Any] | None:
-        """A block that a worker finished for an earlier run."""
+        """Return the record of a block that a worker finished for an earlier run."""
         return None if self.shared is None else self.shared.fetch(index, key, self.store)
 
     def _take_kept(self, index: int, key: str) -> dict[str, Any] | None:
-        """A block that another pipeline finished."""
+        """Return the record of a block that another pipeline finished."""
         return None if self.kept is None else self.kept.share(index, key, self.store)
 
     def _submit(self, attempt: _Attempt, running: dict[int, _Attempt]) -> None:
@@ -203,7 +202,7 @@ class Scheduler:
             self.place,
             tally=attempt.tally,
             tell=(lambda tally: self.watcher.running([tally])) if self.engine.in_process else None,
-            # This process has a place for temporary files already.
+            # This process already has a folder for temporary files.
             temporary=None if self.shared or self.engine.in_process else self.temporary,
         )
         self.engine.submit(ticket, call)
@@ -231,7 +230,7 @@ class Scheduler:
                 )
             else:
                 self._failed(ticket, attempt, outcome, again, done)
-        # Not whenever a block ends: of many workers, one or another does all the time.
+        # Not after every block: with many workers, blocks end all the time.
         if time.monotonic() - self._looked >= POLL_SECONDS / 2:
             self._look(running, again, done)
             self._looked = time.monotonic()
@@ -242,7 +241,7 @@ class Scheduler:
         again: list[tuple[int, _Attempt]],
         done: dict[int, dict[str, Any] | Skipped],
     ) -> None:
-        """How far the running blocks are, and which have run for too long."""
+        """Report the progress of the running blocks and cancel those that ran for too long."""
         if not self.engine.in_process:
             running_now = [Tally.read(a.tally) for a in running.values() if a.tally]
             self.watcher.running([*running_now, *self._done_early.values()])
@@ -261,7 +260,7 @@ class Scheduler:
                 self._failed(ticket, attempt, Outcome(error=reason), again, done)
 
     def _taken_over(self, attempt: _Attempt, outcome: Outcome) -> Outcome:
-        """Fetch a block that a worker has put elsewhere."""
+        """Fetch a block that a worker stored elsewhere."""
         if self.shared is None:
             return outcome
         try:
@@ -318,23 +317,24 @@ class Scheduler:
 
 
 def _at(episode: str) -> str:
-    """The episodes among which a process stopped: some run side by side."""
+    """Name the episodes in which a process may have stopped: some run side by side."""
     return f"{episode} or one beside it"
 
 
 def block_key(key: str, work: Work) -> str:
-    """Hash of everything that decides a block's bytes.
+    """Return a hash of everything that decides a block's bytes.
 
     Args:
-        key: what all blocks have in common.
-        work: of the block, a dataclass of plain values.
+        key: hash of what all blocks have in common.
+        work: the block's work, a dataclass of plain values.
     """
     own = json.dumps(asdict(work), sort_keys=True)  # type: ignore[call-overload]
     return hashlib.sha256(f"{key}\n{type(work).__name__}\n{own}".encode()).hexdigest()[:20]
 
 
 def _kept(root: Path, key: str, suffix: str) -> BlockStore:
-    """The blocks that pipelines of a workspace share; processors of another kind may round."""
+    """Return the store of blocks that a workspace's pipelines share on this kind of processor."""
+    # Processors of another kind may round differently.
     name = hashlib.sha256(f"{key}\n{processor_kind()}".encode()).hexdigest()[:20]
     return BlockStore(root / STATE / "measured" / name, suffix)
 
@@ -352,21 +352,21 @@ def make_scheduler(
     skips: bool = False,
     skipped_before: Mapping[int, str] = MappingProxyType({}),
 ) -> Scheduler:
-    """What makes a stage's blocks called ``name``, in a folder of their own.
+    """Return a scheduler for a stage's blocks called ``name``, in a folder of their own.
 
-    Finished blocks wait there until ``dvc.lock`` records the outputs that they went into.
+    Finished blocks stay there until ``dvc.lock`` records the outputs that they went into.
 
     Args:
-        run: of the stage.
-        engine: runs them.
-        name: of the folder.
-        suffix: of a block's file.
-        key: what decides the bytes of all blocks, see :meth:`StageRun.key`.
-        policies: whose files workers without a common disk are sent.
-        watcher: is told what happens.
-        is_kept: other pipelines of the workspace may need blocks with the same key.
+        run: the execution of the stage.
+        engine: runs the blocks.
+        name: name of the folder.
+        suffix: suffix of a block's file.
+        key: hash of what decides the bytes of all blocks, see :meth:`StageRun.key`.
+        policies: policies whose files are sent to workers without a shared disk.
+        watcher: receives the progress.
+        is_kept: whether other pipelines of the workspace may need blocks with the same key.
         skips: go on without a block that failed for good.
-        skipped_before: blocks that are not tried, and why.
+        skipped_before: blocks that are not tried, and the reason for each.
     """
     settings = run.params.engine
     packages = {**run.params.packages.get(run.stage, {}), "minari_pipe": __version__}

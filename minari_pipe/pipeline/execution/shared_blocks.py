@@ -1,4 +1,4 @@
-"""Blocks of workers that share no disk with the stage: by way of a storage that both can reach.
+"""Hand over blocks from workers without a shared disk, through a storage that both sides reach.
 
 ::
 
@@ -7,8 +7,8 @@
     ├─ block_00003-<key>.json.record   written after it, with its sha256
     └─ files/<sha256>                  a file that the policies are made from
 
-A block counts once its record is there and its bytes have the sha256 that this says, so an upload
-that breaks off counts for nothing, whatever the storage promises of its own.
+A block counts only if its record exists and its bytes have the recorded sha256. So an interrupted
+upload does not count, whatever the storage guarantees.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from minari_pipe.pipeline.execution.blocks import (
 
 @dataclass(frozen=True)
 class SharedBlocks:
-    """Finished blocks under an address of fsspec, such as ``s3://bucket/folder``."""
+    """Finished blocks under an fsspec address such as ``s3://bucket/folder``."""
 
     address: str
     suffix: str
@@ -44,10 +44,10 @@ class SharedBlocks:
     def make(
         self, index: int, key: str, write: Callable[[Path], dict[str, Any]], *, attempt: str = ""
     ) -> dict[str, Any]:
-        """Make a block here and put it there; arguments as :meth:`BlockStore.make`.
+        """Make a block here and upload it; the arguments are those of :meth:`BlockStore.make`.
 
         Raises:
-            RemoteError: the storage does not take it.
+            RemoteError: the upload failed.
         """
         with tempfile.TemporaryDirectory(prefix="minari_pipe-") as folder:
             store = BlockStore(Path(folder), self.suffix)
@@ -59,10 +59,10 @@ class SharedBlocks:
         return record
 
     def fetch(self, index: int, key: str, store: BlockStore) -> dict[str, Any] | None:
-        """Take a finished block over into ``store``; ``None`` if there is none.
+        """Download a finished block into ``store`` and return its record; ``None`` if missing.
 
         Raises:
-            NotFinishedError: what is there is damaged.
+            NotFinishedError: the block is damaged.
             RemoteError: the storage cannot be read.
         """
         with _translated(self.address):
@@ -87,20 +87,20 @@ class SharedBlocks:
             return record
 
     def remove(self, index: int, key: str) -> None:
-        """Remove a block that was taken over."""
+        """Remove a block that was fetched."""
         with _translated(self.address):
             file_system, place = self._place(index, key)
-            for suffix in (".json.record", self.suffix):  # a file without a record counts nothing
+            for suffix in (".json.record", self.suffix):  # a file without a record does not count
                 if file_system.exists(place + suffix):
                     file_system.rm_file(place + suffix)
 
     def offer(self, file: Path) -> str:
-        """Put a file there for the workers; its sha256, by which they ask for it.
+        """Upload a file for the workers and return its sha256, by which they fetch it.
 
         Raises:
-            RemoteError: the storage does not take it.
+            RemoteError: the upload failed.
         """
-        data = file.read_bytes()  # once, so that what is sent is what was hashed
+        data = file.read_bytes()  # read once, so that the hash is that of the uploaded bytes
         digest = hashlib.sha256(data).hexdigest()
         with _translated(self.address):
             file_system, folder = self._open()
@@ -110,10 +110,10 @@ class SharedBlocks:
         return digest
 
     def take(self, digest: str, folder: Path) -> Path:
-        """Fetch a file that was offered into ``folder``, unless it is there.
+        """Download an offered file into ``folder``, unless it is there.
 
         Raises:
-            RemoteError: it is not there, or is another one.
+            RemoteError: the file is missing or damaged.
         """
         path = folder / digest
         if path.is_file() and sha256_file(path) == digest:
@@ -133,7 +133,7 @@ class SharedBlocks:
         return file_system, f"{folder}/block_{index:05d}-{key}"
 
     def _open(self) -> tuple[Any, str]:
-        # Object stores have no folders, and to make one there would make the user a bucket.
+        # Not for object stores: they have no folders, and auto_mkdir would create a bucket.
         protocol = fsspec.utils.get_protocol(self.address)
         options = {"auto_mkdir": True} if protocol in ("file", "local") else {}
         file_system, folder = fsspec.url_to_fs(self.address, **options)
@@ -142,13 +142,13 @@ class SharedBlocks:
 
 @contextmanager
 def _translated(address: str) -> Iterator[None]:
-    """Turn what fsspec and its file systems raise into one line."""
+    """Translate errors of fsspec and its file systems to one-line errors of this package."""
     try:
         yield
     except (MinariPipeError, NotFinishedError):
         raise
     except ImportError as exc:
         raise MissingDependencyError(f"engine.storage={address!r}: {exc}") from exc
-    except Exception as exc:  # each file system has errors of its own
+    except Exception as exc:  # each file system raises its own errors
         text = " ".join(f"{type(exc).__name__}: {exc}".split())
         raise RemoteError(f"engine.storage={address!r}: {text}") from exc

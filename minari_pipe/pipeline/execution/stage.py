@@ -1,6 +1,6 @@
-"""What every stage shares: its parameters, its lock, its scratch folder, and how it stops.
+"""Run a stage as a process: load its parameters, lock it, give it a scratch folder, stop it.
 
-DVC runs a stage as ``python -m minari_pipe.pipeline.stages.STAGE NAME`` at the workspace's root.
+DVC starts a stage as ``python -m minari_pipe.pipeline.stages.STAGE NAME`` at the workspace's root.
 """
 
 from __future__ import annotations
@@ -39,52 +39,52 @@ from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, dump_json, write_atomic
 from minari_pipe.pipeline.workspace_links import check_links, inside
 
+#: Set by ``dvc exp run``, whose ``-S`` writes into ``params.yaml``.
 EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"
-"""Set by ``dvc exp run``, whose ``-S`` writes into ``params.yaml``."""
 
+#: The value that the driver gives PYTHONSAFEPATH. Processes that a stage starts must not get it.
 SAFE_PATH = "for minari_pipe's stages"
-"""What the driver sets PYTHONSAFEPATH to, which is not for the processes that a stage starts."""
 
+#: Names the file to which every stage that runs appends its name, and :data:`TOLD`.
 RAN_VARIABLE = "MINARI_PIPE_RAN"
-"""Names the file to which every stage that really runs appends its name, and :data:`TOLD`."""
+#: The stage has printed why it fails. A failed stage without it was ended from outside.
 TOLD = "error"
-"""A stage has told why it fails; one without it was ended by something else."""
 
 
 def stage_lock(name: str, root: Path) -> Path:
-    """What the one stage of pipeline ``name`` that may run holds; see :func:`exclusive`."""
+    """Return the lock file that the one running stage of pipeline ``name`` holds."""
     return root / STATE / "locks" / f"{name}.stage"
 
 
 def reports_folder(name: str, root: Path) -> Path:
-    """Where each stage of a pipeline that ends well writes what it used."""
+    """Return the folder to which each successful stage of a pipeline writes its inputs."""
     return root / STATE / "inputs" / name
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """One execution of a stage."""
+    """One execution of a stage of pipeline ``name``, in the workspace ``root``."""
 
     stage: str
     name: str
     root: Path
     values: dict[str, Any]
-    """What ``params.yaml`` holds."""
+    """The content of ``params.yaml``."""
 
     @cached_property
     def params(self) -> Params:
-        """The parameters of the pipeline."""
+        """The typed parameters of the pipeline."""
         return params_of(self.values)
 
     @property
     def config(self) -> Config:
-        """The parameters of a dataset's pipeline, for a stage that no family has."""
+        """The parameters of a dataset's pipeline; not for stages of a family's pipeline."""
         assert isinstance(self.params, Config)
         return self.params
 
     @property
     def family(self) -> Family:
-        """What the parameters say of the family, for a stage that no other pipeline has."""
+        """The ``family`` section of the parameters; only for stages that need a family."""
         assert self.params.family is not None
         return self.params.family
 
@@ -95,12 +95,12 @@ class StageRun:
 
     @property
     def temporary(self) -> Path:
-        """A folder for what is not finished, on the file system of the outputs."""
+        """Folder for unfinished files, on the file system of the outputs."""
         return self.root / STATE / "work" / self.name / f"{self.stage}.new"
 
     @cached_property
     def inputs(self) -> Inputs:
-        """What the stage reads, as it is when this is asked for first: when the stage begins."""
+        """The stage's inputs as they are on first access, which is when the stage begins."""
         return Inputs(self.stage, self.root, [*self._entry.get("deps", []), self.params_file])
 
     @cached_property
@@ -111,28 +111,28 @@ class StageRun:
 
     @property
     def params_file(self) -> str:
-        """What ``dvc.yaml`` calls the file of the parameters."""
+        """The path of the parameters file as ``dvc.yaml`` names it."""
         return f"pipelines/{self.name}/params.yaml"
 
     @cached_property
     def scratch(self) -> Path:
-        """Where finished work waits until ``dvc.lock`` records the outputs it went into.
+        """Folder for finished work until ``dvc.lock`` records the outputs it went into.
 
-        Named by everything that decides the stage's bytes, so that a rerun finds only its own.
+        Its name hashes everything that decides the stage's bytes, so a rerun reuses only its own.
         """
         base = self.root / STATE / "work" / self.name / self.stage
         scratch = base / self.key()
         if not scratch.is_dir():
-            shutil.rmtree(base, ignore_errors=True)  # of other parameters or other code
+            shutil.rmtree(base, ignore_errors=True)  # left by other parameters or other code
             scratch.mkdir(parents=True)
         return scratch
 
     def key(self, *, without: Collection[str] = (), code_only: bool = False) -> str:
-        """Hash of everything that decides the stage's bytes.
+        """Return a hash of everything that decides the stage's bytes.
 
         Args:
-            without: parameters that are left out, such as ``collect.n_episodes``.
-            code_only: leave out files that are not Python, too.
+            without: parameters to leave out, such as ``collect.n_episodes``.
+            code_only: also leave out files that are not Python.
         """
         digest = hashlib.sha256()
         for keys in self._entry["params"]:
@@ -149,7 +149,7 @@ class StageRun:
 
     @contextmanager
     def output(self, name: str) -> Iterator[Path]:
-        """A folder to fill, which becomes ``pipelines/NAME/<name>`` when the block ends well."""
+        """Yield a folder to fill; it becomes ``pipelines/NAME/<name>`` if the body succeeds."""
         filled = self.temporary / name
         shutil.rmtree(filled, ignore_errors=True)
         filled.mkdir(parents=True)
@@ -161,10 +161,10 @@ class StageRun:
         os.replace(filled, target)
 
     def output_once(self, name: str, fill: Callable[[Path], None]) -> bool:
-        """Like :meth:`output`, for work that has no blocks; whether it was finished before.
+        """Like :meth:`output`, for work without blocks; return whether it was finished before.
 
-        What ``fill`` made is kept until ``dvc.lock`` records it: a run that is killed while DVC
-        hashes a trained policy does not train it again.
+        The result of ``fill`` is kept until ``dvc.lock`` records it, so a run that is killed while
+        DVC hashes a trained policy does not train it again.
         """
         done = self.scratch / f"{name}.done"
         reused = done.is_dir()
@@ -183,7 +183,7 @@ class StageRun:
         return reused
 
     def say(self, text: str) -> None:
-        """Tell the user one line; progress bars go to stderr as well."""
+        """Print one line to stderr, where progress bars go as well."""
         tell(self.stage, text)
 
 
@@ -210,16 +210,16 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         values = _load_yaml(root / "pipelines" / name / "params.yaml")
         run = StageRun(stage, name, root, values)
         run.inputs.check()
-        if _load_yaml(root / run.params_file) != values:  # it was read before it was noted
+        if _load_yaml(root / run.params_file) != values:  # edited between the read and Inputs
             raise changed(run.params_file, stage)
         _check_versions(run)
         _tell_overrides(run)
         _note_ran(stage)
-        # A stage whose driver was killed lives for a moment; wait until it is gone.
+        # A stage whose driver was killed lives on for a moment; wait until it is gone.
         busy = f"another stage of pipeline {name!r} is still running"
         with exclusive(stage_lock(name, root), wait_seconds=30, busy=busy):
-            # Environments leave files behind, PointMaze one for each that is made. What is there
-            # already is of a killed run, or a stranger's links, and would be written through.
+            # Environments leave files behind, PointMaze one per instance. Remove what is there: a
+            # killed run left it, or a stranger's links, through which files would be written.
             tempfile.tempdir = str(run.temporary / "tmp")
             shutil.rmtree(tempfile.tempdir, ignore_errors=True)
             Path(tempfile.tempdir).mkdir(parents=True)
@@ -231,7 +231,7 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         return 0
     except Stopped:
         raise
-    except BaseException as exc:  # what Rust raises is no Exception
+    except BaseException as exc:  # a Rust panic is no Exception
         if debug:
             _note_ran(TOLD)
             raise
@@ -252,10 +252,10 @@ def _tell_error(stage: str, text: str) -> None:
 
 
 def _exit_where_hdf5_cannot_write(stage: str) -> None:
-    """Exit with one line where h5py, as it closes a file, finds the disk full.
+    """Install hooks that exit with one line if the disk is full when h5py closes a file.
 
-    HDF5 then fails once for every open object, each with a traceback of its own, and at last
-    crashes the process (seen with HDF5 2.0.0).
+    HDF5 then fails once for every open object, each time with a traceback, and at last crashes
+    the process (seen with HDF5 2.0.0).
     """
 
     def tell(exc: BaseException | None) -> None:
@@ -265,7 +265,7 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
             reason = re.search(r"error message = '([^']*)'", text)
             full = "the disk is full: " if "No space left" in text else ""
             where = f" {file[1]}" if file else ""
-            if file and file[1].endswith(".tmp"):  # else it keeps the disk full
+            if file and file[1].endswith(".tmp"):  # it would keep the disk full
                 Path(file[1]).unlink(missing_ok=True)
             _tell_error(stage, f"{full}cannot write{where}: {reason[1] if reason else text}")
             os._exit(1)
@@ -275,7 +275,7 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
         unraisable(lost)
 
     def on_exception(kind: type[BaseException], exc: BaseException, trace: Any) -> None:
-        tell(exc)  # Cython prints what it cannot raise
+        tell(exc)  # Cython prints exceptions that it cannot raise
         excepthook(kind, exc, trace)
 
     unraisable, sys.unraisablehook = sys.unraisablehook, on_unraisable
@@ -283,7 +283,7 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
 
 
 def _check_versions(run: StageRun) -> None:
-    """Refuse to make data under other package versions than the parameters record."""
+    """Raise if a package version differs from the one that the parameters record."""
     if other := other_version(run.params.packages.get(run.stage, {}).items()):
         package, installed, version = other
         raise ConfigError(
@@ -293,7 +293,7 @@ def _check_versions(run: StageRun) -> None:
 
 
 def _tell_overrides(run: StageRun) -> None:
-    # An experiment's own values may come after them.
+    # `dvc exp run -S` may have set values on top of the recorded overrides.
     set_by_user = {DRIVER_VARIABLE, EXPERIMENT_VARIABLE}
     overrides = told_overrides(run.values.get("overrides", []))
     if overrides and not set_by_user & os.environ.keys():
@@ -301,9 +301,9 @@ def _tell_overrides(run: StageRun) -> None:
 
 
 def told_overrides(overrides: list[str]) -> list[str]:
-    """Recorded overrides as the user typed them, without the choice of dataset and pipeline."""
+    """Return recorded overrides as the user typed them, without ``+dataset=`` and ``pipeline=``."""
     kept = [o for o in overrides if not o.startswith(("+dataset=", "pipeline="))]
-    return [o.replace("\\{", "{").replace("\\}", "}") for o in kept]  # as Hydra records ${...}
+    return [o.replace("\\{", "{").replace("\\}", "}") for o in kept]  # Hydra escapes ${...}
 
 
 def _load_yaml(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Whether data would be made under the package versions that the parameters record."""
+"""Compare package versions with those that the parameters record, and identify the processor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minari_pipe._version import __version__
 
 
 def other_version(packages: Iterable[tuple[str, str]]) -> tuple[str, str, str] | None:
-    """The first package that is another here than is recorded: name, what is here, what should be.
+    """Return the first package whose version differs: name, version here, recorded version.
 
     Example:
         >>> other_version([("numpy", "0.1")])[2]
@@ -27,8 +27,8 @@ def other_version(packages: Iterable[tuple[str, str]]) -> tuple[str, str, str] |
 
 @functools.cache
 def installed(package: str) -> str:
-    """The version of a package here, or that it is not installed."""
-    if package == "minari_pipe":  # also where it is not installed, but on the path
+    """Return the version of a package, or ``not installed``."""
+    if package == "minari_pipe":  # may be on the path without being installed
         return __version__
     try:
         return importlib.metadata.version(package)
@@ -38,7 +38,7 @@ def installed(package: str) -> str:
 
 @functools.cache
 def processor() -> str:
-    """The kind of processor, which decides how floating-point numbers are rounded."""
+    """Return the model of the processor, which decides how floating-point numbers are rounded."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -50,9 +50,9 @@ def processor() -> str:
 
 @functools.cache
 def processor_kind() -> str:
-    """What of the processor decides how numeric libraries compute, such as ``x86_64 AVX2 ...``.
+    """Return the properties that numeric libraries pick their code by, as ``x86_64 AVX2 ...``.
 
-    They choose their code by its instructions, and some by its maker.
+    These are the processor's instruction sets and, for some libraries, its vendor.
     """
     told: dict[str, str] = {}
     try:

@@ -1,1 +1,1 @@
-"""Released versions: their record, the next version, and how one is made again."""
+"""Records, bumps, compares and reproduces released versions."""

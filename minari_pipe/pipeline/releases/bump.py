@@ -1,4 +1,4 @@
-"""``minari-pipe bump NAME``: give a dataset's config the next version that is free."""
+"""Implements ``minari-pipe bump NAME``: sets the next free version in a dataset's config."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from minari_pipe.pipeline.workspace_links import open_root
 
 
 class Bumped(NamedTuple):
-    """What was done."""
+    """The edited file, with the old and the new id."""
 
     path: Path
-    """The file that was edited."""
+    """The edited file."""
     before: str
     after: str
 
@@ -28,8 +28,8 @@ def bump(name: str) -> Bumped:
     """Raise the version of ``dataset.id`` in ``conf/dataset/NAME.yaml``, and change nothing else.
 
     Raises:
-        ConfigError: the workspace has no such file, the id does not stand in it in full, or the
-            file does not compose.
+        ConfigError: the workspace has no such file, the file does not contain the full id, or it
+            does not compose.
     """
     root = open_root()
     path = root / "conf" / "dataset" / f"{name}.yaml"
@@ -37,7 +37,7 @@ def bump(name: str) -> Bumped:
         raise ConfigError(_no_file(name, root))
     file = path.relative_to(root)
     composed = str(hydra_compose.recompose([f"+dataset={name}"]).config.dataset.id)
-    text = path.read_bytes().decode()  # as it is: line ends stay
+    text = path.read_bytes().decode()  # keeps line endings
     start, end = _place_of_id(text, str(file), composed)
     if parse_dataset_id(composed)[2] is None:
         raise ConfigError(f"{file}: dataset.id {composed!r} has no version; add one, such as -v0")
@@ -67,7 +67,7 @@ def _no_file(name: str, root: Path) -> str:
 
 
 def _place_of_id(text: str, file: str, composed: str) -> tuple[int, int]:
-    """Where in the text of a config the value of ``dataset.id`` stands."""
+    """Return start and end of the value of ``dataset.id`` in the text of a config."""
     document = yaml.compose(text, Loader=yaml.SafeLoader)
     section = _value(document, "dataset")
     found = _value(section[1], "id") if section else None
@@ -87,7 +87,7 @@ def _place_of_id(text: str, file: str, composed: str) -> tuple[int, int]:
 
 
 def _value(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-    """The nodes of a key and its value in a mapping, the last of several."""
+    """Return the nodes of a key and its value in a mapping, the last if there are several."""
     if not isinstance(node, yaml.MappingNode):
         return None
     found = [(k, v) for k, v in node.value if k.value == key]

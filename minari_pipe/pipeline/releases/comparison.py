@@ -1,4 +1,4 @@
-"""Compares a dataset that was made again with the published one: counts exactly, values nearly."""
+"""Compares a reproduced dataset with the published one: counts exactly, values approximately."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from minari_pipe.storage.attributes import exact_form
 from minari_pipe.storage.base import MinariStorage
 
 _ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations", "infos", "extras")
+#: Arrays whose entry ``t`` precedes step ``t``; entry ``t`` of the others belongs to the step.
 _OBSERVED = ("observations", "infos")
-"""These are of the time before a step, the others of the step."""
 _SCORES = ("ref_min_score", "ref_max_score")
 
+#: The arrays of an episode, and its metadata.
 _Episode = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""The arrays of an episode, and what the storage says of it."""
 
 
 @dataclass
 class Compared:
-    """What a comparison found."""
+    """The result of a comparison."""
 
     first: str | None = None
-    """The first place where the two differ by more than they may, and how."""
+    """The first place where the two differ by more than allowed, and how."""
     largest: float = 0.0
-    """The largest difference of two numbers up to there."""
+    """The largest difference between two numbers up to that place."""
     n_values: int = 0
-    """How many numbers were compared."""
+    """How many array elements were compared."""
 
 
 def compare(published: Path, made: Path, tolerance: float) -> Compared:
     """Compare two datasets episode by episode.
 
     Args:
-        published: the directory of the data of the one.
-        made: that of the other.
-        tolerance: how far two numbers ``a`` and ``b`` may be apart, in units of
-            ``max(1, abs(a))``; counts, seeds and what is no floating-point number are the same.
+        published: the data folder of the published dataset.
+        made: the data folder of the reproduced dataset.
+        tolerance: largest difference of two floats ``a`` and ``b``, in units of
+            ``max(1, abs(a))``; counts, seeds and all other values must be equal.
     """
     found = Compared()
     for place, what in _differences(published, made, tolerance, found):
@@ -71,7 +71,7 @@ def _differences(
 def _of_episode(
     one: _Episode, other: _Episode, tolerance: float, found: Compared
 ) -> Iterator[tuple[float, str, str]]:
-    """Where two episodes differ: when in the episode, the place, and how."""
+    """Yield time, place and description of each difference between two episodes."""
     (a, a_told), (b, b_told) = one, other
     for key in ("seed", "options"):
         if exact_form(a_told.get(key), key) != exact_form(b_told.get(key), key):
@@ -87,7 +87,7 @@ def _of_episode(
             continue
         for path, values in left.items():
             for at, what in _of_arrays(values, right[path], tolerance, found):
-                # An action leads from one observation to the next.
+                # An action lies between two observations.
                 time = at[0] + 0.5 * (name not in _OBSERVED) if at else -1.0
                 yield time, f", {_dotted(path)}{list(at) if at else ''}", what
 
@@ -100,7 +100,7 @@ def _episodes(storage: MinariStorage) -> Iterator[_Episode]:
 def _of_arrays(
     a: Any, b: Any, tolerance: float, found: Compared
 ) -> Iterator[tuple[tuple[int, ...], str]]:
-    """The first place at which two arrays differ, and how; no place where they do as a whole."""
+    """Yield the first index at which two arrays differ, () if dtype or shape do, and how."""
     left, right = np.asarray(a), np.asarray(b)
     if (left.dtype, left.shape) != (right.dtype, right.shape):
         yield (), f"{right.dtype} of shape {right.shape}, not {left.dtype} of shape {left.shape}"
@@ -136,6 +136,6 @@ def _of_metadata(
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:
-    """``infos['arm'][0]`` of a path in a tree."""
+    """Format a path in a tree, such as ``infos['arm'][0]``."""
     first, *rest = path
     return "".join([str(first), *itertools.chain(f"[{part!r}]" for part in rest)])

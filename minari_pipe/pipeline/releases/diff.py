@@ -1,4 +1,4 @@
-"""``minari-pipe diff ID ID``: what changed between two versions of a dataset."""
+"""Implements ``minari-pipe diff ID ID``: compares two versions of a dataset."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from minari_pipe.pipeline.releases.record import packages_of
 from minari_pipe.pipeline.releases.version import Version, find_version
 from minari_pipe.storage.base import MinariStorage
 
+#: Parameters that describe how a version was made, not what it is.
 NOT_CONFIG = ("code", "engine", "overrides", "packages", "publish")
-"""Parameters that say how a version was made, not what it is."""
 
 _SCORES = ("ref_min_score", "ref_max_score", "num_episodes_average_score")
 _COUNTS = ("total_episodes", "total_steps", "dataset_size")
 _NOT_CONFIG_OF_METADATA = {*_SCORES, *_COUNTS, "minari_pipe", "requirements", "data_format"}
 
+#: The values of a key in the first and the second version; ``None`` if missing.
 Pair = tuple[Any, Any]
-"""What a key is in the first and in the second version; ``None`` where it is not there."""
 
 
 def difference(first_id: str, second_id: str) -> dict[str, Any]:
-    """Compare two versions, by their configs if both are known, else by their metadata alone.
+    """Compare two versions by their configs if both are known, else by their metadata alone.
 
     Returns:
         ``ids``, ``compared`` (``params`` or ``metadata``), and under ``config``, ``counts``,
-        ``returns``, ``scores``, ``packages`` and ``origin`` the pairs by key: those that differ of
-        config and packages, all of the others.
+        ``returns``, ``scores``, ``packages`` and ``origin`` the pairs by key. ``config`` and
+        ``packages`` hold only the pairs that differ, the others all pairs.
 
     Raises:
-        DatasetNotFoundError: nothing is known of one of them.
+        DatasetNotFoundError: a version has neither data nor a record here.
     """
     versions = find_version(first_id), find_version(second_id)
     for version in versions:
@@ -81,7 +81,7 @@ def _pairs(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Pai
 
 
 def _metadata(version: Version) -> dict[str, Any]:
-    """What the dataset says of itself; what its record knows, where it is not here."""
+    """Return the dataset's metadata, or the counts in its record if the data is not here."""
     if version.data is not None:
         return MinariStorage.read_raw_metadata(version.data)
     assert version.record is not None
@@ -89,7 +89,7 @@ def _metadata(version: Version) -> dict[str, Any]:
 
 
 def _config_of_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of metadata that says what the dataset is, specs and spaces read."""
+    """Return the descriptive part of metadata, with specs and spaces parsed."""
     found = {k: v for k, v in metadata.items() if k not in _NOT_CONFIG_OF_METADATA}
     for key, value in found.items():
         if key.endswith(("_spec", "_space")) and isinstance(value, str):
@@ -103,7 +103,7 @@ def _config_of_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _returns(version: Version) -> dict[str, float]:
-    """The returns of the episodes, in reward units of the environment."""
+    """Return statistics of the episode returns, in reward units of the environment."""
     if version.data is None:
         return {}
     returns = np.asarray(MinariDataset(version.data).episodes["return"], dtype=np.float64)
@@ -137,7 +137,7 @@ def _packages(version: Version, metadata: Mapping[str, Any], *, by_record: bool)
 
 
 def _origin(version: Version) -> dict[str, Any]:
-    """What tells whether two versions are the same, and where each came from."""
+    """Return the content hash of a version and where it came from."""
     content = version.record["manifest"] if version.record else None
     if content is None and version.data is not None:
         content = readable_manifest(version.data.parent)

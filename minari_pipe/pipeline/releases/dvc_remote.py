@@ -1,4 +1,4 @@
-"""The DVC remote of a workspace: what has to be there, and how it gets there."""
+"""Pushes the outputs behind a dataset to the workspace's DVC remote."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pushed:
-    """Where the outputs of a version are."""
+    """The remote that the outputs of a version were pushed to."""
 
     name: str
-    """Of the remote, in the workspace's DVC config."""
+    """Name of the remote in the workspace's DVC config."""
     url: str
-    """Without credentials."""
+    """The remote's URL, without credentials."""
     n_files: int
-    """How many were not there before."""
+    """Number of files that were not there before."""
 
 
 def push(name: str, root: Path) -> Pushed:
-    """Push what made a dataset to the default DVC remote, as far as it is not there.
+    """Push the outputs behind a dataset to the default DVC remote, unless they are already there.
 
-    That is every output of its pipeline, of its family's and of its parents', and the files that
-    they depend on which are under DVC themselves.
+    These are all outputs of its pipeline, its family's and its parents', and the dependencies of
+    those pipelines that DVC tracks.
 
     Args:
-        name: of the pipeline.
+        name: the pipeline's name.
         root: the workspace.
 
     Raises:
         ConfigError: there is no default remote.
-        TrustError: a stranger may have chosen the remote, and what is pushed to it.
-        RemoteError: something could not be pushed, or is in no cache.
+        TrustError: an untrusted workspace may have chosen the remote and what is pushed to it.
+        RemoteError: a file could not be pushed, or is in no cache.
     """
     from dvc.exceptions import DvcException
 
@@ -68,7 +68,7 @@ def push(name: str, root: Path) -> Pushed:
             missing = _missing(repo, targets)
     except MinariPipeError:
         raise
-    except Exception as exc:  # of DVC, or of the library of the remote's provider
+    except Exception as exc:  # from DVC, or from the client library of the remote
         kind = "" if isinstance(exc, DvcException) else f"{type(exc).__name__}: "
         raise RemoteError(
             f"dvc push: {kind}{_told(exc)}; nothing is recorded. Is the remote there, with "
@@ -83,7 +83,7 @@ def push(name: str, root: Path) -> Pushed:
 
 
 def _targets(name: str, root: Path) -> list[str]:
-    """What DVC has to push, in its terms."""
+    """Return the ``dvc.yaml`` and ``.dvc`` files whose outputs DVC has to push."""
     pipelines = pipelines_of(name, root)
     targets = [str(root / "pipelines" / made / "dvc.yaml") for made in pipelines]
     tracked = tracked_files(root)
@@ -96,9 +96,9 @@ def _targets(name: str, root: Path) -> list[str]:
 
 
 def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
-    """Refuse ``.dvc`` files that say something else than what lies beside them.
+    """Refuse ``.dvc`` files that do not match the file or folder beside them.
 
-    DVC pushes what its cache has of a hash, and the cache may be that of all the user's workspaces.
+    DVC pushes what its cache holds under a hash, and all workspaces of a user may share the cache.
     """
     for target in targets:
         outs = [out for stage in repo.stage.collect(target) for out in stage.outs]
@@ -115,21 +115,21 @@ def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
 
 
 def _is_elsewhere(path: Path) -> bool:
-    """Whether a ``.dvc`` file names what another repository keeps, to which nothing is pushed."""
-    # DVC's own reader, which takes some files that other readers of YAML refuse.
+    """Return whether a ``.dvc`` file imports from another repository, which needs no push."""
+    # DVC's own reader, which accepts some files that other YAML readers refuse.
     from dvc.utils.serialize import ParseError, load_yaml
 
     try:
         deps = load_yaml(str(path)).get("deps", [])
         return any("repo" in dependency for dependency in deps)
     except (AttributeError, TypeError, ValueError, ParseError):
-        return False  # DVC says what is wrong with it
+        return False  # DVC reports what is wrong with it
 
 
 def _missing(repo: Repo, targets: list[str]) -> list[str]:
-    """What is not on the remote after all, although it is sent once more.
+    """Return the files that are not on the remote even after they are sent once more.
 
-    DVC takes a folder for whole whose list of files is there, whatever became of these.
+    If a folder's list of files is on the remote, DVC assumes that all of its files are there.
     """
     from dvc.config import RemoteConfigError
     from dvc_data.hashfile.transfer import transfer
@@ -137,7 +137,7 @@ def _missing(repo: Repo, targets: list[str]) -> list[str]:
 
     try:
         remote = repo.cloud.get_remote_odb(command="release")
-    except RemoteConfigError:  # one that keeps versions itself, whose state DVC cannot tell
+    except RemoteConfigError:  # a version-aware remote, whose state DVC cannot query
         return []
     cache = repo.cache.local
     names: dict[str, str] = {}
@@ -164,7 +164,7 @@ def _told(exc: BaseException) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Addresses in a text without user names, passwords and signed queries.
+    """Mask user names, passwords and signed queries in the addresses of a text.
 
     Example:
         >>> without_credentials("https://ada:secret@example.org/data?token=1")

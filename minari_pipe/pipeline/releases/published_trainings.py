@@ -1,4 +1,4 @@
-"""Which published checkpoints stand for the trainings of a version that is made again."""
+"""Replaces the trainings of a reproduced version by its published checkpoints."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from minari_pipe.policies.checkpoints import checkpoint_folder
 def give_trainings(
     found: Reproduction, data_of: Callable[[str], Path | None], say: Callable[[str], None]
 ) -> set[tuple[str, str]]:
-    """Put published checkpoints where the training stages of a reproduction take them over.
+    """Copy published checkpoints to where the training stages of a reproduction find them.
 
-    A family whose training's own episodes are part of a dataset is trained again.
+    A family is trained again if its training episodes are part of a dataset.
 
     Args:
-        found: the workspace in which the version is made.
-        data_of: where the data of a published dataset are, if they are here.
-        say: tells the user one line.
+        found: the workspace of the reproduction.
+        data_of: returns the data folder of a published dataset, ``None`` if it is not here.
+        say: prints one line.
 
     Returns:
-        Pipeline and stage of the trainings that are not done.
+        Pipeline and stage of the trainings that are replaced.
 
     Raises:
-        ConfigError: a checkpoint is not here, or is another.
+        ConfigError: a checkpoint is not here, or is not the one that the dataset was made with.
     """
     made = {name: dvc_yaml.parameters(name, found.root) for name in found.pipelines}
     datasets = {name: params for name, params in made.items() if isinstance(params, Config)}

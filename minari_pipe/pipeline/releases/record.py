@@ -1,13 +1,13 @@
-"""The record of a release: where a version came from, which must not be in the dataset itself.
+"""Builds and reads the record of a release: the origin of a version, kept outside the dataset.
 
 ``releases/<id>.json`` holds what would change the dataset's bytes with every commit and machine,
-and what it takes to see whether the version was made again::
+and what is needed to check whether a reproduction matches::
 
-    content_sha256, manifest     what it is, the sha256 of each file
-    git_commit, pipeline         what it was made from
-    params, parents, stages      every value, and the hash of what each stage wrote
+    content_sha256, manifest     hash of the content, and the sha256 of each file
+    git_commit, pipeline         the origin
+    params, parents, stages      all parameters, and the hash of each stage's outputs
     time, platform, machine, processor, cpu, python, packages
-    dvc_remote, targets          where it went
+    dvc_remote, targets          where it was pushed and uploaded
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from minari_pipe.pipeline.releases.dvc_remote import Pushed, without_credentials
 from minari_pipe.pipeline.releases.releasable import pipelines_of
 from minari_pipe.pipeline.repository import text_at
 
+#: Packages that took part in making the version, but affect no byte of it.
 TOOLS = ("dvc", "fsspec", "hydra-core", "omegaconf")
-"""Packages that made the version as well, and decide no byte of it."""
 
 
 def record(
@@ -44,15 +44,15 @@ def record(
     commit: str,
     pushed: Pushed | None,
 ) -> dict[str, Any]:
-    """What is known of a version on the day of its release.
+    """Return the record of a version at its release.
 
     Args:
         root: the workspace.
-        dataset_id: of the version.
-        name: of its pipeline.
+        dataset_id: the id of the version.
+        name: its pipeline.
         content: its manifest.
-        commit: that holds what it was made from.
-        pushed: where its outputs are, if they were pushed.
+        commit: the git commit that it was made from.
+        pushed: the remote that holds its outputs, if they were pushed.
     """
     params = dvc_yaml.read_params(name, root) or {}
     pipelines = pipelines_of(name, root)
@@ -66,7 +66,7 @@ def record(
         "manifest": identity_of(content),
         "params_sha256": sha256_file(root / "pipelines" / name / "params.yaml"),
         "params": params,
-        # Of a mixture; what a family shares is in the params of its datasets.
+        # For a mixture; the shared parameters of a family are in the params of its datasets.
         "parents": {other: found for other, found in others.items() if "dataset" in found},
         "stages": stage_outputs(pipelines, root),
         "git_commit": commit,
@@ -84,12 +84,12 @@ def record(
 
 
 def where(pushed: Pushed | None) -> dict[str, Any]:
-    """What a record says of the DVC remote."""
+    """Return the entry of a record about the DVC remote."""
     return {"dvc_remote": {"name": pushed.name, "url": pushed.url} if pushed else None}
 
 
 def packages_of(params: Mapping[str, Any]) -> dict[str, str]:
-    """The versions under which the stages of a pipeline worked, whatever the stage."""
+    """Return the package versions that the stages of a pipeline used, merged over stages."""
     stages = params.get("packages", {}).values()
     return {name: version for stage in stages for name, version in sorted(stage.items())}
 
@@ -102,9 +102,9 @@ def _tools() -> dict[str, str]:
 
 
 def stage_outputs(pipelines: list[str], root: Path) -> list[dict[str, Any]]:
-    """What each stage wrote, in the order in which they ran: ``pipeline``, ``stage``, ``outs``.
+    """Return ``pipeline``, ``stage`` and ``outs`` of each stage, in execution order.
 
-    ``outs`` maps paths to the hashes in ``dvc.lock``.
+    ``outs`` maps the paths of its outputs to the hashes in ``dvc.lock``.
     """
     found = []
     for name in pipelines:
@@ -123,10 +123,10 @@ def stage_outputs(pipelines: list[str], root: Path) -> list[dict[str, Any]]:
 
 
 def find_record(root: Path, dataset_id: str, revision: str | None = None) -> dict[str, Any] | None:
-    """The record of a version: of the workspace, else of a revision; ``None`` if there is none.
+    """Return a version's record from the workspace, else from a revision, ``None`` if neither.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the record is damaged.
     """
     path = f"releases/{dataset_id}.json"
     text = None

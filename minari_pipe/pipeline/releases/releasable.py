@@ -1,4 +1,4 @@
-"""Whether git holds everything that a published version was made from, and would give it again."""
+"""Checks that git holds everything needed to reproduce a published version."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read
 
 
 def pipelines_of(name: str, root: Path) -> list[str]:
-    """The pipelines that make a dataset, each after those it needs.
+    """Return the pipelines that make a dataset, each after those it needs.
 
-    They are those of the parents of a mixture, that of its family, and its own.
+    These are the pipelines of a mixture's parents, the pipeline of its family, and its own.
     """
     params = dvc_yaml.parameters(name, root)
     found: list[str] = []
@@ -31,26 +31,26 @@ def pipelines_of(name: str, root: Path) -> list[str]:
 
 
 def _maker(parent: MixtureParent, root: Path) -> str:
-    """The pipeline that makes a parent of a mixture."""
+    """Return the pipeline that makes a parent of a mixture."""
     entry = read_catalog_entry(root, parent.id)
     return check_pipeline_name(str(entry["pipeline"] if entry else parent.dataset))
 
 
 def arguments(root: Path, name: str) -> str:
-    """The command line that made pipeline ``name``, as a shell takes it."""
+    """Return the command-line arguments that made pipeline ``name``, quoted for a shell."""
     overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides")
     return shlex.join(overrides or [f"+dataset={name}"])
 
 
 def check_current(root: Path, name: str, dataset_id: str) -> None:
-    """Refuse a version that today's config would not give, which the commit could not repeat."""
+    """Refuse a version that the current config, and so the commit, would not reproduce."""
     again = f"run python -m minari_pipe {arguments(root, name)}"
     for made in pipelines_of(name, root):
         params = dvc_yaml.read_params(made, root)
         if params is None or not params.get("overrides"):
             raise ConfigError(f"pipelines/{made}/params.yaml is missing or damaged; {again}")
         typed = params_of(params)
-        if isinstance(typed, Shared):  # it is in the params of its datasets
+        if isinstance(typed, Shared):  # checked through the params of its datasets
             continue
         if made == name and typed.dataset.id != dataset_id:
             raise ConfigError(
@@ -59,7 +59,7 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
             )
         config = recomposed(params["overrides"], root).config
         previous = {k: v for k, v in params.items() if k not in NOT_PARAMS}
-        # Which versions are installed now does not matter: the recorded ones made the dataset.
+        # The installed versions do not matter: the recorded ones made the dataset.
         if recorded(config, previous.get("packages", {})) != previous:
             raise ConfigError(
                 f"pipelines/{made}/params.yaml is not what conf/ gives; {again} and commit"
@@ -67,7 +67,7 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
     for made in pipelines_of(name, root):
         now = dvc_yaml.parameters(made, root)
         text = (root / "pipelines" / made / "dvc.yaml").read_text(encoding="utf-8")
-        if now is None or text != dvc_yaml.dvc_yaml(made, now, root):  # DVC reads nothing else
+        if now is None or text != dvc_yaml.dvc_yaml(made, now, root):  # DVC reads only this file
             raise ConfigError(
                 f"pipelines/{made}/dvc.yaml is not what its params.yaml gives; {again} and commit"
             )
@@ -81,7 +81,7 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
 
 
 def _dvc_status(root: Path, name: str) -> list[str]:
-    """The stages that DVC would run."""
+    """Return the stages that DVC would run."""
     from dvc.exceptions import DvcException
 
     check_dvc(root)
@@ -95,7 +95,7 @@ def _dvc_status(root: Path, name: str) -> list[str]:
 
 
 def committed(root: Path, name: str) -> str:
-    """The commit that holds everything the version was made from."""
+    """Return the HEAD commit after checking that it holds all that the version was made from."""
     if not is_repository(root):
         raise ConfigError(
             f"a release names the git commit it was made from, and {root} is not a git repository; "
@@ -122,7 +122,7 @@ def committed(root: Path, name: str) -> str:
 
 
 def _by_dvc(path: str, tracked: set[str]) -> bool:
-    """Whether ``path`` lies outside, is a stage's output, or is under DVC by a committed file."""
+    """Return whether ``path`` is outside, a stage's output, or covered by a committed .dvc file."""
     if path.startswith(("/", "../", "pipelines/", "datasets/")):
         return True
     parts = path.split("/")

@@ -1,4 +1,4 @@
-"""``minari-pipe release ID``: freeze a published version, and record where it came from."""
+"""Implements ``minari-pipe release ID``: freezes a published version and records its origin."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from minari_pipe.pipeline.workspace_links import inside, open_root
 def release(dataset_id: str, *, pushes: bool = True) -> Path:
     """Write ``releases/<id>.json``; from then on the version is immutable.
 
-    Everything that made it is on the DVC remote first. A version that was released without
-    pushing can be pushed by releasing it again.
+    The outputs behind it are pushed to the DVC remote first. If a version was released without
+    pushing, releasing it again pushes it.
 
     Args:
-        dataset_id: of a published version.
+        dataset_id: the id of a published version.
         pushes: push its outputs to the default DVC remote.
 
     Raises:
         DatasetNotFoundError: nothing is published under this id.
-        ConfigError: config, params, dvc.yaml or dvc.lock are not committed, the tree is not clean,
-            or they do not say the same, so that nobody could make the version again; or there is
-            no DVC remote.
-        DatasetExistsError: the version is released, with other content.
-        RemoteError: the outputs could not be pushed; there is no record then.
+        ConfigError: config, params, dvc.yaml or dvc.lock are uncommitted or contradict each other,
+            or the git tree is not clean, so the version could not be reproduced; or there is no
+            DVC remote.
+        DatasetExistsError: the version is already released with other content.
+        RemoteError: the outputs could not be pushed; no record is written.
     """
     root = open_root()
     entry = read_catalog_entry(root, dataset_id)
@@ -74,7 +74,7 @@ def _known(root: Path) -> str:
 
 
 def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of the published dataset, compared with its files."""
+    """Return the manifest of the published dataset after comparing it with the files."""
     published = root / "datasets" / dataset_id
     again = f"run python -m minari_pipe {arguments(root, entry['pipeline'])}"
     content = readable_manifest(published)

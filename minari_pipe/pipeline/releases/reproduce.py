@@ -1,4 +1,4 @@
-"""``minari-pipe reproduce ID``: make a released version again, and compare it with its record."""
+"""Implements ``minari-pipe reproduce ID``: remakes a released version and checks the result."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from minari_pipe.pipeline.workspace import check_pipeline_name
 from minari_pipe.pipeline.workspace_links import open_root
 from minari_pipe.storage.base import MinariStorage
 
+#: Largest difference of values on another platform, where low bits differ and errors accumulate.
 TOLERANCE = 1e-3
-"""How far values may be apart on another platform, where low bits are others and add up."""
 
+#: Number of changed keys that a message names; it counts the others.
 _MOST = 3
-"""So many keys are named, and the number of the others."""
 
 
 def reproduce(
@@ -42,26 +42,26 @@ def reproduce(
     tolerance: float = TOLERANCE,
     say: Callable[[str], None],
 ) -> str:
-    """Make a released version again in a workspace of its own, and compare it with its record.
+    """Make a released version again in a separate workspace, and compare it with its record.
 
-    The bytes are compared on the recorded kind of processor under the recorded package versions;
-    elsewhere counts exactly, and values within ``tolerance``, unless the bytes are the same anyway.
+    With the recorded kind of processor and package versions, all bytes must match. Otherwise,
+    unless the bytes match anyway, counts must match exactly and values within ``tolerance``.
 
     Args:
-        dataset_id: with its version.
-        revision: where to look for config and code; else the tag of the version, else the commit
-            of the record.
-        from_scratch: train again what was trained, instead of taking the published checkpoint.
+        dataset_id: an id with a version.
+        revision: the git revision of config and code; default: the tag of the version, else the
+            commit in the record.
+        from_scratch: repeat trainings instead of using the published checkpoints.
         tolerance: see :func:`.comparison.compare`.
-        say: tells the user one line.
+        say: prints one line.
 
     Returns:
-        What was compared, in one line.
+        One line that says what was compared.
 
     Raises:
         DatasetNotFoundError: the version is not released.
         ConfigError: there is no such revision, or it does not make this version.
-        MinariPipeError: the version that was made differs; names the first stage and field.
+        MinariPipeError: the result differs; names the first stage and field that do.
     """
     parse_dataset_id(dataset_id)
     root = open_root()
@@ -90,7 +90,7 @@ def reproduce(
 
 
 def _found(root: Path, dataset_id: str, revision: str | None) -> tuple[str, dict[str, Any]]:
-    """The commit to make a version from, and the record to compare it with."""
+    """Return the commit to make a version from, and the record to compare it with."""
     if not is_repository(root):
         raise ConfigError(f"{root} is not a git repository, so no version can be made again")
     commit = commit_of(root, revision) if revision else tagged(root, dataset_id)
@@ -131,7 +131,7 @@ def _check_makes(root: Path, commit: str, name: str, dataset_id: str) -> None:
 
 
 def _other_versions(record: Mapping[str, Any]) -> dict[str, str]:
-    """Packages that are others here than the record says, and Python: how they changed."""
+    """Return the packages, and Python, whose versions differ from the record, and how."""
     recorded = dict(record.get("packages") or {})
     here = {name: installed(name) for name in recorded}
     if "python" in record:
@@ -144,7 +144,7 @@ def _other_versions(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | None]:
-    """Where the data of the version and of its parents are, if they are here and the right ones."""
+    """Return a function that finds the data of the version or of a parent, if they match."""
     own = published_data(record["id"], root, dict(record))
     told = MinariStorage.read_raw_metadata(own).get("minari_pipe", {}) if own else {}
     hashes = {parent["id"]: parent["content_sha256"] for parent in told.get("parents", [])}
@@ -161,7 +161,7 @@ def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | No
 
 
 def _changed_keys(record: Mapping[str, Any], found: Reproduction) -> dict[str, dict[str, Any]]:
-    """By pipeline of a dataset, the keys of its config that decide content and are others."""
+    """Return the changed config keys that affect content, by pipeline of a dataset."""
     recorded = {str(record["pipeline"]): record.get("params"), **(record.get("parents") or {})}
     changed = {}
     for name in found.pipelines:
@@ -172,21 +172,21 @@ def _changed_keys(record: Mapping[str, Any], found: Reproduction) -> dict[str, d
 
 
 def _content(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a pipeline's parameters that decides content, whatever is installed."""
+    """Return the parameters that affect content, without installed package versions."""
     kept = {k: v for k, v in params.items() if k not in (*NOT_CONTENT, "packages")}
     dataset = {k: v for k, v in (kept.get("dataset") or {}).items() if k != "requirements"}
     return {**kept, "dataset": dataset}
 
 
 def _named(keys: Mapping[str, Pair]) -> str:
-    """Keys with the new and the old value, as many as fit into a line."""
+    """Format keys with their new and old values, at most ``_MOST`` of them."""
     told = [f"{key}: {new}, not {old}" for key, (old, new) in list(keys.items())[:_MOST]]
     more = f" and {len(keys) - _MOST} more" if len(keys) > _MOST else ""
     return "; ".join(told) + more
 
 
 def _of_all(changed: Mapping[str, Mapping[str, Pair]], own: str) -> dict[str, Pair]:
-    """The changed keys of all pipelines, those of others with their names."""
+    """Merge the changed keys of all pipelines; keys of other pipelines get the pipeline's name."""
     return {
         key if name == own else f"{key} of {name}": pair
         for name, keys in changed.items()
@@ -195,7 +195,7 @@ def _of_all(changed: Mapping[str, Mapping[str, Pair]], own: str) -> dict[str, Pa
 
 
 def _elsewhere(record: Mapping[str, Any], others: Mapping[str, str]) -> list[str]:
-    """What is otherwise here than where the version was made, so that low bits may differ."""
+    """Return the differences from where the version was made that can change low bits."""
     here, then = processor_kind(), record.get("cpu", "not recorded")
     deciding = [change for name, change in others.items() if name not in TOOLS]
     return [
@@ -212,7 +212,7 @@ def _compared(
     tolerance: float,
     elsewhere: Sequence[str],
 ) -> str:
-    """What of the new version was compared with the record; an error if it differs."""
+    """Compare the new version with the record; return a summary, or raise if they differ."""
     dataset_id, content = record["id"], record["manifest"]
     folder = found.root / "datasets" / dataset_id
     how = " from its published checkpoint" if given else ""
@@ -262,7 +262,7 @@ def _first_stage(
     given: set[tuple[str, str]],
     changed: Mapping[str, Mapping[str, Pair]],
 ) -> str | None:
-    """The first stage that was given other values than for the release, or wrote other files."""
+    """Return the first stage whose parameters or outputs differ from the release."""
     recorded = {(s["pipeline"], s["stage"]): s["outs"] for s in record.get("stages") or []}
     made = {name: dvc_yaml.parameters(name, found.root) for name in changed}
     families = {name: params.family_name if params else None for name, params in made.items()}
@@ -270,7 +270,7 @@ def _first_stage(
     for entry in stage_outputs(found.pipelines, found.root):
         stage = entry["pipeline"], entry["stage"]
         reads = _keys_of(*stage, found.root)
-        # What a family shares is told by its datasets.
+        # Changes in a family's shared keys appear under its datasets.
         makers = (name for name in changed if stage[0] in (name, families[name]))
         if any(_is_below(key, reads) for name in makers for key in changed[name]):
             return _called(stage, found)
@@ -285,7 +285,7 @@ def _called(stage: tuple[str, str], found: Reproduction) -> str:
 
 
 def _keys_of(pipeline: str, stage: str, root: Path) -> list[str]:
-    """The parameters that a stage depends on."""
+    """Return the parameter keys that a stage depends on."""
     path = root / "pipelines" / pipeline / "dvc.yaml"
     entry = yaml.safe_load(path.read_text(encoding="utf-8"))["stages"][stage]
     return [key for keys in entry["params"] for names in keys.values() for key in names]
@@ -296,7 +296,7 @@ def _is_below(key: str, sections: list[str]) -> bool:
 
 
 def _other_metadata(published: Path, folder: Path) -> str:
-    """What the metadata of the two versions say otherwise."""
+    """Describe the differences in the metadata of the two versions."""
     old, new = (flat(MinariStorage.read_raw_metadata(p)) for p in (published, folder / "data"))
     keys = differing(old, new)
     return f"metadata: {_named(keys)}" if keys else ""

@@ -1,7 +1,7 @@
-"""A workspace of its own in which a version is made again: a clone, and nothing that was made.
+"""Creates a separate workspace for reproducing a version: a clone without any outputs.
 
-It has an empty DVC cache wherever the user's settings put theirs, no run-cache, no outputs, no
-records of releases, and a datasets root of its own; nothing of the user's workspace is changed.
+It has its own empty DVC cache, whatever the user's settings, no run-cache, no outputs, no release
+records, and its own datasets root. The user's workspace is not changed.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from minari_pipe.pipeline.stages.given_training import GIVEN_VARIABLE
 from minari_pipe.pipeline.workspace import STATE, is_checkout, write_atomic
 from minari_pipe.pipeline.workspace_links import check_folder, inside
 
+#: Files in a pipeline's folder that define how it is made; all others are outputs.
 _KEPT = {"params.yaml", "dvc.yaml", ".gitignore", "skipped.json"}
-"""What of a pipeline's folder says how to make it; the rest was made."""
 
+#: Sections of recorded overrides that describe how to run, which no file may set.
 _NOT_AGAIN = ("engine", "hydra", "publish")
-"""Recorded overrides that say how a run went, and may not be said by a file."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A workspace to make a version in."""
+    """A workspace in which a version is reproduced."""
 
     root: Path
     """The workspace in the clone."""
     name: str
-    """Of the pipeline."""
+    """Name of the pipeline."""
     given: Path
-    """A folder for what stands for trainings, see :mod:`given_training`."""
+    """Folder for checkpoints that replace trainings, see :mod:`given_training`."""
 
     @property
     def pipelines(self) -> list[str]:
@@ -55,13 +55,13 @@ class Reproduction:
         return pipelines_of(self.name, self.root)
 
     def run(self, own: Path) -> None:
-        """Make the version, from nothing.
+        """Make the version from scratch.
 
         Args:
             own: the user's workspace.
 
         Raises:
-            MinariPipeError: it could not be made; why has been told.
+            MinariPipeError: the run failed; its output says why.
         """
         command = [sys.executable, "-m", "minari_pipe.pipeline.run.rerun", self.name]
         keep_places()
@@ -73,7 +73,7 @@ class Reproduction:
         }
         if not is_checkout(own):  # `python -m` looks into the clone first
             environment["PYTHONSAFEPATH"] = SAFE_PATH
-        # What it says is no result of this command.
+        # Its output goes to stderr, since it is not the result of this command.
         with subprocess.Popen(command, cwd=self.root, env=environment, stdout=2) as process:
             try:
                 code = process.wait()
@@ -86,22 +86,22 @@ class Reproduction:
 
 @contextmanager
 def reproduction(own: Path, name: str, commit: str) -> Iterator[Reproduction]:
-    """Clone the repository of a workspace, and take away everything that was made.
+    """Clone the repository of a workspace, and remove all outputs.
 
     Args:
         own: the user's workspace.
-        name: of the pipeline.
-        commit: to check out.
+        name: the pipeline's name.
+        commit: the commit to check out.
 
     Raises:
-        ConfigError: the repository cannot be cloned, or lacks a file that is not here either.
+        ConfigError: the repository cannot be cloned, or a file is neither in it nor here.
     """
     place = Path(mkdtemp(prefix="minari_pipe-reproduce-")).resolve()
     try:
         top = top_of(own)
         _clone(top, place / "clone", commit)
         root = place / "clone" / own.resolve().relative_to(top.resolve())
-        refuse_links(root, place / "clone")  # a tree of git may have two entries of a name
+        refuse_links(root, place / "clone")  # a git tree may have two entries of one name
         if not (root / ".dvc").is_dir():
             raise ConfigError(f"at {commit[:12]} there is no DVC workspace in {top}")
         for path in (root / "catalog", *root.glob("pipelines/*/*.yaml")):  # read from here on
@@ -120,7 +120,7 @@ def reproduction(own: Path, name: str, commit: str) -> Iterator[Reproduction]:
 
 
 def _clone(top: Path, target: Path, commit: str) -> None:
-    # Hooks of a template must not run, and objects need not be copied.
+    # Template hooks must not run; --shared avoids copying objects.
     quiet = ("-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false")
     clone = ("clone", "--quiet", "--shared", "--no-checkout", str(top), str(target))
     checkout = ("-C", str(target), "checkout", "--quiet", "--detach", commit)
@@ -131,7 +131,7 @@ def _clone(top: Path, target: Path, commit: str) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what git brought; a link itself, never what it leads to."""
+    """Remove a file or folder of the clone; of a symlink, only the link itself."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.is_dir():
@@ -146,7 +146,7 @@ def _forget_outputs(root: Path, pipeline: str) -> None:
 
 
 def _drop_overrides(root: Path, pipeline: str) -> None:
-    """Take the overrides out of ``params.yaml`` that no file may give."""
+    """Remove the overrides from ``params.yaml`` that no file may set."""
     path = inside(root, root / "pipelines" / pipeline / "params.yaml")
     params = dvc_yaml.read_params(pipeline, root)
     if params is None:
@@ -160,7 +160,7 @@ def _key(override: str) -> str:
 
 
 def _isolate(root: Path) -> None:
-    """Give the clone a cache of its own, whatever git or the user's settings say."""
+    """Give the clone its own cache, whatever git or the user's settings contain."""
     folder = inside(root, root / ".dvc")
     for name in ("cache", "tmp", "config.local"):
         _remove(folder / name)
@@ -171,12 +171,12 @@ def _isolate(root: Path) -> None:
 
 
 def _bring_inputs(found: Reproduction, own: Path) -> None:
-    """Copy the files that the pipelines read and git has not, such as those under DVC."""
+    """Copy the pipelines' input files that are not in git, such as those tracked by DVC."""
     for pipeline in found.pipelines:
         for written in dvc_yaml.dependencies(pipeline, found.root):
             dependency = os.path.normpath(written)
             source, target = own / dependency, found.root / dependency
-            # In any case: on a Mac, .GIT is .git.
+            # Ignore case: on macOS, .GIT is .git.
             if {".dvc", ".git", STATE}.intersection(Path(dependency.casefold()).parts):
                 raise ConfigError(
                     f"pipelines/{pipeline}/dvc.yaml names {written}, which no stage reads; it "

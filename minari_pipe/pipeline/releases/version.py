@@ -1,4 +1,4 @@
-"""One version of a dataset: its files, the record of its release, and the config that made it."""
+"""Finds a version of a dataset: its files, its release record and the config that made it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from minari_pipe.pipeline.workspace_links import open_root
 
 @dataclass(frozen=True)
 class Version:
-    """What is known of a version here."""
+    """What is known locally about a version."""
 
     id: str
     data: Path | None
-    """Its data: of the workspace, else of the local root."""
+    """Its data folder in the workspace, else in the local root."""
     record: dict[str, Any] | None
-    """Of its release, see :mod:`record`."""
+    """The record of its release, see :mod:`record`."""
     params: dict[str, Any] | None
-    """Every value that its pipeline was given."""
+    """All parameters of its pipeline."""
 
 
 def find_version(dataset_id: str) -> Version:
@@ -43,7 +43,7 @@ def find_version(dataset_id: str) -> Version:
         raise ConfigError(f"{dataset_id!r} has no version; expected one at its end, such as -v0")
     try:
         root = open_root()
-    except ConfigError:  # the local root is enough
+    except ConfigError:  # outside a workspace, look only in the local root
         return Version(dataset_id, published_data(dataset_id, None, None), None, None)
     tag = tagged(root, dataset_id)
     record = find_record(root, dataset_id, tag)
@@ -54,7 +54,7 @@ def find_version(dataset_id: str) -> Version:
 
 
 def tagged(root: Path, dataset_id: str) -> str | None:
-    """The commit with the tag of a version, if there is one."""
+    """Return the commit tagged with a version's id, ``None`` if there is none."""
     if not is_repository(root):
         return None
     return commit_of(root, f"refs/tags/{dataset_id}")
@@ -63,12 +63,12 @@ def tagged(root: Path, dataset_id: str) -> str | None:
 def published_data(
     dataset_id: str, root: Path | None, record: dict[str, Any] | None
 ) -> Path | None:
-    """Where the data of a version are, ``None`` if they are not here.
+    """Return the data folder of a version, ``None`` if it is not here.
 
     Args:
-        dataset_id: of the version.
+        dataset_id: the id of the version.
         root: the workspace, if there is one.
-        record: of the release; a folder with another manifest is not that version.
+        record: the release record, if any; a folder with another manifest is not that version.
     """
     places = [data_path_of(dataset_id)]
     if root is not None:
@@ -83,7 +83,7 @@ def published_data(
 
 
 def _params(root: Path, dataset_id: str, tag: str | None) -> dict[str, Any] | None:
-    """The parameters of a version without a record, as they were tagged or are now."""
+    """Return the parameters of a version without a record, from its tag or the current file."""
     entry = read_catalog_entry(root, dataset_id)
     if entry is None:
         return None
@@ -96,7 +96,7 @@ def _params(root: Path, dataset_id: str, tag: str | None) -> dict[str, Any] | No
 
 
 def parsed_params(text: str) -> dict[str, Any] | None:
-    """The content of a ``params.yaml``, ``None`` if it is damaged."""
+    """Return the content of a ``params.yaml``, ``None`` if it is damaged."""
     try:
         found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:

@@ -1,1 +1,1 @@
-"""One run: parameters into files, DVC over them, the result into the Minari root."""
+"""Run a pipeline: write its files, reproduce it with DVC, install and upload the result."""

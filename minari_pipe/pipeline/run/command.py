@@ -1,4 +1,4 @@
-"""The command line of a pipeline's run: our own flags, Hydra for the rest, one line per mistake."""
+"""Run the command line of a pipeline: own flags, Hydra overrides, one-line errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
     """Run ``argv`` and return the exit code.
 
     Raises:
-        Stopped: a signal told this process to stop.
+        Stopped: a signal asked this process to stop.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--trust-module", action="append", default=[])
@@ -43,7 +43,7 @@ def run(argv: list[str]) -> int:
 
 
 def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
-    # The stages are processes of their own; the environment carries the user's word to them.
+    # The stages are separate processes, which get the user's trust through the environment.
     add_trust(flags.trust_module, flags.trust)
     if flags.version:
         print(f"minari_pipe {__version__}")
@@ -64,20 +64,20 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
     def job(name: str, config: Config, overrides: list[str]) -> None:
         codes.append(_in_one_line(lambda: _job(name, config, overrides, flags, debug), debug=debug))
         if codes[-1] and os.getpid() != here:
-            raise ToldError("a job failed")  # a launcher's process, whose list is not this one
+            raise ToldError("a job failed")  # in a launcher's process, `codes` is a copy
 
     hydra_compose.run(rest, job, launches=not flags.dry_run)
     return max(codes)
 
 
 def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
-    """Do ``work``; what it raises is told in one line, and exit code 1."""
+    """Return the exit code of ``work``; print an exception in one line and return 1."""
     try:
         return work()
-    except BrokenPipeError:  # `| head` has read enough
+    except BrokenPipeError:  # e.g. `| head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except SystemExit as exc:  # Hydra's own, after an answer
+    except SystemExit as exc:  # Hydra exits after e.g. --cfg
         return exc.code if isinstance(exc.code, int) else 1
     except Exception as exc:
         if debug:
@@ -104,7 +104,7 @@ def _job(
     flags: argparse.Namespace,
     debug: bool,
 ) -> int:
-    # Imports DVC's neighbours only once there is something to run: --help and --cfg stay fast.
+    # Import modules that need DVC only if there is something to run: --help and --cfg stay fast.
     from minari_pipe.pipeline.run.driver import run_pipeline
     from minari_pipe.pipeline.run.dry_run import DryRun
     from minari_pipe.pipeline.run.pull import Pull

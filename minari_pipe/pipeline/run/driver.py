@@ -1,4 +1,4 @@
-"""One run: parameters into files, DVC over them, the result into the Minari root."""
+"""Run a pipeline: write its parameters, let DVC reproduce it, install and upload the result."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def run_pipeline(
     pull: Pull | None = None,
     dry_run: DryRun | None = None,
 ) -> None:
-    """Reproduce pipeline ``name`` from ``config``, install and upload what it published.
+    """Reproduce pipeline ``name`` from ``config``, then install and upload what it published.
 
     Args:
-        name: of the pipeline.
-        config: as composed.
-        overrides: that it was composed with.
-        is_parent: of a mixture that is made: it waits for another run, instead of refusing to
-            begin, it is not uploaded, and its overrides are those of a file, in which nobody
-            allows anything.
-        draft: upload it to its targets though it is not released.
-        pull: take from the DVC remote what is there.
-        dry_run: only say what would be done; nothing is written or run.
+        name: name of the pipeline.
+        config: the composed config.
+        overrides: the overrides that it was composed with.
+        is_parent: the pipeline is a parent of a mixture: it waits for another run instead of
+            failing, it is not uploaded, and its overrides come from a file, so they allow
+            nothing.
+        draft: upload to the targets even if the dataset is not released.
+        pull: first take what the DVC remote has.
+        dry_run: only print what would be done; write and run nothing.
 
     Raises:
         MinariPipeError: one line that says what is wrong and what to do.
@@ -156,9 +156,9 @@ def run_pipeline(
 def _up_to_date_family(
     params: Config, shared: list[str], root: Path, pull: Pull | None
 ) -> Iterator[None]:
-    """Bring up to date what a dataset shares with its family, and hold it as it is.
+    """Bring the pipeline of a dataset's family up to date and lock it against changes.
 
-    Several datasets may use it at once; one that changes it waits for them, and they for it.
+    Several datasets may use it at once. A run that changes it waits for them, and they for it.
     """
     family = params.family_name
     if family is None:
@@ -193,7 +193,7 @@ def _explain(
     shared: list[str],
     root: Path,
 ) -> bool:
-    """Say what each stage of a dataset and of its family would do; whether any may run."""
+    """Print what each stage of a dataset and its family would do; return whether any may run."""
     from dvc.exceptions import DvcException
 
     quiet_dvc()
@@ -207,12 +207,12 @@ def _explain(
 
 
 def driver_lock(name: str, root: Path) -> Path:
-    """What a run holds while it brings pipeline ``name`` up to date; see :func:`exclusive`."""
+    """Return the lock file that a run of pipeline ``name`` holds; see :func:`exclusive`."""
     return root / STATE / "locks" / f"{name}.driver"
 
 
 def _check_dataset_choice(name: str, recorded: dict[str, Any], overrides: list[str]) -> None:
-    """Refuse to take over the pipeline of another config, e.g. ``+dataset=a pipeline=b``."""
+    """Raise if ``name`` is the pipeline of another config, e.g. with ``+dataset=a pipeline=b``."""
     before, now = (chosen_dataset(words) for words in (recorded.get("overrides", []), overrides))
     if before and now and before != now and before in datasets():
         raise ConfigError(
@@ -222,33 +222,33 @@ def _check_dataset_choice(name: str, recorded: dict[str, Any], overrides: list[s
 
 
 def chosen_dataset(overrides: list[str]) -> str | None:
-    """The dataset that recorded overrides choose."""
+    """Return the dataset that recorded overrides choose, or ``None``."""
     names = [o.removeprefix("+dataset=") for o in overrides if o.startswith("+dataset=")]
     return names[0] if names else None
 
 
 def _forget(name: str, root: Path) -> None:
-    """Take back what the first run of a pipeline wrote, where it failed before it made anything."""
+    """Remove the generated files of a pipeline whose first run failed without any result."""
     folder = root / "pipelines" / name
     work = root / STATE / "work" / name
     made = [folder / "dvc.lock", *work.rglob("*.record"), *work.rglob("*.done")]
     if not any(path.exists() for path in made):
         for file in ("params.yaml", "dvc.yaml", ".gitignore"):
             (folder / file).unlink(missing_ok=True)
-        with suppress(OSError):  # something else lies there
+        with suppress(OSError):  # the folder holds other files
             folder.rmdir()
 
 
 def _told_to_replace(params: Config, overrides: list[str]) -> bool:
-    """Whether this very command line says to install over somebody else's dataset.
+    """Return whether this command line itself asks to install over another dataset.
 
-    A config may come from a stranger, and must not remove what the user has.
+    A config may come from a stranger and must not remove the user's data.
     """
     return is_set(overrides, "publish", "replace") and bool(params.publish.replace)
 
 
 def _trust_told(engine: Engine, overrides: list[str], files: list[str]) -> None:
-    """Trust places that this very command line names; stages heed no others."""
+    """Trust the addresses and files that this command line itself names; stages trust no others."""
     told = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
     for key, place in (("address", engine.address), ("storage", engine.storage)):
         if place is not None and is_set(overrides, "engine", key):
@@ -257,7 +257,7 @@ def _trust_told(engine: Engine, overrides: list[str], files: list[str]) -> None:
 
 
 def keep_places() -> None:
-    """Let relative paths in the environment mean what they mean here.
+    """Make relative paths in environment variables absolute.
 
     The stages and the rest of this run work at the root of the workspace.
     """
@@ -268,10 +268,10 @@ def keep_places() -> None:
 
 
 def check_owner(name: str, dataset_id: str, root: Path) -> None:
-    """Refuse an id that another pipeline of the workspace declares or has published."""
+    """Raise if another pipeline of the workspace declares or has published ``dataset_id``."""
     marker = f"id: {dataset_id}\n".encode()
     for path in sorted((root / "pipelines").glob("*/params.yaml")):
-        # Reading the line instead of the YAML keeps a workspace of 100 pipelines fast.
+        # Searching the bytes before parsing YAML keeps a workspace of 100 pipelines fast.
         if path.parent.name != name and marker in path.read_bytes():
             other = dvc_yaml.read_params(path.parent.name, root)
             if other and other.get("dataset", {}).get("id") == dataset_id:
@@ -286,7 +286,7 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
             f"earlier; give this one another with dataset.id=..., or remove "
             f"{root / 'catalog' / dataset_id}.json if that is not wanted"
         )
-    # Publishing replaces a whole folder, so none may lie in another.
+    # Publishing replaces a whole folder, so no dataset may lie inside another.
     catalog = root / "catalog"
     parents = namespace_hierarchy(parse_dataset_id(dataset_id)[0])
     nested = [p for p in parents if (catalog / f"{p}.json").is_file()]
@@ -299,21 +299,21 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
 
 
 def check_release(name: str, params: Config, root: Path) -> None:
-    """Refuse, before any work, to make a released version from another config.
+    """Raise, before any work, if a released version would be made from a different config.
 
     Args:
-        name: of the pipeline.
-        params: of the pipeline.
+        name: name of the pipeline.
+        params: its parameters.
         root: the workspace.
 
     Raises:
         DatasetExistsError: names the keys that changed.
-        ConfigError: the record cannot be read.
+        ConfigError: the record of the release cannot be read.
     """
     dataset_id = params.dataset.id
     if released_manifest(dataset_id, root) is None:
         return
-    # Not needed by most runs.
+    # Most runs do not need these imports.
     from minari_pipe.pipeline.published import differing, flat
     from minari_pipe.pipeline.stages.assemble import NOT_CONTENT
 
@@ -326,7 +326,7 @@ def check_release(name: str, params: Config, root: Path) -> None:
 
 
 def tell_versions(name: str, recorded: dict[str, Any], params: Config, root: Path) -> None:
-    """Say in one line which versions are others than ``params.yaml`` records, if any."""
+    """Print in one line which versions differ from those in ``params.yaml``, if any."""
     old = {n: v for s in recorded.get("packages", {}).values() for n, v in s.items()}
     new = {n: v for s in params.packages.values() for n, v in s.items()}
     for versions, stages in (
@@ -340,12 +340,12 @@ def tell_versions(name: str, recorded: dict[str, Any], params: Config, root: Pat
 
 
 def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
-    """Let DVC run what changed; the names of the stages that really ran.
+    """Let DVC run what changed and return the names of the stages that ran.
 
     Args:
-        name: of the pipeline.
+        name: name of the pipeline.
         root: the workspace.
-        pull: what the command line wants from the DVC remote first.
+        pull: what the command line asked to pull from the DVC remote first.
     """
     from dvc.exceptions import DvcException
 
@@ -353,7 +353,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
     check_dvc(root)
     os.environ[DRIVER_VARIABLE] = identity(psutil.Process())
     if not is_checkout(root):
-        # The stages are `python -m`, which looks here first.
+        # The stages are `python -m`, which would import modules from the workspace first.
         os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE_PATH
     # A virtual environment need not be activated: the stages are `python -m ...`.
     os.environ["PATH"] = os.pathsep.join(
@@ -376,7 +376,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         mend(name, root, wait=False)
 
     reports = reports_folder(name, root)
-    shutil.rmtree(reports, ignore_errors=True)  # of stages that DVC alone ran
+    shutil.rmtree(reports, ignore_errors=True)  # left by stages that ran under plain `dvc repro`
     ran = root / STATE / "locks" / f"{name}.ran"
     write_new(ran, b"")
     os.environ[RAN_VARIABLE] = str(ran)
@@ -388,7 +388,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         raise _explained(exc, name, root, ran.read_text(encoding="utf-8").split()) from exc
     except OSError:
         raise
-    except Exception as exc:  # such as sqlite's, when the disk is full
+    except Exception as exc:  # e.g. from sqlite, if the disk is full
         raise MinariPipeError(f"DVC: {type(exc).__name__}: {exc}; --debug shows where") from exc
     if wrong := remove_wrong_entries(name, root):
         raise changed(*wrong)
@@ -413,7 +413,7 @@ def _await_stage(name: str, root: Path) -> None:
 
 
 def _remove_scratch(name: str, root: Path) -> None:
-    """Finished blocks are needed until ``dvc.lock`` records the outputs they went into."""
+    """Remove finished blocks, once ``dvc.lock`` records the outputs that they went into."""
     shutil.rmtree(root / STATE / "work" / name, ignore_errors=True)
 
 
@@ -425,7 +425,7 @@ def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> Min
         cause = cause.__cause__
     command = re.search(r"stages\.([a-z_]+) [^\s,]+(?: (train_expert))?", str(cause))
     if command and isinstance(cause, StageCmdFailedError):
-        stage = command[2] or command[1].removesuffix("_family")  # as README calls it
+        stage = command[2] or command[1].removesuffix("_family")  # the name that README uses
         ended = _ended(str(cause))
         has_told = ended.startswith("ended with") and (not ran or ran[-1] == TOLD)
         ended += _in_block(stage, name, root)
@@ -442,7 +442,7 @@ def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> Min
         return MinariPipeError(
             f"the disk is full: {text}; nothing is lost: make room, and the same command goes on"
         )
-    # DVC would have its locks removed by hand
+    # DVC's own message asks the user to remove its locks by hand.
     if busy := re.search(r"'([^']+)' is busy, it is being blocked by: (.+?) If there are", text):
         return MinariPipeError(
             f"another run uses {busy[1]}: {busy[2]}; once it is over, the same command goes on"
@@ -451,13 +451,13 @@ def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> Min
 
 
 def _in_block(stage: str, name: str, root: Path) -> str:
-    """Where a stage that ran blocks itself was when it died, if it did."""
+    """Return where a stage that runs blocks in its own process was when it died, or ``""``."""
     from minari_pipe.pipeline.execution.block_task import Tally
 
     folder = root / STATE / "work" / name / f"{stage}.new" / "tmp"
     for path in sorted(folder.glob("tally-*")):
         try:
-            refuse_links(path, root)  # of a stage that did not begin, a stranger may have left it
+            refuse_links(path, root)  # if the stage never began, a stranger may have left the file
         except LinkError:
             return ""
         return (
@@ -468,7 +468,7 @@ def _in_block(stage: str, name: str, root: Path) -> str:
 
 
 def _ended(text: str) -> str:
-    """How a stage ended that did not end well."""
+    """Return how a failed stage ended: its exit code or its signal."""
     found = re.search(r"exited with (-?\d+)", text)
     code = int(found[1]) if found else 1
     try:

@@ -1,7 +1,7 @@
-"""Says which stages a run would execute and why, and writes nothing.
+"""Print which stages a run would execute and why, without writing anything.
 
-DVC compares files and outputs with ``dvc.lock``. The generated files that the run would write stay
-in memory, so the parameters are compared here.
+DVC compares files and outputs with ``dvc.lock``. The generated files that a run would write stay
+in memory, so this module compares the parameters itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from minari_pipe.pipeline.config.import_graph import saving_nothing
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
 
-#: reasons of one stage, and characters of one value, that are printed
+#: How many reasons of one stage, and how many characters of one value, are printed.
 _N_REASONS, _N_CHARACTERS = 5, 60
 
 
@@ -29,17 +29,17 @@ _RESTORED = "would be restored from DVC's cache"
 
 
 class DryRun(AbstractContextManager):
-    """One dry run, over all the pipelines that the command would bring up to date.
+    """One dry run over all the pipelines that the command would bring up to date.
 
-    Within its context neither the bytecode nor the imports of the user's modules are kept.
+    Inside its context, no bytecode is written and no imports of the user's modules are cached.
     """
 
     def __init__(self) -> None:
-        """Nothing is looked at yet."""
+        """Start with no stages explained."""
         self._writers: dict[str, str] = {}
-        """Outputs that may change, each with the stage that writes it."""
+        """Outputs that may change, each mapped to the stage that writes it."""
         self._restored: set[str] = set()
-        """Outputs that are missing, and come back from DVC's cache."""
+        """Missing outputs that would be restored from DVC's cache."""
         self._closing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -52,10 +52,10 @@ class DryRun(AbstractContextManager):
         self._closing.close()
 
     def explain(self, name: str, files: dict[str, str], root: Path) -> bool:
-        """Print a line for each stage of a pipeline; return whether one of them may run.
+        """Print one line per stage of a pipeline and return whether any of them may run.
 
         Args:
-            name: of the pipeline.
+            name: name of the pipeline.
             files: the texts of its generated files, as the run would write them.
             root: the workspace.
         """
@@ -72,7 +72,7 @@ class DryRun(AbstractContextManager):
         return any_runs
 
     def _reason(self, stage: PipelineStage, lock: dict[str, Any], params: dict[str, Any]) -> str:
-        """Return why a stage would run, or may run; empty if it would not."""
+        """Return why a stage would run or may run; empty if it would not."""
         if not lock:
             return "would run: it never ran"
         reasons = ["its command changed"] if stage.cmd_changed else []
@@ -94,7 +94,7 @@ class DryRun(AbstractContextManager):
 
 
 def _stages(name: str, dvc_yaml: str, root: Path) -> Iterator[tuple[PipelineStage, dict[str, Any]]]:
-    """Yield the stages that ``dvc_yaml`` describes, each with what ``dvc.lock`` records of it."""
+    """Yield each stage that ``dvc_yaml`` describes together with its entry in ``dvc.lock``."""
     from dvc.dvcfile import Lockfile, ProjectFile
     from dvc.repo import Repo
     from dvc.stage.loader import StageLoader
@@ -109,7 +109,7 @@ def _stages(name: str, dvc_yaml: str, root: Path) -> Iterator[tuple[PipelineStag
 
 
 def _is_cached(stage: PipelineStage) -> bool:
-    """Whether DVC has the outputs of a stage of which nothing else changed."""
+    """Return whether DVC's run cache has the outputs of an otherwise unchanged stage."""
     from dvc.stage.cache import RunCacheNotFoundError
 
     try:
@@ -120,7 +120,7 @@ def _is_cached(stage: PipelineStage) -> bool:
 
 
 def _changed_params(stage: PipelineStage, params: dict[str, Any]) -> list[str]:
-    """Return one sentence for each parameter of a stage that is not as ``dvc.lock`` records it."""
+    """Return one sentence per parameter of a stage that differs from ``dvc.lock``."""
     found = []
     for dep in stage.deps:
         if not hasattr(dep, "params"):
@@ -141,7 +141,7 @@ def _value(params: dict[str, Any], dotted: str) -> Any:
 
 
 def _sentence(path: str, how: Any) -> str:
-    """Return what DVC says of a file as a part of a sentence."""
+    """Return DVC's status of a file as part of a sentence."""
     words = {
         "modified": "changed",
         "new": "is new",

@@ -1,8 +1,8 @@
-"""What a killed run leaves in DVC's files, and how the next run gets past it.
+"""Repair the files of DVC that a killed run left damaged or locked.
 
-DVC writes ``.dvc/tmp/rwlock`` and ``dvc.lock`` in place, so a kill at the wrong moment cuts them
-short; and it waits for ever for locks of processes that only look alive. The driver mends both
-before it lets DVC run, while it holds its own lock on the pipeline.
+DVC writes ``.dvc/tmp/rwlock`` and ``dvc.lock`` in place, so a kill at the wrong moment truncates
+them. It also waits forever for locks of processes that only seem alive. The driver repairs both
+before it runs DVC, while it holds its own lock on the pipeline.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times as fast as D
 
 
 def mend(name: str, root: Path, *, wait: bool = True) -> None:
-    """Mend what a killed run of pipeline ``name`` left in DVC's files.
+    """Repair the files of DVC that a killed run of pipeline ``name`` left.
 
     Args:
-        name: of the pipeline, on which the caller holds the driver's lock.
+        name: name of the pipeline; the caller holds its driver lock.
         root: the workspace.
-        wait: for another DVC that writes ``rwlock`` right now.
+        wait: wait for another DVC process that is writing ``rwlock`` right now.
     """
     remove_stale_rwlocks(root, wait=wait)
     remove_broken_lock_file(name, root, wait=wait)
@@ -44,15 +44,15 @@ def mend(name: str, root: Path, *, wait: bool = True) -> None:
 
 
 def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
-    """Remove DVC's path locks whose process is gone, a zombie, or not DVC any more.
+    """Remove DVC's path locks whose process is gone, a zombie, or no longer DVC.
 
-    DVC drops entries of pids that do not exist; it waits for ever for a killed driver that nobody
-    reaped, and for an unrelated process that was given the same pid.
+    DVC drops entries of pids that do not exist. It waits forever for a killed driver that was not
+    reaped, and for an unrelated process that got the same pid.
     """
     path = root / ".dvc" / "tmp" / "rwlock"
     if not path.is_file():
         return
-    from dvc.lock import make_lock  # costs 0.2 s; only a driver that goes on to DVC comes here
+    from dvc.lock import make_lock  # takes 0.2 s; only a driver that runs DVC needs it
 
     with make_lock(f"{path}.lock", tmp_dir=str(path.parent), wait=wait):
         try:
@@ -60,7 +60,7 @@ def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
             locks = _checked(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return
-        except ValueError:  # cut short by a kill; nobody can hold what cannot be read
+        except ValueError:  # truncated by a kill; an unreadable lock holds nothing
             path.unlink()
             return
         kept = {
@@ -76,7 +76,7 @@ def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
 
 
 def _checked(found: Any) -> dict[str, dict[str, Any]]:
-    """The content of ``rwlock`` with both its keys.
+    """Return the content of ``rwlock`` with both its keys.
 
     Raises:
         ValueError: it is not what DVC writes, so DVC would refuse it.
@@ -92,7 +92,7 @@ def _checked(found: Any) -> dict[str, dict[str, Any]]:
 
 
 def _holds(entry: dict[str, Any], written: float, root: Path) -> bool:
-    """Whether the process of an entry may still hold it.
+    """Return whether the process of an entry may still hold the lock.
 
     Args:
         entry: ``{"pid": ..., "cmd": ...}``, which a stranger may have committed.
@@ -100,7 +100,7 @@ def _holds(entry: dict[str, Any], written: float, root: Path) -> bool:
         root: the workspace.
     """
     pid = int(entry["pid"])
-    if pid == os.getpid():  # this process holds nothing now: the entry is of an earlier namesake
+    if pid == os.getpid():  # this process holds no lock yet: an earlier one had the same pid
         return False
     if not _is_pid(pid):
         return False
@@ -108,7 +108,7 @@ def _holds(entry: dict[str, Any], written: float, root: Path) -> bool:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + 1:
             return False
-        # Another DVC may have rewritten the file since the pid was given to someone else.
+        # Another DVC may have rewritten the file after the pid was reused.
         return _may_be_dvc(process, root)
     except psutil.NoSuchProcess:
         return False
@@ -117,9 +117,9 @@ def _holds(entry: dict[str, Any], written: float, root: Path) -> bool:
 
 
 def _may_be_dvc(process: psutil.Process, root: Path) -> bool:
-    """Whether a process is DVC, this program, or another one in Python that works in ``root``."""
+    """Return whether a process is DVC, minari_pipe, or other Python code that works in ``root``."""
     own = ("dvc", "minari")
-    # A process of another user tells its name, but not which file it runs.
+    # For another user's process, the calls below name() may raise AccessDenied.
     if not any(word in process.name() for word in (*own, "python", "pypy")):
         return False
     if any(word in part for part in process.cmdline() for word in own):
@@ -128,15 +128,15 @@ def _may_be_dvc(process: psutil.Process, root: Path) -> bool:
 
 
 def _is_pid(number: int) -> bool:
-    """Whether a system could give this number to a process; psutil fails over others."""
+    """Return whether a system could assign this pid; psutil raises on others."""
     return 0 < number < 2**31
 
 
 def remove_broken_lock_file(name: str, root: Path, *, wait: bool = True) -> None:
-    """Remove a ``dvc.lock`` that a kill cut short, which DVC refuses to read.
+    """Remove a ``dvc.lock`` that a kill truncated, which DVC refuses to read.
 
-    The stages it recorded are restored from DVC's run cache, without running. A file with the
-    marks of a merge conflict is the user's to resolve, and stays.
+    DVC restores the recorded stages from its run cache without running them. A file with merge
+    conflict markers stays for the user to resolve.
     """
     path = root / "pipelines" / name / "dvc.lock"
     if not _is_broken(path):
@@ -148,7 +148,7 @@ def remove_broken_lock_file(name: str, root: Path, *, wait: bool = True) -> None
 
 @contextmanager
 def _dvc_lock(root: Path, *, wait: bool) -> Iterator[None]:
-    """Hold the lock of DVC, which whoever writes its files holds: what looked broken may not be."""
+    """Hold DVC's lock, which all writers of its files hold; check for damage again inside."""
     from dvc.lock import make_lock
 
     folder = root / ".dvc" / "tmp"
@@ -158,9 +158,9 @@ def _dvc_lock(root: Path, *, wait: bool) -> Iterator[None]:
 
 
 def remove_broken_run_caches(repo: Repo) -> None:
-    """Remove what a kill left in DVC's run cache, over which DVC stumbles.
+    """Remove what a kill left in DVC's run cache and DVC cannot handle.
 
-    These are half-written entries, which it takes for whole ones, and empty folders.
+    These are half-written entries, which DVC takes for complete ones, and empty folders.
     """
     folders = list(Path(repo.stage_cache.cache_dir).glob("*/*"))
     halves = [path for folder in folders for path in folder.glob(".*.tmp")]
@@ -169,21 +169,21 @@ def remove_broken_run_caches(repo: Repo) -> None:
         return
     with repo.lock:
         for path in halves:
-            with suppress(OSError):  # it has its name meanwhile
-                # A young one may not be of the dead: a run in another workspace with the same
-                # cache may be writing it, and has given it its name before it is a second old.
+            with suppress(OSError):  # renamed in the meantime
+                # A run in another workspace with the same cache may be writing a young file. It
+                # renames the file before it is a second old.
                 time.sleep(max(0.0, min(1.0, path.stat().st_mtime + 1 - time.time())))
                 path.unlink()
         for folder in {*empty, *(path.parent for path in halves)}:
-            with suppress(OSError):  # filled meanwhile, or not empty
+            with suppress(OSError):  # filled in the meantime, or not empty
                 folder.rmdir()
 
 
 def remove_wrong_entries(name: str, root: Path) -> tuple[str, str] | None:
-    """Remove the stages from ``dvc.lock`` that used something else than DVC recorded.
+    """Remove the stages from ``dvc.lock`` whose recorded dependencies are not those they used.
 
-    DVC hashes dependencies once a stage has ended, and a file may be edited in between. The run
-    cache would restore the same, so its entries go, too.
+    DVC hashes dependencies after a stage has ended, and a file may be edited in between. The run
+    cache would restore the same wrong entries, so they are removed there, too.
 
     Returns:
         What changed, and the name of the first such stage; ``None`` if there is none.
@@ -196,7 +196,7 @@ def remove_wrong_entries(name: str, root: Path) -> tuple[str, str] | None:
     try:
         lock = yaml.load(path.read_bytes(), Loader=_LOADER)
         wrong = recorded_otherwise(reports, lock["stages"], root)
-    except (yaml.YAMLError, TypeError, KeyError):  # the disk was full: the next run mends it
+    except (yaml.YAMLError, TypeError, KeyError):  # the disk was full: the next run repairs it
         return None
     if not wrong:
         return None
@@ -213,7 +213,7 @@ def remove_wrong_entries(name: str, root: Path) -> tuple[str, str] | None:
 
 
 def remove_temporaries(name: str, root: Path, *, wait: bool = True) -> None:
-    """Remove half-written files from the folders that git tracks and people look into.
+    """Remove half-written files from the folders that git tracks and users look into.
 
     They are ours (``.NAME.PID.tmp``) or DVC's (``.TOKEN.tmp``).
     """
@@ -229,7 +229,7 @@ def remove_temporaries(name: str, root: Path, *, wait: bool = True) -> None:
 
 
 def _is_being_written(path: Path) -> bool:
-    """Whether the process that a temporary name ends with still runs."""
+    """Return whether the process whose pid is in a temporary file's name still runs."""
     text = path.name.split(".")[-2]
     pid = int(text) if text.isdecimal() else 0
     return _is_pid(pid) and pid != os.getpid() and psutil.pid_exists(pid)

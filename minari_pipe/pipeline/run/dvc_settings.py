@@ -1,8 +1,8 @@
-"""DVC's settings in a workspace, which may come from a stranger, are checked before DVC starts.
+"""Check DVC's settings in a workspace, which may come from a stranger, before DVC starts.
 
-DVC merges the settings of the system, of the user and of ``.dvc/config`` and ``.dvc/config.local``.
-The last two lie in the workspace, so none of them may have DVC write outside of it, or make links
-through which a change of a dataset would change its cache. Settings of the user may do both.
+DVC merges the settings of the system, of the user, of ``.dvc/config`` and of
+``.dvc/config.local``. The last two lie in the workspace, so they must not make DVC write outside
+of it, or link published files to its cache. Settings of the user may do both.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 _LINKS = {"hardlink", "symlink"}
+#: Other keys, such as ``local``, make DVC use a remote as its cache.
 _CACHE_KEYS = {"dir", "type", "protected", "shared", "slow_link_warning", "verify"}
-"""Others, such as ``local``, have DVC take a remote for its cache."""
+#: Other keys name hosts that get the user's credentials or files that name commands, set who may
+#: read, or cause files to be overwritten.
 _REMOTE_KEYS = {
     "connect_timeout",
     "jobs",
@@ -47,8 +49,7 @@ _REMOTE_KEYS = {
     "url",
     "verify",
 }
-"""Others name hosts that get the user's credentials, files that name commands, who may read, or
-have files overwritten."""
+#: Other keys make DVC write elsewhere: to a folder, another repository, or what a lock names.
 _CORE_KEYS = {
     "analytics",
     "check_update",
@@ -58,33 +59,32 @@ _CORE_KEYS = {
     "no_scm",
     "remote",
 }
-"""Others have DVC write elsewhere: into a folder, another repository, or what a lock names."""
 
+#: Entries of DVC's file system registry that are no protocols of remotes.
 _NO_ADDRESSES = {"dvc", "git", "local", "memory"}
-"""What DVC knows beside the protocols of remotes."""
 
 
 def quiet_dvc() -> None:
-    """Let DVC neither report nor log: what it has to say comes with its exceptions."""
+    """Turn off DVC's analytics and logging: its exceptions carry the messages."""
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     for name in ("dvc", "dvc_data", "dvc_objects"):
         log = logging.getLogger(name)
         log.propagate = False
-        log.setLevel(logging.CRITICAL)  # what it says of an error comes with the exception, once
+        log.setLevel(logging.CRITICAL)  # DVC logs an error and also raises it
 
 
 def repository(
     root: Path, declarations: Iterable[Path | str] = (), config: dict[str, Any] | None = None
 ) -> Repo:
-    """Open DVC's repository of a workspace as if nothing but some files declared what it has.
+    """Open DVC's repository of a workspace, but let DVC read only the given declarations.
 
-    DVC reads every ``dvc.yaml`` and ``*.dvc`` below the root for most of what it does. They may
-    name variables in files elsewhere, and hosts and commands that get the user's credentials.
+    For most operations DVC reads every ``dvc.yaml`` and ``*.dvc`` below the root. These may name
+    variables in files elsewhere, and hosts and commands that get the user's credentials.
 
     Args:
         root: the workspace.
-        declarations: paths of the ``dvc.yaml`` and ``*.dvc`` that are read.
-        config: settings above those of DVC's files.
+        declarations: paths of the ``dvc.yaml`` and ``*.dvc`` files to read.
+        config: settings that take precedence over those of DVC's files.
     """
     from dvc.repo import Repo
     from dvc.repo.index import Index
@@ -98,12 +98,12 @@ def repository(
 
 
 def check_dvc(root: Path) -> None:
-    """Refuse to start DVC in a workspace whose own settings lead it elsewhere.
+    """Raise if the workspace's own settings make DVC write or link elsewhere.
 
     Raises:
         LinkError: DVC would write through a link, or read through one that it did not make.
-        TrustError: a setting of the workspace has DVC write outside of it.
-        ConfigError: a setting has DVC link files of the workspace to its cache.
+        TrustError: a setting of the workspace makes DVC write outside of it.
+        ConfigError: a setting makes DVC link files of the workspace to its cache.
         MinariPipeError: DVC cannot read its settings.
     """
     from dvc.config import Config
@@ -118,7 +118,7 @@ def check_dvc(root: Path) -> None:
             theirs = config.load_one(level)
             _check_type(theirs["cache"], config.files[level])
             remotes = theirs["remote"]
-            # Git is asked only where it decides.
+            # Skip the calls to git unless their answer matters.
             if remotes and (level == "repo" or not _is_own(root)):
                 users = {
                     config.files[user]: config.load_one(user)["remote"]
@@ -143,11 +143,11 @@ def check_dvc(root: Path) -> None:
 
 @functools.cache
 def _refuse_paths_out() -> None:
-    """Let DVC follow no name out of the folder that it belongs to.
+    """Patch DVC so that no name leads it out of the folder that the name belongs to.
 
-    DVC joins names to paths as they stand in its cache, in a remote or in ``dvc.lock``, ``..``
-    among them: those of a folder's files, those that a remote lists, and hashes. An output or a
-    dependency with settings of its own would be looked for where they lead.
+    DVC joins names to paths unchecked, even ``..``: the names of a folder's files, the names that
+    a remote lists, and hashes, as they stand in its cache, in a remote or in ``dvc.lock``. An
+    output or dependency with settings of its own would be looked up wherever those lead.
     """
     from dvc.output import Output
     from dvc_data.hashfile.db.local import LocalHashFileDB
@@ -198,8 +198,8 @@ def _refuse_paths_out() -> None:
         system.find = checked_list(system.find)  # type: ignore[method-assign]
 
 
+#: A hash, or the prefix of one, which DVC uses to list objects.
 _HASH = re.compile(r"[0-9a-f]+(\.dir)?")
-"""Or the beginning of one, by which DVC lists."""
 
 
 def _are_file_names(path: str) -> bool:
@@ -216,7 +216,7 @@ def _refusal(what: str, name: str) -> TrustError:
 
 @functools.cache
 def _keep_credentials() -> None:
-    """Let DVC give what it has for one HTTP remote to no other host that the remote leads to."""
+    """Patch DVC so that a redirect does not send an HTTP remote's credentials to another host."""
     from aiohttp import TraceConfig
     from dvc_http import HTTPFileSystem
     from yarl import URL
@@ -245,9 +245,9 @@ def _keep_credentials() -> None:
 
 @functools.cache
 def _refuse_other_outputs() -> None:
-    """Let DVC take from its run cache what the stage itself says that it makes, and no more.
+    """Patch DVC so that its run cache restores exactly the outputs that the stage declares.
 
-    It checks out what an entry names, which may be a folder that a link of the workspace leads to.
+    DVC checks out any path that an entry names, even a folder behind a link of the workspace.
     """
     from dvc.stage.cache import StageCache
 
@@ -264,17 +264,17 @@ def _refuse_other_outputs() -> None:
     StageCache._load = load
 
 
+#: The settings of each DVC remote in one settings file.
 _Remotes = dict[str, dict[str, Any]]
-"""What one file of settings says of each DVC remote."""
 
 
 def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, root: Path) -> None:
-    """Refuse DVC remotes of which a file of the workspace says more than where they are.
+    """Raise if a file of the workspace sets more about a DVC remote than where it is.
 
     Args:
-        remotes: what the file says.
-        users: what each file of the user's own settings says.
-        file: its name, for the message.
+        remotes: the remotes that the file sets.
+        users: the remotes that each of the user's own settings files sets.
+        file: the file's name, for the message.
         root: the workspace.
     """
     for name, settings in remotes.items():
@@ -305,17 +305,17 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
                 f"the entry 'default' in your ~/.netrc to; name machines there, or set "
                 f"{ADDRESSES_VARIABLE}={url}"
             )
-    for name, settings in remotes.items():  # each that one lies in is known to have an address
+    for name, settings in remotes.items():  # now every remote that another one lies in has a url
         if settings.get("url"):
             _check_place_of_remote(name, remotes, file, root)
 
 
 def _check_place_of_remote(name: str, remotes: _Remotes, file: str, root: Path) -> None:
-    """Refuse a remote that is a folder, if links of a stranger's may lead on from there."""
+    """Raise if a remote is a folder in which a stranger's links may lead elsewhere."""
     from dvc.fs import get_fs_config, registry
 
     try:
-        url = get_fs_config({"remote": remotes}, name=name)["url"]  # of `remote://` the folder
+        url = get_fs_config({"remote": remotes}, name=name)["url"]  # resolves `remote://` urls
     except RecursionError:
         raise ConfigError(f"{file}: the remote {name!r} is said to lie in itself") from None
     if re.match(r"\w+://", url) is None:
@@ -329,14 +329,14 @@ def _check_place_of_remote(name: str, remotes: _Remotes, file: str, root: Path) 
 
 
 def _check_folder_remote(url: str, root: Path) -> None:
-    """Refuse links in a folder that a file of the workspace calls its remote.
+    """Raise if the folder that a file of the workspace names as its remote holds links.
 
-    It may lie beside the workspace in the same clone, however it is named. An object is read only
-    if it has the hash that it is named by, so of those the folders are looked at alone: there may
-    be a million.
+    The folder may lie beside the workspace in the same clone, under any name. DVC reads an object
+    only if its content has the hash that names it. There may be a million objects, so only their
+    folders are checked.
 
     Args:
-        url: of the remote, as DVC resolves it.
+        url: the url of the remote, as DVC resolves it.
         root: the workspace.
 
     Raises:
@@ -349,7 +349,7 @@ def _check_folder_remote(url: str, root: Path) -> None:
         return
     if isinstance(url, RelPath):
         clone = os.path.commonpath([url, root])
-    else:  # that of the outermost repository; else an archive may have brought both
+    else:  # the outermost repository; without one, an archive may have brought both
         tops = (place for place in reversed(root.parents) if os.path.lexists(place / ".git"))
         clone = os.fspath(next(tops, root.parent))
     _refuse_links_of_clone(url, os.path.realpath(clone))
@@ -359,11 +359,11 @@ def _check_folder_remote(url: str, root: Path) -> None:
                 if entry.is_symlink():
                     refuse_link(entry.path)
     for _ in entries_below(f"{url}/runs"):
-        pass  # each is looked at on the way
+        pass  # entries_below checks each entry
 
 
 def _refuse_links_of_clone(path: str, clone: str) -> None:
-    """Refuse a path on whose way a link of the clone lies; links of the user's may lead there."""
+    """Raise if a link of the clone lies on the way to ``path``; the user's links are fine."""
     place, *parts = Path(path).parts
     for part in parts:
         folder, place = os.path.realpath(place), os.path.join(place, part)
@@ -373,7 +373,7 @@ def _refuse_links_of_clone(path: str, clone: str) -> None:
 
 
 def _check_accounts(remotes: _Remotes, users: dict[str, _Remotes], file: str) -> None:
-    """Refuse an address of the workspace's for a remote of the user's, of which DVC merges both."""
+    """Raise if the workspace sets a url for a remote of the user's: DVC would merge the two."""
     for own, known in users.items():
         for name, settings in known.items():
             url = remotes.get(name, {}).get("url")
@@ -394,7 +394,7 @@ def _check_type(cache: dict[str, Any], file: str) -> None:
 
 
 def _leads_out(settings: dict[str, Any], root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the keys, with their values, that have DVC write outside of the workspace."""
+    """Yield the keys, with their values, that make DVC write outside of the workspace."""
     core, cache = settings["core"], settings["cache"]
     for key in sorted(core.keys() - _CORE_KEYS):
         yield f"core.{key}", str(core[key])
@@ -411,7 +411,7 @@ def _leads_out(settings: dict[str, Any], root: Path) -> Iterator[tuple[str, str]
 
 
 def _below(path: Path, root: Path) -> Path | None:
-    """A path below the workspace, which the user may have reached by a link; else ``None``."""
+    """Return ``path`` as a path below ``root``, even if it leads there by a link, or ``None``."""
     real = os.path.realpath(root)
     for folder in [*reversed(path.parents), path]:
         if os.path.realpath(folder) == real:
@@ -421,22 +421,22 @@ def _below(path: Path, root: Path) -> Path | None:
 
 
 def check_receiver(repo: Repo, remote: str) -> None:
-    """Refuse to push what other workspaces put in the cache to where a file of this one says.
+    """Raise if a push could send other workspaces' data to a remote that only a file names.
 
-    A lock file of a stranger's may name any hash, and DVC pushes what its cache has of it.
+    A stranger's lock file may name any hash, and DVC pushes whatever its cache has of it.
 
     Args:
-        repo: whose cache it is.
+        repo: the repository that owns the cache.
         remote: the name of the remote.
 
     Raises:
-        TrustError: the cache lies outside of the workspace, and the remote is none of the user's.
+        TrustError: the cache lies outside of the workspace, and the remote is not the user's.
     """
     root, cache = Path(repo.root_dir), Path(repo.cache.local.path)
     url = str(repo.config["remote"][remote]["url"])
     levels = ["system", "global", *(["local"] if _is_own(root) else [])]
     settings = [repo.config.load_one(level)["remote"].get(remote, {}) for level in levels]
-    is_users = any("url" in own for own in settings)  # not an account alone
+    is_users = any("url" in own for own in settings)  # not just credentials
     if _below(cache, root) is None and not is_users and not is_trusted_address(url):
         raise TrustError(
             f"DVC's cache is {cache}, which other workspaces may share, and a file of this one "
@@ -446,7 +446,7 @@ def check_receiver(repo: Repo, remote: str) -> None:
 
 
 def _is_own(root: Path) -> bool:
-    """Whether ``.dvc/config.local`` is the user's: no clone brings what git does not track.
+    """Return whether ``.dvc/config.local`` is the user's own: a clone brings only tracked files.
 
     If git does not track ``.dvc/config`` either, an archive or a submodule may have brought both.
     """

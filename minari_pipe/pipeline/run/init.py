@@ -46,7 +46,7 @@ DVCIGNORE = """\
 
 
 def init() -> Iterator[str]:
-    """Set up what a workspace needs and say what was written; what is there stays."""
+    """Set up a workspace and yield one line per change; existing files are kept."""
     here = Path.cwd()
     if not os.access(here, os.W_OK):
         raise ConfigError(f"{here} cannot be written to; run `minari-pipe init` in another folder")
@@ -57,7 +57,7 @@ def init() -> Iterator[str]:
         how = ["--no-scm"] if repository is None else [] if repository == here else ["--subdir"]
         _dvc("init", "--quiet", *how)
         yield "initialised DVC" + ("" if repository else " without git: releases need `git init`")
-    # Hard links would let an append rewrite DVC's cache; nothing is sent anywhere unasked.
+    # Hard links would let an append rewrite DVC's cache. DVC sends nothing unless asked.
     _dvc("config", "cache.type", "reflink,copy")
     _dvc("config", "core.analytics", "false")
     _dvc("config", "core.check_update", "false")
@@ -77,7 +77,7 @@ def init() -> Iterator[str]:
 
 
 def _add_lines(path: Path, text: str) -> bool:
-    """Add the lines of ``text`` that ``path`` lacks; whether there were any."""
+    """Append the lines of ``text`` that ``path`` lacks and return whether there were any."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     missing = [line for line in text.splitlines() if line not in lines]
     return bool(missing) and write_if_changed(path, "\n".join([*lines, *missing]) + "\n")
@@ -86,7 +86,7 @@ def _add_lines(path: Path, text: str) -> bool:
 def _dvc(*arguments: str) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "dvc", *arguments],
-        env={**os.environ, "DVC_NO_ANALYTICS": "1"},  # until the workspace's settings say so
+        env={**os.environ, "DVC_NO_ANALYTICS": "1"},  # until core.analytics is set below
         capture_output=True,
         text=True,
         check=False,

@@ -1,4 +1,4 @@
-"""Installs a published dataset into the Minari root; idempotent, and never over another's data."""
+"""Install a published dataset into the Minari root; idempotent, and never over other data."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 
+#: File beside the data of an installed draft that says whose draft it is. A release has none.
 MARKER = "draft.json"
-"""Beside the data of an installed draft: whose draft it is. A release carries none."""
 
 
 def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
-    """Copy ``datasets/<id>`` into the Minari root if it is not there yet; say what was done.
+    """Copy ``datasets/<id>`` into the Minari root unless it is there; return what was done.
 
     Args:
-        name: of the pipeline.
-        dataset_id: what to install.
+        name: name of the pipeline.
+        dataset_id: the dataset to install.
         root: the workspace.
         replace: install over a dataset that is not a draft of this pipeline.
 
@@ -60,7 +60,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         return f"installed in {target}"
     if target.exists() and not replace and not _is_own_draft(target, name, root):
         raise _other_dataset(target, dataset_id)
-    # One name for each pipeline, so that the next run removes what a killed one left.
+    # One name per pipeline, so that the next run removes what a killed run left behind.
     new = minari_root / f".{workspace_id(root)}.{name}.installing"
     remove(new)
     try:
@@ -74,7 +74,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
             mark = {"pipeline": name, "workspace": workspace_id(root)}
             (new / MARKER).write_text(dump_json(mark), encoding="utf-8")
         if target.exists():
-            # An append that comes meanwhile waits, and one that came is not lost.
+            # Block appends during the swap, and check again: an earlier append must not be lost.
             with exclusive(target / "data") if (target / "data").is_dir() else nullcontext():
                 if not replace and not _is_own_draft(target, name, root):
                     raise _other_dataset(target, dataset_id)
@@ -83,18 +83,18 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
             installation.install(new, dataset_id)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    _is_installed(target, content, root)  # remembers that it is
+    _is_installed(target, content, root)  # caches the hashes of the installed files
     return f"installed in {target}"
 
 
 def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, replace: bool) -> str:
-    """Say what :func:`install` would do after a run, and write nothing.
+    """Return what :func:`install` would do after a run; write nothing.
 
     Args:
-        name: of the pipeline.
-        dataset_id: what would be installed.
+        name: name of the pipeline.
+        dataset_id: the dataset that would be installed.
         root: the workspace.
-        changes: the run may publish another content than there is.
+        changes: whether the run may publish content that differs from the current one.
         replace: install over a dataset that is not a draft of this pipeline.
     """
     source, target = root / "datasets" / dataset_id, get_dataset_path() / dataset_id
@@ -109,14 +109,14 @@ def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, repl
 
 
 def check_before(name: str, params: Config, root: Path, *, replace: bool) -> None:
-    """Refuse, before any work, an id whose place in the Minari root can only be refused after it.
+    """Raise before any work if :func:`install` would certainly refuse the result.
 
-    A dataset of another workspace passes if it has the same config: the work may end with the very
-    same content.
+    A dataset of another workspace passes if it has the same config: the run may produce exactly
+    the same content.
 
     Raises:
-        ConfigError: the Minari root cannot be made.
-        DatasetExistsError: the place holds another dataset, or is no place for one.
+        ConfigError: the Minari root cannot be created.
+        DatasetExistsError: the place holds another dataset, or cannot hold one.
     """
     dataset_id = params.dataset.id
     minari_root = get_dataset_path()
@@ -127,7 +127,7 @@ def check_before(name: str, params: Config, root: Path, *, replace: bool) -> Non
     if not (target / "data").exists() or replace or _is_own_draft(target, name, root):
         return
     from minari_pipe.pipeline.stages.assemble import (
-        config_sha256,  # not needed by a run without work
+        config_sha256,  # slow to import; not needed by a run without work
     )
 
     if published_manifest(target) is None or _config_of(target) != config_sha256(params):
@@ -135,7 +135,7 @@ def check_before(name: str, params: Config, root: Path, *, replace: bool) -> Non
 
 
 def _config_of(target: Path) -> str | None:
-    """What an installed dataset says of the config that made it."""
+    """Return the config hash that an installed dataset records, or ``None``."""
     try:
         found = json.loads((target / "data" / "metadata.json").read_text(encoding="utf-8"))
         return str(found["minari_pipe"]["config_sha256"])
@@ -144,7 +144,7 @@ def _config_of(target: Path) -> str | None:
 
 
 def settle(dataset_id: str, root: Path) -> None:
-    """Take the draft's marker off an installed dataset whose release is recorded."""
+    """Remove the draft marker of an installed dataset whose release is recorded."""
     target = get_dataset_path() / dataset_id
     if (target / MARKER).is_file():
         released = released_manifest(dataset_id, root)
@@ -154,10 +154,10 @@ def settle(dataset_id: str, root: Path) -> None:
 
 
 def workspace_id(root: Path) -> str:
-    """A name of this workspace that no other has.
+    """Return the unique id of this workspace; create it if there is no valid one.
 
     Raises:
-        TrustError: it came with a clone, and may be that of another workspace of the user's.
+        TrustError: git tracks it, so it may be the id of another workspace of the user.
     """
     path = root / STATE / "workspace_id"
     if path.is_file() and is_tracked(root, f"{STATE}/{path.name}"):
@@ -165,7 +165,7 @@ def workspace_id(root: Path) -> str:
             f"{path} came with the clone, so that this workspace could pass for another one, and "
             f"replace its drafts; remove it: git rm -r --cached {STATE} && rm {path}"
         )
-    # It becomes part of a path, and a workspace may come from a stranger.
+    # The id becomes part of a path, and a workspace may come from a stranger.
     if not path.is_file() or not re.fullmatch(rb"[0-9a-f]{32}\n", path.read_bytes()):
         write_atomic(path, uuid.uuid4().hex + "\n")
     return path.read_text(encoding="utf-8").strip()
@@ -174,11 +174,10 @@ def workspace_id(root: Path) -> str:
 def _is_installed(
     target: Path, content: dict[str, Any], root: Path, *, remember: bool = True
 ) -> bool:
-    """Whether ``target`` holds what ``content`` names.
+    """Return whether ``target`` holds what ``content`` names.
 
-    A file is hashed once; then its size, times and inode are remembered, so that a run on which
-    nothing happens does not read a large dataset. A dry run writes nothing, so it has
-    ``remember`` false.
+    Each file is hashed once; then its size, times and inode are remembered, so that a run without
+    work does not read a large dataset. A dry run writes nothing, so it passes ``remember=False``.
     """
     there = published_manifest(target)
     if there is None or identity_of(there) != identity_of(content):
@@ -201,14 +200,14 @@ def _is_installed(
 
 
 def _is_own_draft(target: Path, name: str, root: Path) -> bool:
-    """Whether ``target`` is what this pipeline installed, and nobody changed it since."""
+    """Return whether ``target`` is an unmodified draft that this pipeline installed."""
     content = published_manifest(target)
     own = _has_own_mark(target, name, root)
     return own and content is not None and _is_installed(target, content, root, remember=False)
 
 
 def _has_own_mark(target: Path, name: str, root: Path) -> bool:
-    """Whether ``target`` was installed as a draft of this pipeline."""
+    """Return whether ``target`` was installed as a draft of this pipeline."""
     try:
         mark = read_json(target / MARKER)
     except (OSError, ValueError):
@@ -226,7 +225,7 @@ def _other_dataset(target: Path, dataset_id: str) -> DatasetExistsError:
 
 
 def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
-    """Refuse a place that is not a dataset's own folder, which even ``replace`` must not touch."""
+    """Raise if the place is not a dataset's own folder, which even ``replace`` must not touch."""
     for part in [*namespace_hierarchy(parse_dataset_id(dataset_id)[0]), dataset_id]:
         place = minari_root / part
         if place.is_symlink():

@@ -1,6 +1,6 @@
-"""``--pull``: take from the DVC remote what somebody made already, before a run makes the rest.
+"""Pull existing outputs from the DVC remote before a run makes the rest (``--pull``).
 
-Only on request: without it no run asks the network for anything that DVC keeps.
+Without the flag, no run contacts the network for anything that DVC keeps.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from dvc.stage import PipelineStage as Stage
 
 
+#: Path of a run-cache entry: the hashes of what a stage reads, and of what it wrote.
 _RUN = re.compile("[0-9a-f]{2}/[0-9a-f]{64}/[0-9a-f]{64}")
-"""An entry of the run-cache: the hashes of what a stage reads, and of what it wrote."""
 
 
 class Pull:
@@ -35,12 +35,12 @@ class Pull:
         self._has_run_cache = False
 
     def outputs(self, name: str, root: Path) -> None:
-        """Pull what ``dvc.lock`` of a pipeline records, and once the run-cache.
+        """Pull the outputs that ``dvc.lock`` of a pipeline records, and once the run-cache.
 
-        Files that DVC has no copy of stay; what the remote does not have is left to the run.
+        Files that DVC has no copy of are kept; the run makes what the remote does not have.
 
         Args:
-            name: of the pipeline, on which the caller holds the driver's lock.
+            name: name of the pipeline; the caller holds its driver lock.
             root: the workspace, which is the current folder.
 
         Raises:
@@ -60,21 +60,21 @@ class Pull:
             run_stoppable(work, repair=lambda: None)
         except MinariPipeError:
             raise
-        except Exception as exc:  # of DVC, or of the library of the remote's provider
+        except Exception as exc:  # from DVC, or from the library of the remote's provider
             raise RemoteError(f"--pull: {_text(exc)}") from exc
         print(f"{name}: {told[0]}", flush=True)
 
     def repository(self, name: str, root: Path) -> Repo:
-        """DVC's repository; where it restores a stage from the run-cache, it fetches the outputs.
+        """Return DVC's repository; it also fetches the outputs that the run-cache restores.
 
         Args:
-            name: of the pipeline.
-            root: the workspace, in which :meth:`outputs` was called.
+            name: name of the pipeline.
+            root: the workspace for which :meth:`outputs` was called.
         """
-        # Without `verify` DVC takes what it fetches for what its name says.
+        # Without `verify` DVC trusts that a fetched file has the hash that names it.
         settings = {"remote": {self._remote: {"verify": True}}}
         repo = repository(root, [f"pipelines/{name}/dvc.yaml"], settings)
-        # Not `repo.reproduce(pull=True)`, which fails where the remote lacks a file.
+        # Not `repo.reproduce(pull=True)`, which fails if the remote lacks a file.
         repo.stage_cache.restore = partial(repo.stage_cache.restore, pull=True)
         return repo
 
@@ -82,7 +82,7 @@ class Pull:
         from dvc.stage.cache import RunCacheNotSupported
 
         if not self._has_run_cache:
-            with suppress(RunCacheNotSupported):  # over http
+            with suppress(RunCacheNotSupported):  # e.g. over HTTP
                 _pull_runs(repo)
             self._has_run_cache = True
         stages = [s for s in repo.stage.collect(f"pipelines/{name}/dvc.yaml") if _kept(s)]
@@ -96,7 +96,7 @@ class Pull:
 
 
 def _pull_runs(repo: Repo) -> None:
-    """Pull the run-cache, of which DVC copies whatever lies in its folder: settings of git, too."""
+    """Pull the run-cache entries only: DVC would copy any file in the folder, even git settings."""
     remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
     files, runs = remote.fs, remote.fs.join(remote.path, "runs")
     find = files.find
@@ -111,7 +111,7 @@ def _pull_runs(repo: Repo) -> None:
 
 
 def _kept(stage: Stage) -> list[Output]:
-    """The outputs that DVC keeps, if the stage ever ran."""
+    """Return the outputs that DVC keeps; none if the stage never ran."""
     return [out for out in stage.outs if out.use_cache and out.hash_info]
 
 
@@ -120,7 +120,7 @@ def _is_cached(stage: Stage) -> bool:
 
 
 def _fetch(repo: Repo, stages: list[Stage]) -> None:
-    """Bring outputs into the cache, those that the remote has."""
+    """Fetch the outputs that the remote has into the cache."""
     from dvc.exceptions import DownloadError
     from dvc_objects.errors import ObjectFormatError
 
@@ -129,31 +129,31 @@ def _fetch(repo: Repo, stages: list[Stage]) -> None:
     try:
         repo.fetch(_addresses(stages))
     except (DownloadError, ObjectFormatError):
-        # A damaged list of a folder's files ends the fetch of all.
+        # One damaged directory listing fails the whole fetch.
         for stage in stages if len(stages) > 1 else []:
             _fetch(repo, [] if _is_cached(stage) else [stage])
 
 
 def _checked_out(repo: Repo, stages: list[Stage]) -> int:
-    """How many outputs came out of the cache into the workspace."""
+    """Return how many outputs were checked out from the cache into the workspace."""
     from dvc.exceptions import DvcException
 
     if not stages:
         return 0
     try:
         done = repo.checkout(_addresses(stages))
-    except DvcException:  # it refuses to replace files that it has no copy of
+    except DvcException:  # DVC does not replace files that it has no copy of
         return sum(_checked_out(repo, [stage]) for stage in stages) if len(stages) > 1 else 0
     return len(done["added"]) + len(done["modified"])
 
 
 def _addresses(stages: list[Stage]) -> list[str]:
-    """How DVC finds stages without the ``dvc.yaml`` at the root, where it looks for a path."""
+    """Return names by which DVC finds stages even without a ``dvc.yaml`` at the root."""
     return [f"{stage.path}:{stage.name}" for stage in stages]
 
 
 def _checked_remote(root: Path) -> str:
-    """The name of the default remote, once it has answered."""
+    """Return the name of the default remote if it answers."""
     from dvc.repo import Repo
 
     otherwise = "is it reachable? Without --pull the run makes everything itself"
@@ -167,11 +167,11 @@ def _checked_remote(root: Path) -> str:
         try:
             remote = repo.cloud.get_remote(name)
             is_there = remote.fs.exists(remote.path)
-        except Exception as exc:  # whatever the library of its provider raises
+        except Exception as exc:  # any error of the provider's library
             raise RemoteError(
                 f"--pull: the DVC remote {name!r} fails: {_text(exc)}; {otherwise}"
             ) from exc
-        # In an object store an empty folder is none.
+        # An object store has no empty folders.
         if not is_there and remote.fs.protocol == "local":
             raise RemoteError(
                 f"--pull: the DVC remote {name!r} is a folder that is not there, {remote.path}; "
@@ -181,7 +181,7 @@ def _checked_remote(root: Path) -> str:
 
 
 def _text(exc: BaseException) -> str:
-    """What an exception says, in one line and without passwords."""
+    """Return an exception's message in one line without passwords."""
     cause = exc
     while cause.__cause__ is not None:
         cause = cause.__cause__

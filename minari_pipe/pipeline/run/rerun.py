@@ -1,9 +1,9 @@
-"""Runs a pipeline as its ``params.yaml`` records it.
+"""Run a pipeline as its ``params.yaml`` records it.
 
     python -m minari_pipe.pipeline.run.rerun NAME
 
-``minari-pipe reproduce`` runs this in a workspace of its own. What a file says is no word of the
-user's: recorded overrides allow nothing that the user did not allow.
+``minari-pipe reproduce`` runs this in a separate workspace. Recorded overrides come from a file,
+not from the user, so they allow nothing that the user did not allow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minari_pipe.pipeline.workspace_links import open_root
 
 
 def main() -> int:
-    """The command; the exit code."""
+    """Run the command and return the exit code."""
     try:
         _run(sys.argv[1])
     except ToldError:
@@ -51,9 +51,9 @@ def _run(name: str) -> None:
 if __name__ == "__main__":
     try:
         stop_on_signals()
-        stop_with_ancestors()  # what was made is of no use to anybody else
+        stop_with_ancestors()  # no other process can use the result
         code = main()
     except Stopped as stopped:
-        # What was made goes with the workspace. Python would wait for threads of DVC that hash.
+        # The workspace is deleted anyway. Python would wait for DVC's hashing threads.
         os._exit(stopped.exit_code)
     sys.exit(code)

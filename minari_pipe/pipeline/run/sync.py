@@ -1,7 +1,7 @@
-"""Stage ``config`` of the root ``dvc.yaml``: bring ``pipelines/`` up to date with ``conf/``.
+"""Bring ``pipelines/`` up to date with ``conf/``: stage ``config`` of the root ``dvc.yaml``.
 
-So a plain ``dvc repro`` follows an edited config. Overrides recorded by an earlier command line
-are applied again, and said so.
+With it a plain ``dvc repro`` follows an edited config. The stage reapplies the overrides that an
+earlier command line recorded, and prints them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from minari_pipe.pipeline.workspace_links import open_root
 
 
 def main() -> int:
-    """Recompose every dataset's pipeline; 1 if DVC has to read the stages anew."""
+    """Recompose every dataset's pipeline; return 1 on errors or if DVC must reread the stages."""
     try:
         root = open_root()
     except MinariPipeError as exc:
         tell("error", str(exc))
         return 1
-    read = Inputs("config", root, ["conf"])  # DVC hashes it once this has ended
+    read = Inputs("config", root, ["conf"])  # DVC hashes conf/ only after this stage has ended
     failed = False
     new = []
     for name, overrides in _known(root).items():
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _sync(name: str, overrides: list[str], root: Path) -> bool:
-    """Recompose one pipeline; whether its stages changed."""
+    """Recompose one pipeline and return whether its stages changed."""
     composed = recomposed(overrides, root)
     if composed.name != name:
         raise ConfigError(
@@ -79,7 +79,7 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
 
 
 def _sync_family(name: str, params: Config, root: Path) -> bool:
-    """Recompose what a dataset shares with its family; whether the stages of that changed."""
+    """Recompose the pipeline of a dataset's family and return whether its stages changed."""
     family = params.family_name
     recorded = (family and dvc_yaml.read_params(family, root)) or {}
     shared = divided(recorded.get("overrides", []))[1]
@@ -90,19 +90,19 @@ def _sync_family(name: str, params: Config, root: Path) -> bool:
 
 
 def _known(root: Path) -> dict[str, list[str]]:
-    """Every pipeline with the overrides that make it: recorded ones, and new configs."""
+    """Map each pipeline to its overrides: the recorded ones, or those of a new config."""
     configs = sorted((root / "conf" / "dataset").glob("*.yaml"))
     found = {path.stem: [f"+dataset={path.stem}"] for path in configs}
     for path in sorted((root / "pipelines").glob("*/params.yaml")):
         recorded = dvc_yaml.read_params(path.parent.name, root) or {}
-        # What a family shares is composed with its datasets.
+        # The pipeline of a family is composed together with its datasets.
         if recorded.get("overrides") and "dataset" in recorded:
             found[path.parent.name] = recorded["overrides"]
     return found
 
 
 def _set_by_experiment(name: str, root: Path) -> bool:
-    """Whether ``dvc exp run -S`` may have set values in ``params.yaml``, which must stay."""
+    """Return whether ``dvc exp run -S`` may have set values in ``params.yaml``, which must stay."""
     baseline = os.environ.get(EXPERIMENT_VARIABLE)
     path = f"pipelines/{name}/params.yaml"
     if not baseline or not (root / path).is_file():
@@ -111,7 +111,7 @@ def _set_by_experiment(name: str, root: Path) -> bool:
 
 
 def _orphaned(name: str, root: Path) -> str:
-    """What to add to an error of a pipeline whose config was renamed or removed."""
+    """Return a hint for an error of a pipeline whose config was renamed or removed, else ``""``."""
     recorded = (dvc_yaml.read_params(name, root) or {}).get("overrides") or []
     chosen = chosen_dataset(recorded)
     if chosen is None or chosen in conf_files.datasets():

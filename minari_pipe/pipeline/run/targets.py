@@ -1,13 +1,13 @@
-"""Uploads a published dataset to the targets that its config names, after a run.
+"""Upload a published dataset to the targets that its config names, after a run.
 
-The driver does so, and no stage: neither ``dvc repro`` nor ``dvc exp run`` changes anything outside
-the workspace. What became of each target is kept in ``.minari_pipe/published/<id>.json``, so that
-one that has the dataset is not asked again::
+The driver uploads, never a stage: ``dvc repro`` and ``dvc exp run`` change nothing outside the
+workspace. ``.minari_pipe/published/<id>.json`` records the result of each target, so that a target
+that has the dataset is not contacted again::
 
     {"s3://bucket": {"content_sha256": ..., "manifest_sha256": ..., "time": ..., "outcome": ...},
      "hf://org":    {"content_sha256": ..., "manifest_sha256": ..., "time": ..., "error": ...}}
 
-``outcome`` is ``uploaded``, or ``present`` where the target had the dataset already.
+``outcome`` is ``uploaded``, or ``present`` if the target already had the dataset.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ def upload_to_targets(
     """Upload what pipeline ``name`` published to every target that does not have it.
 
     Args:
-        name: of the pipeline.
-        params: of the pipeline.
+        name: name of the pipeline.
+        params: its parameters.
         root: the workspace.
-        overrides: of this very command line; the targets that it names are trusted.
-        draft: upload a version that is not released, too.
+        overrides: overrides of this command line; the targets that they name are trusted.
+        draft: also upload a version that is not released.
 
     Raises:
-        ToldError: a target failed, which has been told; the others have the dataset.
+        ToldError: a target failed and the error was printed; the other uploads succeeded.
         CorruptDatasetError: the workspace's copy is not what was published.
-        Stopped: a signal arrived; the next run goes on with what is missing.
+        Stopped: a signal arrived; the next run uploads what is missing.
     """
     dataset_id, targets = params.dataset.id, params.publish.targets
     if not targets:
@@ -79,14 +79,14 @@ def upload_to_targets(
 def would_upload(
     params: Config, root: Path, overrides: list[str], changes: bool, *, draft: bool
 ) -> Iterator[str]:
-    """Say of each target what :func:`upload_to_targets` would do after a run; send nothing.
+    """Yield what :func:`upload_to_targets` would do for each target after a run; send nothing.
 
     Args:
-        params: of the pipeline.
+        params: parameters of the pipeline.
         root: the workspace.
-        overrides: of this very command line.
-        changes: the run may publish another content than there is.
-        draft: upload a version that is not released, too.
+        overrides: overrides of this command line.
+        changes: whether the run may publish content that differs from the current one.
+        draft: also upload a version that is not released.
     """
     dataset_id = params.dataset.id
     named = told_texts(overrides, "publish")
@@ -108,24 +108,24 @@ def would_upload(
 
 
 class _Uploads:
-    """The uploads of one dataset, and the record of what became of them."""
+    """The uploads of one dataset, and the record of their results."""
 
     def __init__(
         self, name: str, dataset_id: str, content_sha256: str, root: Path, named: set[str]
     ) -> None:
         self._name, self._dataset_id, self._root, self._named = name, dataset_id, root, named
         self._folder = root / "datasets" / dataset_id
-        # The metadata are not all content: where they changed, the target is asked once more.
+        # The content hash does not cover all metadata: if they changed, ask the target once more.
         manifest = sha256_file(self._folder / MANIFEST)
         self._version = {"content_sha256": content_sha256, "manifest_sha256": manifest}
         self._path = root / STATE / "published" / f"{dataset_id}.json"
-        # A clone may bring one, which says nothing of what the user has sent.
+        # A clone may bring a record, which says nothing about what this user has uploaded.
         name = self._path.relative_to(root).as_posix()
         is_own = self._path.is_file() and not is_tracked(root, name)
         self._record = _read(self._path) if is_own else {}
 
     def run(self, targets: list[str]) -> None:
-        """Upload to those of ``targets`` that do not have the dataset."""
+        """Upload to the ``targets`` that do not have the dataset."""
         targets = list(dict.fromkeys(targets))
         if present := [target for target in targets if self.has_it(target)]:
             print(f"{self._name}: published in {', '.join(present)}", flush=True)
@@ -139,22 +139,22 @@ class _Uploads:
             raise ToldError(f"{len(failures)} of {len(targets)} targets failed")
 
     def has_it(self, target: str) -> bool:
-        """Whether the record says that ``target`` has the dataset."""
+        """Return whether the record says that ``target`` has the dataset."""
         entry = self._record.get(target)
-        if resolved(target) != target:  # the environment may name another place by now
+        if resolved(target) != target:  # environment variables may name another place by now
             return False
         if not isinstance(entry, dict) or "outcome" not in entry:
             return False
         return self._version.items() <= entry.items()
 
     def _upload(self, target: str) -> str | None:
-        """Upload to one target; what is wrong with it, if anything."""
+        """Upload to one target and return the error message, or ``None``."""
         try:
             address = _located(resolved(target), self._root)
             if target not in self._named:
                 _check_trusted(target, address)
             done = self._transferred(address)
-        except Exception as exc:  # the other targets have their turn
+        except Exception as exc:  # go on with the other targets
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc()
             failure = without_values(" ".join(user_message(exc).split()))
@@ -169,7 +169,7 @@ class _Uploads:
 
     def _transferred(self, address: str) -> Published:
         from minari_pipe.remotes.hosting import (
-            publish_dataset,  # what a run without work does not need
+            publish_dataset,  # slow to import; not needed if there is nothing to upload
         )
 
         found: list[Published] = []
@@ -185,7 +185,7 @@ class _Uploads:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The record at ``path``; a damaged one is made anew, as the targets themselves know."""
+    """Return the record at ``path``; ``{}`` if it is damaged, as the targets can be asked again."""
     try:
         found = read_json(path)
     except (OSError, ConfigError):
@@ -194,7 +194,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _located(target: str, root: Path) -> str:
-    """``target``, if it is a directory as an absolute path."""
+    """Return ``target``, made absolute if it is a directory."""
     scheme, place = split_scheme(target)
     if scheme != "file":
         return target
@@ -202,8 +202,8 @@ def _located(target: str, root: Path) -> str:
 
 
 def _check_trusted(target: str, address: str) -> None:
-    """Refuse to send anything to a place that only a file names."""
-    # Its name would tell a secret to whoever lists a place that the user trusts.
+    """Raise ``TrustError`` for a target that only a file names."""
+    # An address may hold a secret: below a trusted prefix its name would show up in listings.
     is_trusted = is_trusted_address(address, exactly=holds_value(address))
     if not (is_trusted or is_trusted_address(target, exactly=True)):
         raise TrustError(

@@ -1,12 +1,12 @@
-"""The stages, one module each: a plain typed function, and the few lines that make it a command."""
+"""Implements the stages, one module each: a typed function and the command that calls it."""
 
 import os
 import signal
 import sys
 
-# `python -m` imports this before the stage, which then imports for a second. Until the stage has
-# handlers of its own (`run_stage`), a signal must end it without a traceback of Python's and, as
-# it would by the signal itself, without a "Terminated" of the shell's.
+# `python -m` imports this before the stage module, whose imports take a second. Until the stage
+# installs its own handlers (`run_stage`), a signal must end it without a traceback. The default
+# action would make the shell print "Terminated".
 if sys.argv[:1] == ["-m"]:
     for _signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(_signum) is not signal.SIG_IGN:

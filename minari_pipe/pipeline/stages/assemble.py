@@ -1,4 +1,4 @@
-"""The final metadata of a dataset, put together in one place for ``validate`` and ``publish``."""
+"""Assembles the final metadata of a dataset, for both ``validate`` and ``publish``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from minari_pipe.pipeline.config.schema import Config, params_values
 from minari_pipe.pipeline.workspace import read_json
 from minari_pipe.storage.formats import METADATA_FILE_NAME
 
+#: Parameters that do not affect the content of a dataset.
 NOT_CONTENT = ("engine", "publish", "validate", "overrides", "code")
-"""Parameters that do not decide what a dataset holds."""
 
 
 def assemble(folder: Path, params: Config) -> dict[str, Any]:
-    """The metadata that ``metadata.json`` of the published dataset holds.
+    """Return the content of the published dataset's ``metadata.json``.
 
-    Only what the content determines: no time, host, path of this machine or git commit, so that
-    equal inputs give equal bytes anywhere.
+    It depends only on the inputs: it holds no time, host, local path or git commit, so that equal
+    inputs give equal bytes everywhere.
 
     Args:
-        folder: ``pipelines/NAME`` with what the stages wrote, beside that of its family.
-        params: of the pipeline.
+        folder: ``pipelines/NAME`` with the outputs of its stages, beside the folder of its family.
+        params: the pipeline's parameters.
     """
     metadata = read_json(folder / "dataset" / "data" / "metadata.json")
     measured_in = scores_folder(folder, params)
@@ -55,35 +55,35 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
         chosen = read_json(folder / "chosen.json") if kind in CHOOSING else {}
         metadata["minari_pipe"]["family"] = {"name": params.family_name, "kind": kind, **chosen}
     if params.is_mixture:
-        # Not in `combined_datasets`: real Minari uploads and downloads all that it names.
+        # Not in `combined_datasets`: real Minari uploads and downloads all datasets named there.
         metadata["minari_pipe"]["parents"] = read_json(folder / "parents.json")
     return metadata
 
 
 def scores_folder(folder: Path, params: Config) -> Path:
-    """The folder with the reference scores of the pipeline of ``folder``."""
+    """Return the folder with the reference scores for the pipeline in ``folder``."""
     return folder.parent / params.scores_pipeline(folder.name)
 
 
 def _without_seeds(score: dict[str, Any]) -> dict[str, Any]:
-    """The root seed determines them, and ``ref_scores.json`` lists them."""
+    """Drop the seeds, which follow from the root seed; ``ref_scores.json`` lists them."""
     return {key: value for key, value in score.items() if key != "seeds"}
 
 
 def config_sha256(params: Config) -> str:
-    """sha256 of the resolved configuration as canonical JSON, without what is not content."""
+    """Return the sha256 of the resolved config as canonical JSON, without :data:`NOT_CONTENT`."""
     content = {k: v for k, v in params_values(params).items() if k not in NOT_CONTENT}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def metadata_text(metadata: dict[str, Any]) -> str:
-    """The bytes of the published ``metadata.json``."""
+    """Return the text of the published ``metadata.json``."""
     return dump_metadata(dict(sorted(metadata.items())))
 
 
 def assembled_sha256(folder: Path, metadata: dict[str, Any]) -> str:
-    """One hash over the data files and the metadata that go out together."""
+    """Return one hash of the data files and the metadata that are published together."""
     data = folder / "dataset" / "data"
     files = data_files(data)
     if files == ["main_data.hdf5"]:
@@ -94,6 +94,6 @@ def assembled_sha256(folder: Path, metadata: dict[str, Any]) -> str:
 
 
 def data_files(data: Path) -> list[str]:
-    """The files of a dataset without its metadata, as paths below ``data``."""
+    """Return the files of a dataset except its metadata, as paths below ``data``."""
     found = sorted(files_below(data))
     return [name for name in found if name != METADATA_FILE_NAME]

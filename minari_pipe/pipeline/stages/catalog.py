@@ -1,7 +1,7 @@
-"""Stage ``catalog`` of the root ``dvc.yaml``: list what the workspace has published.
+"""Stage ``catalog`` of the root ``dvc.yaml``: list the published datasets of the workspace.
 
-It depends on the folder ``catalog/``, into which every ``publish`` writes, so that a plain
-``dvc repro`` reaches all pipelines without a list of them.
+It depends on the folder ``catalog/``, into which every ``publish`` stage writes, so that a plain
+``dvc repro`` reaches all pipelines without listing them.
 """
 
 from __future__ import annotations

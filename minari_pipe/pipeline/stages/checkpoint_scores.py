@@ -1,4 +1,4 @@
-"""Stage ``checkpoint_scores``: measure the mean return of each checkpoint that a training saved."""
+"""Stage ``checkpoint_scores``: measure the mean return of each saved checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minari_pipe.policies.checkpoints import checkpoint_folder, checkpoint_steps
 
 
 def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[list[float]]:
-    """The returns of the episodes of each policy, which are shared out to workers together."""
+    """Return the episode returns of each policy; all blocks go to the workers at once."""
     own, scores = run.family.checkpoint_scores, run.params.ref_scores
     n, eval_env = own.n_episodes, scores.environment
     works = [
@@ -41,7 +41,7 @@ def returns_of_each(run: StageRun, policies: Sequence[PolicyConfig]) -> list[lis
 
 
 def main(run: StageRun) -> None:
-    """The command: ``train/`` in, ``checkpoint_scores.json`` and its CSV file out."""
+    """Run the stage: read ``train/``, write ``checkpoint_scores.json`` and its CSV file."""
     own = run.family.checkpoint_scores
     settings = run.params.policy.as_measured(run.params.ref_scores)
     trained = run.folder / "train"

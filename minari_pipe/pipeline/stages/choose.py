@@ -1,7 +1,7 @@
-"""Stage ``choose``: take the checkpoint of a family's training that is as good as is asked for.
+"""Stage ``choose``: choose the checkpoint of a family's training nearest to ``family.fraction``.
 
-It is a stage of its own so that scores that are measured anew, and lead to the same choice, let
-nothing be collected again.
+This is a separate stage so that episodes are not collected again if new scores lead to the same
+choice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
 def main(run: StageRun) -> None:
-    """The command: ``checkpoint_scores.json`` and ``ref_scores.json`` in, ``chosen.json`` out."""
+    """Run the stage: choose a checkpoint by the measured scores, and write ``chosen.json``."""
     scores = read_json(family_folder(run) / "ref_scores.json")
     low, high = float(scores["ref_min_score"]), float(scores["ref_max_score"])
     fraction = float(run.family.fraction)

@@ -1,4 +1,4 @@
-"""Which checkpoint of a family's training a dataset is of: that nearest to a normalized score."""
+"""Chooses the checkpoint of a family's training that is nearest to a normalized score."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from minari_pipe.policies.checkpoints import checkpoint_folder
 
 @dataclass(frozen=True)
 class CheckpointScore:
-    """What one saved checkpoint is worth."""
+    """The measured mean return of one saved checkpoint."""
 
     step: int
-    """Environment steps that it has learned from."""
+    """Environment steps of training before the checkpoint."""
     mean_return: float
     """Undiscounted, in reward units of the environment."""
 
 
 def target_return(fraction: float, *, ref_min: float, ref_max: float) -> float:
-    """The return whose normalized score is ``fraction``.
+    """Return the episode return whose normalized score is ``fraction``.
 
     Example:
         >>> target_return(0.25, ref_min=-1200.0, ref_max=-200.0)
@@ -38,16 +38,16 @@ def target_return(fraction: float, *, ref_min: float, ref_max: float) -> float:
 def nearest(
     scores: Sequence[CheckpointScore], fraction: float, *, ref_min: float, ref_max: float
 ) -> CheckpointScore:
-    """The checkpoint whose normalized score is nearest to ``fraction``; of equals the earliest.
+    """Return the checkpoint whose normalized score is nearest to ``fraction``; first at ties.
 
     Args:
-        scores: of all checkpoints.
+        scores: the scores of all checkpoints.
         fraction: a normalized score, from 0 to 1.
-        ref_min: mean return of the random policy, which may be negative.
-        ref_max: mean return of the expert policy, likewise.
+        ref_min: mean return of the random policy; may be negative.
+        ref_max: mean return of the expert policy; may be negative.
 
     Raises:
-        ConfigError: there is no checkpoint, or a return is not finite.
+        ConfigError: there are no checkpoints, or a return is not finite.
 
     Example:
         >>> scores = [CheckpointScore(1000, -1100.0), CheckpointScore(2000, -400.0)]
@@ -68,7 +68,7 @@ def nearest(
 
 
 def trained_folder(run: StageRun) -> Path | None:
-    """The folder with the files of the trained policy that ``collect`` runs, if it was trained."""
+    """Return the folder of the trained policy that ``collect`` runs, ``None`` if not trained."""
     family = run.params.family_name
     if family is None:
         return run.folder / "train" if run.params.policy.train else None
@@ -79,16 +79,16 @@ def trained_folder(run: StageRun) -> Path | None:
 
 
 def chosen_step(run: StageRun) -> int:
-    """The step of the checkpoint that the stage ``choose`` has chosen."""
+    """Return the step of the checkpoint that the stage ``choose`` chose."""
     return int(read_json(run.folder / "chosen.json")["checkpoint_step"])
 
 
 def family_folder(run: StageRun) -> Path:
-    """``pipelines/FAMILY`` of a dataset's family."""
+    """Return the folder ``pipelines/FAMILY`` of a dataset's family."""
     return run.root / "pipelines" / str(run.params.family_name)
 
 
 def read_scores(path: Path) -> list[CheckpointScore]:
-    """What the stage ``checkpoint_scores`` wrote."""
+    """Read the scores that the stage ``checkpoint_scores`` wrote."""
     found: list[dict[str, Any]] = read_json(path)["checkpoints"]
     return [CheckpointScore(int(f["step"]), float(f["mean_return"])) for f in found]

@@ -26,14 +26,14 @@ from minari_pipe.policies.base import Policy
 from minari_pipe.policies.rollout import require_time_limit
 
 SUFFIX = ".npz"
+#: Number of episodes after which to warn that none matches, if their number is not limited.
 _WITHOUT_MATCH = 1000
-"""After so many episodes it is told that none matches, where nothing else ends the collection."""
+#: Keys of ``collect`` that affect a block's bytes only through the block's own parameters.
 HOW_MUCH = ("n_episodes", "n_steps", "exact", "until", "keep", "on_error")
-"""Keys of ``collect`` on which a block's bytes do not depend, but through its own parameters."""
 
 
 def stop_of(collection: Collect) -> Stop:
-    """When there are enough episodes, if their number does not say so."""
+    """Return the condition on steps or matches that ends a collection, if any."""
     return Stop(collection.n_steps, collection.until.n_episodes)
 
 
@@ -50,29 +50,29 @@ def collect(
     """Collect episodes and copy them into ``out``.
 
     Writes ``out/block_*.npz`` (:mod:`minari_pipe.pipeline.execution.block_file`), and
-    ``out/episodes.json``: spaces, env_spec, totals, how many episodes of each block count, where
-    the last episode is cut, which blocks are missing, and what the policy reports of each episode.
+    ``out/episodes.json``: spaces, env_spec, totals, the number of episodes used of each block,
+    where the last episode is cut, skipped blocks, and the policy's report on each episode.
 
     Args:
         env: the keys of ``env`` in the config.
         policy: see :class:`policies.base.Policy`.
         collection: how much to collect.
-        scheduler: makes the blocks; finished blocks of this very collection are taken.
+        scheduler: runs the blocks, and reuses finished blocks of the same collection.
         out: an empty folder.
         files: sha256 of the files that the policy was made from.
-        progress: is told how far it is.
+        progress: shows the progress.
 
     Returns:
-        What ``out/episodes.json`` holds.
+        The content of ``out/episodes.json``.
 
     Raises:
-        ConfigError: more episodes are asked for than the policy can make, or than match.
+        ConfigError: more episodes or steps are asked for than the policy can make, or than match.
         UnsupportedSpaceError: the environment has a space that the standard cannot store.
-        MinariPipeError: a block failed for good; names the block, the episode and the step.
+        MinariPipeError: all retries of a block failed; names the block, the episode and the step.
     """
     made = policy.make(BlockPlace(scheduler.place.root))
     n_episodes = _n_episodes(made, collection)
-    # First, so that what cannot be stored is not collected.
+    # Check the spaces first, so that nothing is collected that cannot be stored.
     described = _described(env, scheduler.place.root)
     works = _works(env, policy, collection, n_episodes)
     ahead = None if n_episodes is None or stop_of(collection) != Stop() else n_episodes
@@ -109,7 +109,7 @@ def collect(
 
 @dataclass
 class _Taken:
-    """What of the blocks becomes the dataset, in the order of the episodes."""
+    """The part of the blocks that becomes the dataset, in the order of the episodes."""
 
     collection: Collect
     count: Count = field(default_factory=Count)
@@ -121,7 +121,7 @@ class _Taken:
     _last: int = 0
 
     def take(self, record: dict[str, Any]) -> int:
-        """Take the episodes of the next block until there are enough; how many those are."""
+        """Take episodes of the next block until there are enough; return how many were taken."""
         n = n_kept = 0
         for episode in record["episodes"]:
             n += 1
@@ -139,10 +139,10 @@ class _Taken:
         return n
 
     def index(self) -> dict[str, Any]:
-        """What ``episodes.json`` says of it.
+        """Return the entries of ``episodes.json`` about the blocks.
 
         Raises:
-            ConfigError: it is less than was asked for.
+            ConfigError: there are fewer episodes or steps than were asked for.
         """
         collection, count = self.collection, self.count
         found = f"the policy's {self.n_collected} episodes"
@@ -219,7 +219,7 @@ def _described(env: Environment, root: Path) -> dict[str, Any]:
 
 
 def _n_episodes(policy: Policy, collection: Collect) -> int | None:
-    """How many episodes are run at most; ``None`` if another rule says when to stop."""
+    """Return the maximum number of episodes to run, ``None`` if only another limit applies."""
     offered = policy.n_episodes()
     if offered is not None and (collection.n_episodes or 0) > offered:
         raise ConfigError(
@@ -229,11 +229,11 @@ def _n_episodes(policy: Policy, collection: Collect) -> int | None:
 
 
 def skipped_before(path: Path, key: str) -> dict[int, str]:
-    """The blocks that the dataset lacks which is made again, and why it does.
+    """Return the blocks that an earlier run of the same collection skipped, with the reasons.
 
     Args:
         path: the file that :func:`main` wrote, committed with the pipeline.
-        key: of the collection; a list of another one says nothing of this.
+        key: the key of the collection; a list with another key is ignored.
 
     Raises:
         ConfigError: the file is damaged.
@@ -253,7 +253,7 @@ def skipped_before(path: Path, key: str) -> dict[int, str]:
 
 
 def main(run: StageRun) -> None:
-    """The command: parameters in, ``episodes/`` out."""
+    """Run the stage: write ``episodes/``."""
     if source := episode_source(run):
         gather(run, source)
         return

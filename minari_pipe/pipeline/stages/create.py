@@ -38,12 +38,12 @@ def create(
     """Write a dataset in the standard's layout, with metadata that lacks the reference scores.
 
     Args:
-        episodes: what ``collect`` wrote.
+        episodes: the output folder of ``collect``.
         dataset: the keys of ``dataset`` in the config.
         author: the keys of ``author`` in the config.
-        out: an empty folder; ``out/data`` becomes the dataset.
+        out: an empty folder; the dataset is written to ``out/data``.
         returns: CSV file for the return and the length of every episode.
-        say: tells the user one line.
+        say: prints one line.
     """
     index = read_json(episodes / "episodes.json")
     observation_space = deserialize_space(index["observation_space"])
@@ -69,7 +69,7 @@ def create(
     with ProgressBar("create", index["total_episodes"], "episode") as bar:
         storage.update_episodes(StableBuffers(counted(bar)))
     storage.update_metadata(_metadata(dataset, author))
-    # Beside the data, so that validate and publish need not read the blocks again.
+    # Keep this beside the data, so that validate and publish need not read the blocks again.
     provenance = {key: index[key] for key in ("files", "reports", "skipped", "n_collected")}
     (out / "provenance.json").write_text(dump_json(provenance), encoding="utf-8")
     with returns.open("w", newline="", encoding="utf-8") as file:
@@ -81,9 +81,9 @@ def create(
 
 
 def _read(episodes: Path, index: dict[str, Any]) -> Iterator[EpisodeBuffer]:
-    """The episodes of all blocks, one segment in memory at a time; the last cut where it says.
+    """Yield the episodes of all blocks, one segment in memory at a time; cut the last if asked.
 
-    One by one, though blocks hold many at a time: where a block ends must not show in the dataset.
+    One by one, although blocks hold batches: block boundaries must not affect the dataset.
     """
     left, cut = index["total_episodes"], index["cut_last_episode_to"]
     for block in index["blocks"]:
@@ -103,7 +103,7 @@ def _read(episodes: Path, index: dict[str, Any]) -> Iterator[EpisodeBuffer]:
 
 
 def _episodes(path: Path) -> Iterator[EpisodeBuffer]:
-    computed = reward_statistics(np.zeros(1)).keys()  # which the storage adds again
+    computed = reward_statistics(np.zeros(1)).keys()  # the storage adds these again
     for part in read_block(path):
         if isinstance(part, EpisodeBuffer):
             yield replace(part, metadata=_without(part.metadata, computed))
@@ -118,7 +118,7 @@ def _without(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str,
 
 
 def cut_episode(buffer: EpisodeBuffer, n_steps: int) -> EpisodeBuffer:
-    """The first ``n_steps`` steps of an episode, the last of them truncated."""
+    """Return the first ``n_steps`` steps of an episode, the last of them truncated."""
     truncations = buffer.truncations[:n_steps].copy()
     truncations[-1] = True
     filled = {
@@ -159,7 +159,7 @@ def _one_paragraph(text: str | None) -> str | None:
 
 
 def main(run: StageRun) -> None:
-    """The command: ``episodes/`` in, ``dataset/`` and ``returns.csv`` out."""
+    """Run the stage: read ``episodes/``, write ``dataset/`` and ``returns.csv``."""
     with run.output("dataset") as out:
         create(
             episodes=run.folder / "episodes",

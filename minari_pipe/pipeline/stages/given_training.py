@@ -1,7 +1,7 @@
-"""A training that is not done: a published checkpoint stands for it, where a version is made again.
+"""Replaces a training by a published checkpoint when a released version is reproduced.
 
-The variable is set for one run in a workspace of its own, by ``minari-pipe reproduce`` alone: what
-a workspace holds cannot set it.
+Only ``minari-pipe reproduce`` sets the environment variable, for one run in a separate workspace;
+files in a workspace cannot set it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from minari_pipe.core.files.swap import copy_tree
 from minari_pipe.pipeline.execution.stage import StageRun
 
+#: Names a folder with the outputs of training stages, below ``PIPELINE/STAGE``.
 GIVEN_VARIABLE = "MINARI_PIPE_GIVEN_TRAININGS"
-"""Names a folder with what training stages would write, below ``PIPELINE/STAGE``."""
 
 
 def take_given(run: StageRun) -> bool:
-    """Take over what a training stage would write, if it is given; whether it was."""
+    """Copy the output of a training stage if it is given; return whether it is."""
     folder = os.environ.get(GIVEN_VARIABLE)
     given = Path(folder, run.name, run.stage) if folder else None
     if given is None or not given.is_dir():

@@ -1,13 +1,14 @@
-"""The checkpoints that a dataset was made with, which go out beside its data::
+"""Copies the checkpoints that a dataset was made with, to publish them beside its data.
 
-    datasets/<id>/policies/
+The folder ``datasets/<id>/policies/`` holds::
+
     ├─ policy.zip              the policy that collected
-    ├─ policy_normalize.npz    how it sees its observations, if they were normalized
+    ├─ policy_normalize.npz    its observation statistics, if observations were normalized
     ├─ expert.zip              the expert of the reference scores, if it was measured
     └─ expert_normalize.npz
 
-Shipped checkpoints are among them, though they have an address: whoever has the dataset can act as
-its policy did, without this package or the network.
+This includes shipped checkpoints, although they have an address, so that users of the dataset can
+run its policy without this package or the network.
 """
 
 from __future__ import annotations
@@ -30,29 +31,28 @@ from minari_pipe.pipeline.stages.assemble import scores_folder
 from minari_pipe.pipeline.stages.chosen_checkpoint import trained_folder
 from minari_pipe.pipeline.workspace_links import inside
 
+#: Maps the files of a training, as named in the provenance, to their names in ``policies/``.
 TRAINED = {"train/policy.zip": "{}.zip", "train/normalize.npz": "{}_normalize.npz"}
-"""What provenance calls the files of a training, and their names in ``policies/``."""
 
 
 def copy_policy_files(run: StageRun, metadata: Mapping[str, Any], dataset: Path) -> None:
     """Copy the checkpoints that a dataset was made with into its ``policies/``.
 
     Args:
-        run: of the stage that publishes.
-        metadata: the final metadata, which say what the dataset was made with.
+        run: the run of the stage ``publish``.
+        metadata: the final metadata, with the sha256 of each checkpoint.
         dataset: the folder that holds ``data/``.
 
     Raises:
-        MinariPipeError: a file is not what the dataset was made with.
-        RemoteError: a file could not be fetched again.
+        MinariPipeError: a file is not the one that the dataset was made with.
+        RemoteError: a file could not be downloaded again.
     """
     known = provenance(metadata)
     for who, use in published(run.config).items():
         for key, path in _files(run, who, use).items():
             target = dataset / POLICIES / _name(who, key, path)
             target.parent.mkdir(exist_ok=True)
-            is_inside = path.is_relative_to(run.root)
-            # What lies elsewhere the user names, also by a link.
+            is_inside = path.is_relative_to(run.root)  # outside, links are the user's own
             source = inside(run.root, path) if is_inside else path.resolve()
             copy_file(source, target, below=run.root if is_inside else source.parent)
             if sha256_file(target) != known[who].get(key):
@@ -62,14 +62,14 @@ def copy_policy_files(run: StageRun, metadata: Mapping[str, Any], dataset: Path)
 
 
 def provenance(metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """What metadata say of the files of policies: sha256 by what the config calls them."""
+    """Return the sha256 of each policy's files, by policy and name, from the metadata."""
     told = metadata["minari_pipe"]
     expert = told["ref_scores"]["ref_max"].get("files") or [{}]
     return {"policy": told["files"], "expert": expert[0]}
 
 
 def _files(run: StageRun, who: str, use: PolicyRef) -> dict[str, Path]:
-    """The files of one policy, by what its provenance calls them."""
+    """Return the files of one policy, by their names in the provenance."""
     if use.settings.train:
         folder = _trained(run, who)
         found = {f"train/{path.name}": path for path in folder.iterdir()}
@@ -77,7 +77,7 @@ def _files(run: StageRun, who: str, use: PolicyRef) -> dict[str, Path]:
     return {
         key: _located(source, where, run.root)
         for where, source in use.sources
-        if (key := where.rpartition(".")[2]) != "source"  # demonstrations are no policy
+        if (key := where.rpartition(".")[2]) != "source"  # demonstrations are not a policy
     }
 
 

@@ -1,6 +1,6 @@
 """Stage ``publish``: swap the validated dataset into ``datasets/<id>``, inside the workspace.
 
-The checkpoints that it was made with lie beside its data, see :mod:`policy_files`.
+The checkpoints that it was made with are published beside its data, see :mod:`policy_files`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from minari_pipe.pipeline.workspace_links import inside
 
 
 def publish(run: StageRun) -> dict[str, Any]:
-    """Write ``datasets/<id>`` and ``catalog/<id>.json``; return what the catalog says.
+    """Write ``datasets/<id>`` and ``catalog/<id>.json``; return the catalog entry.
 
     Raises:
         DatasetExistsError: the version is released and would change.
@@ -79,7 +79,7 @@ def publish(run: StageRun) -> dict[str, Any]:
 
 
 def _holds(target: Path, content: dict[str, Any]) -> bool:
-    """Whether ``target`` is this dataset and nothing else; a file of it may have been touched."""
+    """Return whether ``target`` is exactly this dataset; its files are compared, too."""
     top = {name.partition("/")[0] for name in entries_of(content, card=True)}
     if not target.is_dir() or {p.name for p in target.iterdir()} != {*top, MANIFEST}:
         return False
@@ -87,13 +87,13 @@ def _holds(target: Path, content: dict[str, Any]) -> bool:
 
 
 def check_released(root: Path, name: str, dataset_id: str, content: dict[str, Any]) -> None:
-    """Refuse to change a version that ``releases/`` records.
+    """Refuse to change a version that is recorded in ``releases/``.
 
     Args:
         root: the workspace.
-        name: of the pipeline.
-        dataset_id: of the version.
-        content: the manifest that it would have.
+        name: the pipeline.
+        dataset_id: the id of the version.
+        content: the new manifest of the version.
     """
     then = released_manifest(dataset_id, root)
     if then is None or then == identity_of(content):
@@ -104,7 +104,7 @@ def check_released(root: Path, name: str, dataset_id: str, content: dict[str, An
 
 
 def main(run: StageRun) -> None:
-    """The command: the validated dataset in, ``datasets/<id>`` and its catalog entry out."""
+    """Run the stage: read the validated dataset, write ``datasets/<id>`` and its catalog entry."""
     entry = publish(run)
     run.say(f"datasets/{entry['id']}, content_sha256 {entry['content_sha256'][:12]}")
 

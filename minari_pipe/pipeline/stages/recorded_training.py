@@ -5,12 +5,12 @@ The files of a training lie in one folder::
     episodes/
     ├─ block_00000.hdf5     episodes in the layout of the standard, in the order in which they ended
     ├─ ...
-    └─ index.json           spaces, env_spec, blocks, and of each episode the step at which it ended
+    └─ index.json           spaces, env_spec, blocks, and the step at which each episode ended
 
-Actions are those that the environments were given, after SB3 has clipped or scaled them, and
-observations those that they returned, before they are normalised. Episode ``k`` of environment
-``i`` is reset with a seed of its own, from ``np.random.SeedSequence(seed, spawn_key=(i, k))``, so
-each can be simulated again. Episodes that had not ended when the training did are not recorded.
+Actions are those that the environments received, after SB3 clipped or scaled them; observations
+are those that they returned, before normalization. Episode ``k`` of environment ``i`` is reset
+with its own seed, from ``np.random.SeedSequence(seed, spawn_key=(i, k))``, so each episode can be
+replayed. Episodes that are unfinished when the training ends are not recorded.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from minari_pipe.storage.hdf5.file import EpisodeFile
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecEnv
 
+#: Number of steps at which a file is full.
 BLOCK_STEPS = 250_000
-"""A file is full when it holds as many."""
 
 
 def training_seed(seed: int, env: int, episode: int) -> int:
-    """The reset seed of an episode of a training.
+    """Return the reset seed of a training episode.
 
-    It has 32 bits: environments that seed NumPy's legacy generator take no more.
+    It has 32 bits: environments that seed NumPy's legacy generator accept no larger ones.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(env, episode))
     return int(sequence.generate_state(1, np.uint32)[0])
@@ -59,17 +59,17 @@ def training_seed(seed: int, env: int, episode: int) -> int:
 def recorded_training(
     out: Path, *, seed: int, record_infos: bool = False
 ) -> Iterator[Callable[[list[gym.Env]], VecEnv]]:
-    """Give what :func:`minari_pipe.policies.training.train` takes as ``vector_env``.
+    """Yield the argument ``vector_env`` for :func:`minari_pipe.policies.training.train`.
 
     Args:
-        out: a folder to make; it is complete when the block ends well.
-        seed: of all resets.
-        record_infos: record the infos too.
+        out: the folder to create; it is complete when the block exits without an error.
+        seed: seed from which all reset seeds are derived.
+        record_infos: also record the infos.
     """
     out.mkdir(parents=True)
     with ExitStack() as stack:
         stack.enter_context(_rows_in(out / "open"))
-        # What is outside of its space is told by `validate`, of the episodes of each dataset.
+        # `validate` reports values outside their space, for the episodes of each dataset.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", module=re.escape(__name__))
         blocks = _Blocks(out)
@@ -102,10 +102,10 @@ def recorded_training(
 
 
 class _Kept(gym.Wrapper):
-    """Leaves the environment open, for who made it closes it; and resets it as a replay does."""
+    """Ignores ``close``, as the caller owns the environment, and resets it as a replay does."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        # SyncVectorEnv takes the mask out of the options, and hands over an empty dict.
+        # SyncVectorEnv removes the mask from the options, and passes on an empty dict.
         return self.env.reset(seed=seed, options=options or None)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class _Kept(gym.Wrapper):
 
 @contextmanager
 def _rows_in(folder: Path) -> Iterator[None]:
-    """Let the rows of long episodes lie in ``folder``, not in the Minari root, until they end."""
+    """Buffer the rows of long, unfinished episodes in ``folder`` instead of the Minari root."""
     before = os.environ.get(ROOT_VARIABLE)
     os.environ[ROOT_VARIABLE] = str(folder)
     try:
@@ -128,7 +128,7 @@ def _rows_in(folder: Path) -> Iterator[None]:
 
 
 class _Blocks:
-    """Writes episodes into one file after another; only the open one's index is in memory."""
+    """Writes episodes into one file after another; only the open file's index is in memory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -139,7 +139,7 @@ class _Blocks:
         self._n_steps = 0
 
     def append(self, episode: EpisodeBuffer, total_steps: int) -> None:
-        """Write an episode that ended when the training had done ``total_steps``."""
+        """Write an episode that ended after ``total_steps`` steps of the training."""
         if self._file is None:
             name = f"block_{len(self._names):05d}.hdf5"
             self._file = self._stack.enter_context(EpisodeFile.create(self._folder / name))
@@ -163,15 +163,15 @@ class _Blocks:
         (self._folder / "index.json").write_text(dump_json(index), encoding="utf-8")
 
     def close(self) -> None:
-        """Leave no file open, whatever has gone wrong."""
+        """Close the open file, if any, even after an error."""
         self._stack.close()
 
 
 def seeded_vec_env(env: VectorEnv, seed: int) -> VecEnv:
-    """A ``SyncVectorEnv`` without autoreset, or a wrapper of one, as SB3 takes it.
+    """Adapt a ``SyncVectorEnv`` without autoreset, or a wrapper of one, to SB3's ``VecEnv``.
 
-    Every episode is reset with a seed of its own (:func:`training_seed`). Closing it closes
-    nothing: the environments are their maker's.
+    Every episode is reset with its own seed (:func:`training_seed`). ``close`` does nothing: the
+    caller owns the environments.
     """
     from stable_baselines3.common.env_util import is_wrapped
     from stable_baselines3.common.vec_env import VecEnv
@@ -194,12 +194,12 @@ def seeded_vec_env(env: VectorEnv, seed: int) -> VecEnv:
                 for i in range(env.num_envs)
             ]
             self._n_resets += mask
-            # Gymnasium's annotation leaves out that each environment may have its own.
+            # Gymnasium's annotation omits that each environment may have its own seed.
             observations, _ = env.reset(seed=seeds, options={"reset_mask": mask})  # type: ignore[arg-type]
             return observations
 
         def step_async(self, actions: np.ndarray) -> None:
-            # As the recorded action, of which the space has the dtype, will be stepped in a replay.
+            # Cast to the space's dtype, as recorded, so that a replay steps the same actions.
             self._actions = np.asarray(actions, dtype=env.single_action_space.dtype)
 
         def step_wait(self) -> Any:
@@ -243,7 +243,7 @@ def seeded_vec_env(env: VectorEnv, seed: int) -> VecEnv:
 
 
 def _row(observations: Any, i: int) -> Any:
-    """The observation of one environment, by copy."""
+    """Return a copy of the observation of one environment."""
     if isinstance(observations, dict):
         return {key: column[i].copy() for key, column in observations.items()}
     return observations[i].copy()

@@ -1,4 +1,4 @@
-"""Stage ``ref_scores``: mean returns of the random and the expert policy, with their spread."""
+"""Stage ``ref_scores``: measure mean return and spread of the random and the expert policy."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from minari_pipe.policies.evaluation import EpisodeResult
 from minari_pipe.policies.rollout import require_time_limit
 
 BLOCK_EPISODES = 25
+#: Keys of ``ref_scores`` that affect a block's bytes only through the block's own parameters.
 HOW_MUCH = ("n_episodes", "max_stderr", "ref_min_score", "ref_max_score")
-"""Keys of ``ref_scores`` on which a block's bytes do not depend, but through its own parameters."""
 
 POLICIES = {"ref_min": "random", "ref_max": "expert"}
 
 
 def is_met(scores: ReferenceScores, results: list[EpisodeResult]) -> bool:
-    """Whether the standard error is small enough."""
+    """Return whether the standard error is below ``scores.max_stderr``; False without a limit."""
     if scores.max_stderr is None:
         return False
     score = ReferenceScore.from_returns([r.episode_return for r in results])
@@ -47,20 +47,20 @@ def measure(
     scheduler: Scheduler,
     progress: Progress,
 ) -> list[EpisodeResult]:
-    """Results of the episodes of ``policy`` that a measurement needs, block by block.
+    """Run ``policy`` block by block until the measurement is complete, and return the results.
 
     Args:
         policy: see :class:`policies.base.Policy`.
-        scores: how many episodes, and how.
-        scheduler: makes the blocks; finished blocks of this very measurement are taken.
-        progress: is told how far it is.
+        scores: how many episodes to measure, and in which environment.
+        scheduler: runs the blocks, and reuses finished blocks of the same measurement.
+        progress: shows the progress.
 
     Raises:
-        MinariPipeError: a block failed for good; names the block, the episode and the step.
+        MinariPipeError: all retries of a block failed; names the block, the episode and the step.
     """
     policy.make(
         BlockPlace(scheduler.place.root)
-    )  # first, so that what is wrong with it is told once
+    )  # made once before all blocks, so that an error in it is reported once
     results: list[EpisodeResult] = []
     n = scores.n_episodes
     ahead = n if scores.max_stderr is None else None
@@ -79,7 +79,7 @@ def _works(policy: PolicyConfig, scores: ReferenceScores) -> Iterator[MeasureBlo
 
 
 def summary(results: list[EpisodeResult], seed: int) -> dict[str, Any]:
-    """Plain values that say what was measured and how sure it is."""
+    """Return mean, spread, standard error and seeds of a measurement as plain values."""
     score = ReferenceScore.from_returns(np.array([r.episode_return for r in results]))
     found: dict[str, Any] = {
         "mean": score.mean,
@@ -96,7 +96,7 @@ def summary(results: list[EpisodeResult], seed: int) -> dict[str, Any]:
 
 
 def horizon_warning(eval_env: Environment) -> str | None:
-    """What to say where the evaluation's horizon is not the registered one."""
+    """Return a warning if the evaluation's horizon is not the registered one."""
     given = eval_env.kwargs.get("max_episode_steps")
     registered = registered_horizon(eval_env.id)
     if given is None or registered is None or given == registered:
@@ -109,7 +109,7 @@ def horizon_warning(eval_env: Environment) -> str | None:
 
 
 def _policy(run: StageRun, key: str) -> tuple[PolicySettings, Path | None]:
-    """The policy behind a reference score, and the folder of its training, if there is one."""
+    """Return the policy behind a reference score, and the folder of its training, if any."""
     if key == "ref_min":
         return RANDOM, None
     scores = run.params.ref_scores
@@ -121,10 +121,10 @@ def _policy(run: StageRun, key: str) -> tuple[PolicySettings, Path | None]:
 def _measured(
     run: StageRun, engine: Engine, name: str, settings: PolicySettings, folder: Path | None
 ) -> list[EpisodeResult]:
-    """Measure one policy, and say what came of it."""
+    """Measure one policy, and print the result."""
     policy = PolicyConfig.of(settings, "ref_scores.expert", run.root, folder)
     progress = Progress(f"ref_scores ({name})", run.say)
-    # What the random policy is worth depends on no expert: the jobs of a sweep share it.
+    # The random policy's score does not depend on the expert: the jobs of a sweep share it.
     is_random = name == POLICIES["ref_min"]
     without = [*HOW_MUCH, "expert", "deterministic"] if is_random else HOW_MUCH
     key = run.key(without=[f"ref_scores.{key}" for key in without], code_only=is_random)
@@ -140,7 +140,7 @@ def _measured(
 
 
 def _missed(name: str, results: list[EpisodeResult], scores: ReferenceScores) -> str | None:
-    """What to say where the episodes were too few for the standard error that is wanted."""
+    """Return a warning if there were too few episodes to reach ``max_stderr``."""
     if scores.max_stderr is None or is_met(scores, results):
         return None
     score = ReferenceScore.from_returns([r.episode_return for r in results])
@@ -152,14 +152,14 @@ def _missed(name: str, results: list[EpisodeResult], scores: ReferenceScores) ->
 
 
 def main(run: StageRun) -> None:
-    """The command: parameters in, ``ref_scores.json`` and ``ref_returns.csv`` out."""
+    """Run the stage: write ``ref_scores.json``, ``ref_returns.csv`` and ``eval_env.json``."""
     scores = run.params.ref_scores
     eval_env = scores.environment
     env = environment_factory(eval_env, run.root)()
     require_time_limit(env)
     assert env.spec is not None
     found: dict[str, Any] = {
-        # Lists, because `dvc metrics show` makes a column of everything else.
+        # As lists, since `dvc metrics show` makes a column of every other value.
         "eval_env": [{"id": env.spec.id, "horizon": env.spec.max_episode_steps}],
         "packages": [f"{n}=={v}" for n, v in run.params.packages["ref_scores"].items()],
         "warnings": [],

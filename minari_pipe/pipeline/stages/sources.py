@@ -1,6 +1,6 @@
-"""Where the episodes of a dataset come from that ``collect`` does not roll out.
+"""Provides existing episodes for datasets that ``collect`` does not roll out.
 
-They are those of a family's training up to a checkpoint, or of other datasets. A source gives
+They come from a family's training up to a checkpoint, or from other datasets. A source yields
 them in order, one in memory at a time, with seeds, options, infos and metadata.
 """
 
@@ -28,17 +28,17 @@ from minari_pipe.storage.hdf5.file import EpisodeFile
 from minari_pipe.storage.hdf5.storage import HDF5Storage
 from minari_pipe.storage.writer import StableBuffers
 
+#: Keys of ``episodes.json`` that describe the environment, as in ``metadata.json``.
 DESCRIBED = ("env_spec", "observation_space", "action_space")
-"""What ``episodes.json`` says of the environment, in the words of ``metadata.json``."""
 
 
 class EpisodeSource(Protocol):
-    """Episodes that exist already."""
+    """Existing episodes."""
 
     described: dict[str, Any]
-    """``env_spec``, ``observation_space`` and ``action_space``, as ``episodes.json`` has them."""
+    """``env_spec``, ``observation_space`` and ``action_space``, as in ``episodes.json``."""
     files: dict[str, str]
-    """sha256 of the files that the episodes' policy was made from, by their names."""
+    """sha256 of the files of the policy behind the episodes, by name."""
 
     def episodes(self) -> Iterator[EpisodeBuffer]:
         """Yield the episodes in order."""
@@ -46,7 +46,7 @@ class EpisodeSource(Protocol):
 
 
 def episode_source(run: StageRun) -> EpisodeSource | None:
-    """Where the episodes of a dataset come from; none where ``collect`` rolls them out."""
+    """Return the source of a dataset's episodes, ``None`` if ``collect`` rolls them out."""
     if run.params.is_mixture:
         return Mixture.of(run)
     if run.params.kind == "medium_replay":
@@ -55,7 +55,7 @@ def episode_source(run: StageRun) -> EpisodeSource | None:
 
 
 class TrainingEpisodes:
-    """The episodes of a training that had ended when it had done ``last_step`` steps."""
+    """The episodes of a training that ended within its first ``last_step`` steps."""
 
     def __init__(self, folder: Path, last_step: int, files: dict[str, str]) -> None:
         """Read the index of a training's ``episodes/``."""
@@ -108,25 +108,25 @@ class TrainingEpisodes:
 
 
 class Mixture:
-    """Whole episodes from the front of each parent, by share of the steps.
+    """The first episodes of each parent, by share of the steps; episodes are never cut.
 
-    The parents follow each other in the order of the config. Each gives as few episodes as have
-    at least its share of ``n_steps``; without ``n_steps``, of the most steps of which each parent
-    has its share.
+    The parents come in the order of the config. Each contributes the fewest episodes that have at
+    least its share of ``n_steps``; without ``n_steps``, its share of the largest total for which
+    every parent has enough steps.
     """
 
     def __init__(
         self, parents: dict[str, Path], shares: dict[str, Fraction], n_steps: int | None
     ) -> None:
-        """Decide what each parent gives.
+        """Decide which episodes each parent contributes.
 
         Args:
-            parents: folders of datasets, each with ``data/``, by the names that messages call them.
-            shares: of the steps, in the order of the mixture; their sum is 1.
-            n_steps: at least as many; ``None`` for as many as there are.
+            parents: folders of datasets, each with ``data/``, by the names used in messages.
+            shares: shares of the steps, in the order of the mixture; their sum is 1.
+            n_steps: minimum number of steps; ``None`` for as many as possible.
 
         Raises:
-            ConfigError: they differ in what they must share, or one has too few steps.
+            ConfigError: the parents differ where they must not, or one has too few steps.
         """
         found = {name: read_json(path / "data" / "metadata.json") for name, path in parents.items()}
         check_alike(found)
@@ -141,7 +141,7 @@ class Mixture:
 
     @classmethod
     def of(cls, run: StageRun) -> Mixture:
-        """The mixture of a pipeline's config; what it takes is written to ``parents.json``."""
+        """Return the mixture of a pipeline's config, and write ``parents.json``."""
         given = {parent.dataset: parent for parent in run.params.policy.parents}
         folders = {name: run.root / "datasets" / parent.id for name, parent in given.items()}
         shares = exact_shares({name: parent.share for name, parent in given.items()})
@@ -176,17 +176,17 @@ class Mixture:
 def whole_episodes(
     lengths: dict[str, list[int]], shares: dict[str, Fraction], n_steps: int | None
 ) -> dict[str, tuple[int, int]]:
-    """How many episodes each parent of a mixture gives, and how many steps they have.
+    """Return the number of episodes, and of their steps, that each parent contributes.
 
-    Each gives the fewest episodes, from the front, that have at least its share of ``n_steps``.
+    Each contributes its first episodes, the fewest that have at least its share of ``n_steps``.
 
     Args:
-        lengths: steps of the episodes of each parent.
-        shares: of the steps; their sum is 1.
-        n_steps: of the mixture; ``None`` for the most of which each parent has its share.
+        lengths: number of steps of each episode, by parent.
+        shares: shares of the steps; their sum is 1.
+        n_steps: steps of the mixture; ``None`` for the most for which all parents have enough.
 
     Raises:
-        ConfigError: a parent has not as many.
+        ConfigError: a parent has too few steps.
 
     Example:
         >>> half = {"medium": Fraction(1, 2), "expert": Fraction(1, 2)}
@@ -212,10 +212,10 @@ def whole_episodes(
 
 
 def check_alike(metadata: dict[str, dict[str, Any]]) -> None:
-    """Refuse parents that a mixture cannot be made of, naming both values.
+    """Refuse parents that cannot be mixed; the message shows both values.
 
     Args:
-        metadata: of each parent, by its name.
+        metadata: the metadata of each parent, by its name.
     """
     (first, one), *others = metadata.items()
     for name, other in others:
@@ -230,12 +230,12 @@ def check_alike(metadata: dict[str, dict[str, Any]]) -> None:
 def gather(run: StageRun, source: EpisodeSource) -> None:
     """Write ``episodes/`` of a dataset from a source, as ``collect`` would.
 
-    ``collect.n_episodes``, or ``collect.n_steps`` with ``collect.exact``, ends it early.
+    ``collect.n_episodes`` or ``collect.n_steps`` ends it early; ``collect.exact`` cuts the end.
     """
     limits = run.config.collect
     n_episodes, n_steps = limits.n_episodes, limits.n_steps
     if run.params.is_mixture:
-        n_steps = None  # the mixture has heeded it
+        n_steps = None  # already applied by the mixture
     spaces = [deserialize_space(source.described[f"{k}_space"]) for k in ("observation", "action")]
     count, last = Count(), 0
     blocks: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Stage ``train``: train a Stable-Baselines3 policy into a canonical checkpoint."""
+"""Stage ``train``: train a Stable-Baselines3 policy and save a canonical checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minari_pipe.policies.training import train
 
 
 def main(run: StageRun) -> None:
-    """The command: parameters in, ``train/policy.zip`` (and ``normalize.npz``) out."""
+    """Run the stage: write ``train/policy.zip``, and ``normalize.npz`` with normalization."""
     if take_given(run):
         return
     own = run.stage == "train"

@@ -1,4 +1,4 @@
-"""Stage ``train`` of a family: as :mod:`train`, with checkpoints on the way and every episode."""
+"""Stage ``train`` of a family: like :mod:`train`, but saves checkpoints and every episode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minari_pipe.policies.training import train
 
 
 def main(run: StageRun) -> None:
-    """The command: parameters in, ``train/`` out.
+    """Run the stage: write ``train/``.
 
     It holds ``policy.zip`` (and ``normalize.npz``), the same files below ``checkpoints/STEP/``,
     and ``episodes/``.

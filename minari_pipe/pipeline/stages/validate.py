@@ -22,11 +22,11 @@ from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
 def validate(folder: Path, params: Config) -> dict[str, Any]:
-    """The content of ``validation.json``: findings, what was replayed, and the content's hash.
+    """Return the content of ``validation.json``: findings, replay results and the content hash.
 
     Args:
-        folder: ``pipelines/NAME`` with what ``create`` and ``ref_scores`` wrote.
-        params: of the pipeline.
+        folder: ``pipelines/NAME`` with the outputs of ``create`` and ``ref_scores``.
+        params: the pipeline's parameters.
     """
     metadata = assemble(folder, params)
     data_path = folder / "dataset" / "data"
@@ -47,7 +47,7 @@ def validate(folder: Path, params: Config) -> dict[str, Any]:
     found["demonstrations"] = _gaps(folder)
     if subject.storage is not None:
         found["content_sha256"] = content_sha256(subject.storage, metadata)
-    # Lists, because `dvc metrics show` makes a column of everything else.
+    # As lists, since `dvc metrics show` makes a column of every other value.
     found["checks"] = [{"check": name, "findings": n} for name, n in found["checks"].items()]
     found["assembled_sha256"] = [assembled_sha256(folder, metadata)]
     found["replay"] = {"replayed": found["replay"]["replayed"], "details": [found["replay"]]}
@@ -67,7 +67,7 @@ def _reports(folder: Path) -> list[dict[str, Any]]:
 
 
 def _reported(folder: Path, params: Config) -> list[Finding]:
-    """What the policy and the measurement of the reference scores had to say."""
+    """Return the findings that earlier stages reported."""
     found = [
         Finding.from_json(finding, check="demonstrations")
         for report in _reports(folder)
@@ -89,12 +89,12 @@ def _reported(folder: Path, params: Config) -> list[Finding]:
 
 
 def _replayed(folder: Path) -> list[dict[str, Any]]:
-    """What the demonstration policy reported of the episodes that it replayed."""
+    """Return the demonstration policy's reports on the episodes that it replayed."""
     return [report for report in _reports(folder) if "recorded_return" in report]
 
 
 def _gaps(folder: Path) -> dict[str, float | None] | None:
-    """How far the replayed demonstrations are from the recorded ones, over all episodes."""
+    """Summarize the differences between replayed and recorded demonstrations over all episodes."""
     reports = _replayed(folder)
     if not reports:
         return None
@@ -114,9 +114,9 @@ def _gaps(folder: Path) -> dict[str, float | None] | None:
 
 
 def main(run: StageRun) -> None:
-    """The command: ``dataset/`` and ``ref_scores.json`` in, ``validation.json`` out."""
+    """Run the stage: read ``dataset/`` and ``ref_scores.json``, write ``validation.json``."""
     make_importable(run.root)
-    # The config of the pipeline names them, too, and its run has checked them.
+    # Trust files that the environments' arguments name: the config names them, and was checked.
     own = environment_files(run.params, "validate", run.root)
     trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(str(f) for f in own if "," not in str(f))]
     os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, trusted))
@@ -146,7 +146,7 @@ def main(run: StageRun) -> None:
 
 
 def _id(finding: dict[str, str]) -> str:
-    """What ``validate.acknowledge`` takes, where the message does not say so itself."""
+    """Return the name for ``validate.acknowledge``, unless the message contains it."""
     name = finding.get("id", "")
     return f" [{name}]" if name and name not in finding["message"] else ""
 

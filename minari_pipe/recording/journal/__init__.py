@@ -1,1 +1,1 @@
-"""The journal: episodes on disk from the moment they end until a dataset holds them."""
+"""Keep episodes on disk from the moment they end until a dataset holds them."""

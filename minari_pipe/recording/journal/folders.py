@@ -1,4 +1,4 @@
-"""Where journals are, which of them are still written, and how one is removed."""
+"""Create, find and remove the folders of journals, and check which are still written."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from minari_pipe.errors import ConfigError
 
 try:
     import fcntl
-except ImportError:  # Windows: whether a process is alive is not known there
+except ImportError:  # Windows: it is not known there whether a process is alive
     fcntl = None  # type: ignore[assignment]
 
-#: hidden, so that no listing looks into it, real Minari's neither
+#: Hidden, so that no listing looks into it, not even real Minari's.
 COLLECTING = Path(".minari_pipe/collecting")
 TEMPORARY_PREFIX = "minari_pipe-collecting-"
 JOURNAL, LOCK, ROWS = "journal", "lock", "rows-{}"
 _FILES = re.compile(rf"{JOURNAL}|{LOCK}|{ROWS.format('[0-9]+')}")
 
-#: journals of this process: closing a file of them for a look would give the lock up
+#: Journals of this process: closing their lock file after a check would release the lock.
 OWN: dict[Path, int] = {}
 
 
 def journals() -> Iterator[Path]:
-    """Yield every journal: those of the datasets root, and this user's of the temporary folder.
+    """Yield every journal in the datasets root, and this user's in the temporary directory.
 
     Example:
         >>> list(journals())
@@ -50,7 +50,7 @@ def journals() -> Iterator[Path]:
 
 
 def is_alive(path: Path) -> bool:
-    """Whether the process that writes this journal lives; where that is not known, it does.
+    """Return whether the process that writes a journal is alive; True if that is not known.
 
     Example:
         >>> [is_alive(path) for path in journals()]
@@ -77,24 +77,24 @@ def is_alive(path: Path) -> bool:
 
 
 def remove_journal(folder: Path) -> None:
-    """Remove a journal, its folder if that holds nothing else, and hidden empty ones above.
+    """Remove a journal, its folder if nothing else is in it, and empty hidden folders above.
 
     Example:
         See :class:`~minari_pipe.recording.journal.reader.JournalReader`.
     """
-    with suppress(OSError):  # a user may have put it among other files, or it is gone
+    with suppress(OSError):  # a user may have moved it among other files, or it is gone
         for path in sorted(folder.iterdir()):
             if _FILES.fullmatch(path.name):
                 path.unlink()
         folder.rmdir()
     if folder.parent.parts[-2:] == COLLECTING.parts:
-        with suppress(OSError):  # others are in it
+        with suppress(OSError):  # other journals are in it
             folder.parent.rmdir()
             folder.parent.parent.rmdir()
 
 
 def new_folder() -> Path:
-    """Make a folder for a journal: in the datasets root, or if that cannot be, a temporary one."""
+    """Create a folder for a journal: in the datasets root, else in the temporary directory."""
     prefix = f"{os.getpid()}-"
     for _ in range(10):
         try:
@@ -115,10 +115,10 @@ def _is_mine(folder: Path) -> bool:
 
 
 def locked(path: Path) -> int:
-    """Open a file and lock it until this process ends or closes it; return its handle."""
+    """Open a file, lock it until this process closes it or ends, and return its descriptor."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     if fcntl is not None:
         with suppress(OSError):  # a file system without locks
-            # of this process, not of its forked children: it ends with the process
+            # held by this process, not by forked children: it ends with the process
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return handle

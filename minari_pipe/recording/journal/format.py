@@ -1,12 +1,12 @@
-"""The bytes of a journal's records: how an episode is written and read back.
+"""Write episodes as records of a journal, and read them back.
 
 ::
 
     record = prefix (sizes, steps, seed, checksums), header (JSON), body (the bytes of the arrays)
 
-The header says what the episode is made of; that of one without options and metadata is the same
-for every episode of its kind. Each array begins in the body at a multiple of 8 bytes. Rows that
-were written to a file of their own while the episode was recorded are named by their place in it.
+The header describes the structure of an episode; without options and metadata, it is the same for
+every episode of its kind. Each array in the body begins at a multiple of 8 bytes. Rows that were
+written to a file of their own during recording are referenced by their place in it.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from minari_pipe.core.episode import EPISODE_COLUMNS, EpisodeBuffer
 from minari_pipe.core.tree import named_dtype
 from minari_pipe.errors import InvalidEpisodeError, UnsupportedVersionError
 
-#: of the record that says what is collected, and of an episode
+#: Magic bytes of the record that says what is collected, and of an episode.
 HEAD, EPISODE = b"MPj2", b"MPe3"
 
-#: how records began whose sums did not see order, or whose arrays had no form of their own
+#: Earlier magic bytes: checksums did not detect reordering, or arrays had no form of their own.
 _EARLIER = (b"MPj1", b"MPe1", b"MPe2")
 
-#: magic, bytes of header and body, steps, seed, checksums of body and header
+#: Magic bytes, sizes of header and body, steps, seed, checksums of body and header.
 _SUMMED = struct.Struct("<4sIQQQQI")
 
-#: the same, and its checksum
+#: The same, and its checksum.
 PREFIX = struct.Struct("<4sIQQQQII")
 
 FIELDS = tuple(field.name for field in fields(EpisodeBuffer) if field.name != "id")
 
 _WORD = (1 << 64) - 1
 
-#: from here on a body is written array by array instead of being joined
+#: Size in bytes from which a body is written array by array instead of being joined.
 _LONG = 1 << 20
 
-#: below, prefix, header and body are written in one call of the system
+#: Size in bytes below which prefix, header and body are written in one system call.
 _AT_ONCE = 1 << 16
 
-#: what NumPy's numbers are, none of them an object
+#: Kinds of the NumPy dtypes that can be stored: numbers and strings, no objects.
 _KINDS = "biufcU"
 
 
 @dataclass(frozen=True)
 class RecordPlace:
-    """Rows in a file of their own: its number, where they begin, their bytes and their checksum.
+    """Rows in a file of their own: file number, offset, size in bytes and checksum.
 
     Attributes:
-        state: of the checksum, to which the rows that follow are added; None of rows read back.
+        state: state of the checksum, to continue it with further rows; None for rows read back.
     """
 
     file: int
@@ -71,10 +71,10 @@ class RecordPlace:
 
 
 class StoredRows(np.ndarray):
-    """Rows that are in a file already, whose pages are read when they are looked at.
+    """Rows that are in a file already, whose pages are read when they are accessed.
 
     Attributes:
-        place: where they are; None for what is made of them.
+        place: where they are; None for arrays computed from them.
     """
 
     place: RecordPlace | None = None
@@ -101,17 +101,17 @@ class EpisodeEncoder:
     """Makes the records of episodes.
 
     Attributes:
-        header: that of the last plain episode: all of the same structure, of any number of steps,
-            that have a seed as it has one or none, have it too.
+        header: header of the last plain episode. Episodes of the same structure share it, whatever
+            their number of steps, if all of them have a seed or none of them has.
     """
 
     def __init__(self) -> None:
-        """Begin without a header."""
+        """Start without a header."""
         self._form: Any = None
         self.header = b""
 
     def record(self, episode: EpisodeBuffer) -> _Chunks:
-        """Return the record of an episode, in as few chunks as is sensible.
+        """Return the record of an episode, in as few chunks as practical.
 
         Raises:
             InvalidEpisodeError: a value is neither a number, a string, None, an array of these,
@@ -131,7 +131,7 @@ class EpisodeEncoder:
                     for name in FIELDS
                 }
             )
-        elif form == self._form:  # made of strings and whole numbers only
+        elif form == self._form:  # forms hold no arrays, so they can be compared
             text = self.header
         else:
             *leaves, metadata, _ = form
@@ -148,7 +148,7 @@ class EpisodeEncoder:
 
 
 def is_word(seed: Any) -> bool:
-    """Whether the prefix of a record has room for a seed; other seeds are in the header.
+    """Return whether the prefix of a record can hold a seed; other seeds are in the header.
 
     Example:
         >>> is_word(2**64 - 1), is_word(2**64), is_word(True)
@@ -163,10 +163,10 @@ def record_of(
     """Return the record of an episode.
 
     Args:
-        header: of an episode of the same structure.
+        header: header of an episode of the same structure.
         steps: number of steps.
-        seed: seed of the episode; None if it has none, or the header says it.
-        arrays: the bytes of its arrays in their order, each up to a multiple of 8.
+        seed: seed of the episode; None if it has none, or if the header holds it.
+        arrays: bytes of its arrays in order, each padded to a multiple of 8.
     """
     size = sum(map(len, arrays))
     chunks: _Chunks
@@ -197,9 +197,9 @@ _leaves = operator.attrgetter(*EPISODE_COLUMNS)
 
 
 def _plain_form(episode: EpisodeBuffer, steps: int, arrays: _Chunks) -> tuple[Any, ...] | None:
-    """Return the form of an episode that is arrays of rows only, with whether it has a seed.
+    """Return the form of an episode that has arrays of rows only, None for other episodes.
 
-    Of metadata it may have which rows of the infos were filled.
+    Its metadata may only hold ``infos_filled``. The form ends with whether it has no seed.
     """
     if episode.options is not None or episode.metadata.keys() - {"infos_filled"}:
         return None
@@ -211,7 +211,7 @@ def _plain_form(episode: EpisodeBuffer, steps: int, arrays: _Chunks) -> tuple[An
 
 
 def _rows_form(value: Any, steps: int, arrays: _Chunks) -> tuple[Any, ...] | None:
-    """Return the form of arrays of rows, which is the same for any number of them."""
+    """Return the form of arrays of rows, which is the same for any number of rows."""
     if type(value) is np.ndarray:
         dtype = value.dtype
         more = len(value) - steps if value.ndim else -1
@@ -244,7 +244,7 @@ def _add(array: npt.NDArray[Any], arrays: _Chunks) -> None:
 
 
 def _form(value: Any, arrays: _Chunks, name: str) -> Any:
-    """Return what JSON can hold of a value, and put the bytes of arrays into ``arrays``."""
+    """Return the form of a value for JSON, and append the bytes of arrays to ``arrays``."""
     if isinstance(value, np.ndarray):
         place = getattr(value, "place", None)
         if place is not None:
@@ -274,21 +274,21 @@ def _form(value: Any, arrays: _Chunks, name: str) -> Any:
     )
 
 
+#: The bytes of a record's arrays, read or memory-mapped.
 Body = bytearray | memoryview
-"""The bytes of a record's arrays, read or mapped."""
 
 
 class Record(NamedTuple):
-    """What the prefix of a record says; the bytes of the record follow it.
+    """The prefix of a record, which the rest of the record follows.
 
     Attributes:
-        kind: of the record.
-        header_size: bytes of the header.
-        body_size: bytes of the body.
+        kind: magic bytes of the record.
+        header_size: size of the header in bytes.
+        body_size: size of the body in bytes.
         header_sum: checksum of the header.
         body_sum: checksum of the body.
-        steps: of an episode.
-        seed: of an episode whose header says that the prefix has it.
+        steps: number of steps of an episode.
+        seed: seed of an episode, if its header says that the prefix holds it.
     """
 
     kind: bytes
@@ -301,11 +301,11 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole record."""
+        """Size of the whole record in bytes."""
         return PREFIX.size + self.header_size + self.body_size
 
     def holds(self, body: Body) -> bool:
-        """Whether a body is that of the record."""
+        """Return whether a body is that of the record."""
         return len(body) == self.body_size and xxh3_64_intdigest(body) == self.body_sum
 
 
@@ -313,14 +313,14 @@ def read_prefix(read: Callable[[int], bytes]) -> Record | None:
     """Read the prefix of a record.
 
     Args:
-        read: reads so many bytes.
+        read: reads a number of bytes.
 
     Returns:
-        What it says, None if it is damaged.
+        The prefix, None if it is damaged.
 
     Raises:
         EOFError: the file ends in it.
-        UnsupportedVersionError: an earlier version of this package has written it.
+        UnsupportedVersionError: an earlier version of this package wrote it.
     """
     data = read(PREFIX.size)
     if data[:4] in _EARLIER:
@@ -340,27 +340,27 @@ OpenRows = Callable[[RecordPlace, np.dtype[Any], tuple[int, ...]], npt.NDArray[A
 
 
 class EpisodeDecoder:
-    """Makes episodes of the bodies of records that have the same header."""
+    """Decodes the bodies of records that share a header."""
 
     def __init__(self, header: Mapping[str, Any]) -> None:
-        """Read a header.
+        """Parse a header.
 
         Raises:
-            LookupError, TypeError, ValueError, AttributeError, RecursionError: it is none.
+            LookupError, TypeError, ValueError, AttributeError, RecursionError: it is invalid.
         """
         self._makers = {name: _maker(header[name]) for name in FIELDS}
 
     def episode(self, record: Record, body: Body, open_rows: OpenRows) -> EpisodeBuffer:
-        """Return an episode, whose arrays can be written to if its body can.
+        """Return an episode, whose arrays are writable if its body is.
 
         Args:
-            record: what its prefix says.
-            body: its body, which the arrays are views of.
+            record: prefix of the record.
+            body: its body, of which the arrays are views.
             open_rows: returns the rows of a place.
 
         Raises:
             LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError:
-                the body is not what the header says.
+                the body does not match the header.
         """
         place = _Arrays(body, record, open_rows)
         episode = EpisodeBuffer(**{name: make(place) for name, make in self._makers.items()})
@@ -378,7 +378,7 @@ _Maker = Callable[["_Arrays"], Any]
 
 
 def _maker(form: Any) -> _Maker:
-    """Return what takes the value of a form off a body."""
+    """Return a function that reads a value of a form from a body."""
     if not isinstance(form, list):
         return lambda body: form
     if form[0] == "rows":
@@ -396,7 +396,7 @@ def _rows_maker(dtype: np.dtype[Any], row: tuple[int, ...], more: int) -> _Maker
 
 
 class _Arrays:
-    """Takes the arrays of a record off its bytes in their order."""
+    """Reads the arrays of a record from its body, in order."""
 
     def __init__(self, data: Body, record: Record, open_rows: OpenRows) -> None:
         self._data = data
@@ -429,8 +429,8 @@ class _Arrays:
         return self.array(_dtype(name), tuple(shape))
 
     def array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Take an array off the body."""
-        if shape and min(shape) < 0:  # NumPy takes one -1 for what is left
+        """Read the next array from the body."""
+        if shape and min(shape) < 0:  # NumPy would infer a dimension of -1
             raise ValueError(f"an array of shape {shape}")
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._data, self._place)
         size = array.nbytes

@@ -1,4 +1,4 @@
-"""Reads a journal of episodes as far as it is whole, see :mod:`.writer`."""
+"""Read a journal of episodes up to its first damaged record, see :mod:`.writer`."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from minari_pipe.recording.journal.format import (
     read_prefix,
 )
 
-#: rows are summed in parts of so many bytes
+#: Number of bytes of rows to checksum at a time.
 _PART = 1 << 20
 
-#: short records are read so many bytes at a time
+#: Number of bytes of short records to read at a time.
 _BUFFER = 1 << 16
 
-#: of fewer bytes an episode or its stored rows are read at once, of more when they are looked at
+#: Size in bytes from which an episode or its stored rows are memory-mapped, not read at once.
 _MAPPED = 1 << 20
 
 
 class JournalReader:
-    """Reads a journal as far as it is whole, also while it is written.
+    """Reads a journal up to its first damaged record, even while it is being written.
 
     Attributes:
         head: what is collected.
         damage: why reading ended before the end of the file; None if it did not, or if the last
-            record is merely cut short.
-        cut: whether the last record is cut short, as kill -9 leaves it.
+            record is merely incomplete.
+        cut: whether the last record is incomplete, as after kill -9.
 
     Example:
         >>> from minari_pipe.recording.journal.writer import Journal
@@ -64,21 +64,21 @@ class JournalReader:
         """Open a journal; use it as a context manager.
 
         Args:
-            path: its file.
-            trusted: this process has written it; long episodes, of which there may be more than
-                memory can hold, need not be read to be sure of them.
+            path: path of its file.
+            trusted: whether this process wrote it; then long episodes, which together may exceed
+                memory, are not read to verify them.
 
         Raises:
-            CorruptDatasetError: its head is damaged or not there.
-            UnsupportedVersionError: an earlier version of this package has written it.
+            CorruptDatasetError: its head is damaged or missing.
+            UnsupportedVersionError: an earlier version of this package wrote it.
         """
         self.path = path
         self.damage: str | None = None
         self.cut = False
         self._trusted = trusted
-        # of the bytes in files of rows, how many were read, by their numbers
+        # for each file of rows, the number of bytes read from it
         self._n_read: Counter[int] = Counter()
-        # the text of a header, and what it says
+        # the text of the last header, and its content
         self._header: tuple[bytes, Any] = b"", None
         try:
             self.file = BufferedReader(FileIO(path, opener=opener(path.parent)), _BUFFER)
@@ -111,9 +111,9 @@ class JournalReader:
             yield record.steps
 
     def episodes(self, limit: int | None = None) -> Iterator[EpisodeBuffer]:
-        """Yield the episodes up to the first one that is damaged; ``damage`` says so then.
+        """Yield the episodes up to the first damaged one, which ``damage`` then describes.
 
-        The arrays can be written to, but for those of long episodes, which are mapped.
+        The arrays are writable, except those of long episodes, which are memory-mapped.
         """
         self.file.seek(self.first)
         self._n_read.clear()
@@ -147,7 +147,7 @@ class JournalReader:
         """Return the next bytes, which the file had when it was opened.
 
         Raises:
-            OSError, ValueError: it has them no more.
+            OSError, ValueError: it no longer has them.
         """
         if size >= _MAPPED:
             place = self.file.tell()
@@ -160,7 +160,7 @@ class JournalReader:
     def _open_rows(
         self, place: RecordPlace, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> npt.NDArray[Any]:
-        # opened for each place, which has many rows: there may be more files than can be open
+        # opened for each place, which has many rows: there may be too many files to keep open
         path = self.path.with_name(ROWS.format(place.file))
         with FileIO(path, opener=opener(path.parent)) as file:
             size = os.fstat(file.fileno()).st_size

@@ -1,15 +1,15 @@
-"""The episodes that a collector has finished and nobody has taken yet, safe from its end.
+"""Keep the finished episodes of a collector on disk until a dataset has taken them.
 
 ::
 
     <datasets root>/.minari_pipe/collecting/<name>/   or <temporary directory>/minari_pipe-...
     ├─ journal      one record of what is collected, then one for each finished episode
-    ├─ rows-<n>     rows of long episodes; one file for each leaf of each that is open
-    └─ lock         locked as long as the process that collects is alive
+    ├─ rows-<n>     rows of long episodes; one file for each leaf of each open episode
+    └─ lock         locked while the collecting process is alive
 
-A record counts only if it is whole, so a process that is killed loses at most the episode that
-it was writing. What the kernel has taken is safe from kill -9 and from crashes of Python; it is
-not forced to the disk, which a loss of power may need and which would cost milliseconds each.
+A record counts only if it is whole, so a killed process loses at most the episode that it was
+writing. Data that the kernel has taken survive kill -9 and crashes of Python. They are not synced
+to the disk: only a power loss would need that, and it would cost milliseconds per episode.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from minari_pipe.recording.journal.format import (
 )
 from minari_pipe.recording.journal.reader import JournalReader
 
-#: files are copied in parts of so many bytes
+#: Number of bytes to copy at a time.
 _PART = 1 << 20
 
-#: files of rows that are open at a time: a process may open a thousand of all kinds
+#: Largest number of open files of rows; a process may open about a thousand files in total.
 _MOST_OPEN = 128
 
 
 class Journal:
-    """Appends finished episodes to a file of its own, which is made with the first of them.
+    """Appends finished episodes to a file of its own, which is created with the first of them.
 
-    After a fork, the child goes on in a copy: the parent's file is the parent's.
+    After a fork, the child continues in a copy: the original file belongs to the parent.
 
     Example:
         >>> from minari_pipe.core.episode import EpisodeBuffer
@@ -71,10 +71,10 @@ class Journal:
     """
 
     def __init__(self, head: Mapping[str, Any]) -> None:
-        """Say what is collected.
+        """Store the description of what is collected.
 
         Args:
-            head: what JSON can hold.
+            head: the description, which JSON can hold.
         """
         self._head = dict(head)
         self._encoder = EpisodeEncoder()
@@ -86,20 +86,20 @@ class Journal:
         self._lock: int | None = None
         self._pid = 0
         self._count = self._end = self._head_end = 0
-        # whether there may be a part of a record at the end
+        # whether the file may end with a part of a record
         self._broken_off = False
-        # of each file of rows, where its next rows go, and whose rows it grows by: two open
-        # episodes never write to one file, as the rows of a place follow each other
+        # for each file of rows, where its next rows go, and the open episode that it grows by; two
+        # open episodes never write to one file, as the rows of a place are contiguous
         self._rows_end: list[int] = []
         self._growing: list[int | None] = []
-        self._rows: dict[int, FileIO] = {}  # those that are open; the last one used is the last
+        self._rows: dict[int, FileIO] = {}  # the open files, the last used one last
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return self._count
 
     def append(self, episode: EpisodeBuffer) -> None:
-        """Add a finished episode; if that fails, the journal is as before.
+        """Add a finished episode; if that fails, the journal is unchanged.
 
         Args:
             episode: its arrays, options and metadata; the ``id`` is not kept.
@@ -113,19 +113,19 @@ class Journal:
 
     @property
     def header(self) -> bytes:
-        """What :meth:`append_alike` needs to know of an episode, once it was appended."""
+        """Header of the last plain episode, for :meth:`append_alike`."""
         return self._encoder.header
 
     def append_alike(
         self, header: bytes, steps: int, seed: int | None, arrays: Sequence[bytes | memoryview]
     ) -> None:
-        """Add an episode of the same structure as another; if that fails, nothing has changed.
+        """Add an episode of the same structure as an earlier one; if that fails, nothing changes.
 
         Args:
-            header: the :attr:`header` after that one, which had a seed if this one has.
+            header: the :attr:`header` after the earlier one, which had a seed if this one has.
             steps: number of steps.
             seed: the seed.
-            arrays: the bytes of its arrays, each up to a multiple of 8.
+            arrays: bytes of its arrays, each padded to a multiple of 8.
 
         Raises:
             OSError: the disk is full.
@@ -141,11 +141,11 @@ class Journal:
         size = sum(map(len, chunks))
         for chunk in chunks:
             _write(file, chunk)
-        # at once, or none of it if Ctrl-C comes: what is there is written over then
+        # in one statement, so that Ctrl-C leaves all or nothing; a partial record is overwritten
         self._end, self._count, self._broken_off = self._end + size, self._count + 1, False
 
     def rows_of(self, episode: int) -> RowsOf:
-        """Where one of several episodes that are open at a time puts its rows.
+        """Return the storage for the rows of one of several open episodes.
 
         Args:
             episode: its number among them.
@@ -153,21 +153,21 @@ class Journal:
         return RowsOf(self, episode)
 
     def release(self, episode: int = 0) -> None:
-        """Say that an open episode has all of its rows, or needs them no more."""
+        """Mark an open episode as one that adds no more rows to its files."""
         if episode in self._growing:
             self._growing = [None if by == episode else by for by in self._growing]
 
     def remove_rows(self, episode: int) -> None:
-        """Remove the files of an open episode whose rows somebody else has, if none are needed.
+        """Remove the files of an open episode whose rows were taken, if none are needed.
 
-        Arrays that :meth:`rows` has returned stay as they are.
+        Arrays that :meth:`rows` has returned remain valid.
         """
         if not self._count and self._pid == os.getpid():
             for number in [n for n, by in enumerate(self._growing) if by == episode]:
                 assert self.path is not None
                 if number in self._rows:
                     self._rows.pop(number).close()
-                with suppress(OSError):  # Windows, while there are such arrays
+                with suppress(OSError):  # on Windows, while such arrays exist
                     self.path.with_name(ROWS.format(number)).unlink()
                     self._rows_end[number] = 0
         self.release(episode)
@@ -177,19 +177,19 @@ class Journal:
     ) -> RecordPlace:
         """Write rows of an episode that is not finished yet.
 
-        They are part of an episode if :meth:`append` gets what :meth:`rows` returns of them.
+        They become part of an episode if :meth:`append` gets what :meth:`rows` returns for them.
 
         Args:
-            place: where the rows before them are, whose bytes are whole words; None for the
-                first ones, which begin a place.
+            place: place of the rows before them, whose bytes are whole words; None for the first
+                rows, which start a place.
             rows: the rows.
-            episode: number of the open episode whose rows they are, see :meth:`release`.
+            episode: number of their open episode, see :meth:`release`.
 
         Returns:
-            Where all of them are.
+            The place of all of them.
 
         Raises:
-            OSError: the disk is full; the rows before them are as they were.
+            OSError: the disk is full; the rows before them are unchanged.
         """
         data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
         place = self._begun(place, episode)
@@ -199,7 +199,7 @@ class Journal:
         return self._grown(place, [data.data])
 
     def add_zeros(self, place: RecordPlace | None, size: int, episode: int = 0) -> RecordPlace:
-        """Make room for rows that are zero, likewise; a file that is not written there is zero."""
+        """Reserve zero rows, as :meth:`add_rows` would; unwritten parts of a file read as zeros."""
         place = self._begun(place, episode)
         zeros = memoryview(bytes(min(size, _PART)))
         return self._grown(place, (zeros[: size - at] for at in range(0, size, _PART)))
@@ -216,12 +216,12 @@ class Journal:
 
     def _add_file(self, end: int) -> FileIO:
         file = self._rows_file(len(self._rows_end))
-        # in one line: Ctrl-C leaves both lists as they were
+        # in one statement: Ctrl-C leaves both lists as they were
         self._rows_end, self._growing = [*self._rows_end, end], [*self._growing, None]
         return file
 
     def _rows_file(self, number: int) -> FileIO:
-        # Ctrl-C between two of these lines loses no open file
+        # in an order in which Ctrl-C between two lines loses no open file
         if number in self._rows:
             file = self._rows[number] = self._rows.pop(number)
             return file
@@ -243,16 +243,16 @@ class Journal:
         return RecordPlace(place.file, place.offset, size, state.intdigest(), state)
 
     def rows(self, place: RecordPlace, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return the rows of a place, of which only what is looked at is read.
+        """Return the rows of a place; only the parts that are accessed are read.
 
         Args:
             place: what :meth:`add_rows` returned.
-            dtype: of the rows.
-            shape: of all of them.
+            dtype: dtype of the rows.
+            shape: shape of all of them.
         """
         self._own_file()
         file = self._rows_file(place.file)
-        if os.fstat(file.fileno()).st_size < place.offset + place.size:  # zeros at the end
+        if os.fstat(file.fileno()).st_size < place.offset + place.size:  # trailing zeros
             file.truncate(place.offset + place.size)
         rows = map_array(file.fileno(), place.offset, np.dtype(dtype), shape).view(StoredRows)
         rows.place = place
@@ -270,7 +270,7 @@ class Journal:
         """Yield the episodes, read from the file one by one.
 
         Raises:
-            CorruptDatasetError: somebody else has changed the file.
+            CorruptDatasetError: another program has changed the file.
         """
         if self.path is None:
             return
@@ -283,16 +283,16 @@ class Journal:
             raise CorruptDatasetError(f"{self.path}: {reader.damage or 'episodes are missing'}")
 
     def clear(self) -> None:
-        """Remove the episodes and begin anew."""
+        """Remove the episodes and start over."""
         path = self._release()
         if path is not None:
             remove_journal(path.parent)
 
     def leave(self) -> Path | None:
-        """Give the file up: it stays for whoever recovers the episodes, if there are any.
+        """Release the file, which stays for recovery if it has episodes.
 
         Returns:
-            The file, None if there is nothing in it.
+            The path of the file, None if it has no episodes.
         """
         count = self._count
         path = self._release()
@@ -302,7 +302,7 @@ class Journal:
         return path
 
     def _release(self) -> Path | None:
-        """Close the file; return it if it is this process's own."""
+        """Close the files, and return the journal's path if it is this process's own."""
         path = self.path if self._pid == os.getpid() else None
         for file in (self._file, *self._rows.values()):
             if file is not None:
@@ -324,13 +324,13 @@ class Journal:
             self._file = open(self.path, "x+b", buffering=0)  # noqa: SIM115 - closed by _release
             _write(self._file, head_record({**self._head, "pid": self._pid}))
         except BaseException:
-            self.clear()  # without a whole head nothing after it could be read
+            self.clear()  # without a whole head, nothing after it could be read
             raise
         self._count = 0
         self._end = self._head_end = self._file.tell()
 
     def _begin_copy(self) -> None:
-        """Go on in copies of the parent's files, which stay as they are."""
+        """Continue in copies of the parent's files, which stay as they are."""
         assert self._file is not None
         assert self.path is not None
         path, file, rows = self.path, self._file, self._rows
@@ -349,7 +349,7 @@ class Journal:
                     continue
                 if number not in rows:  # not open here: the parent has it, or has removed it
                     rows[number] = FileIO(path.with_name(ROWS.format(number)))
-                # zeros at the end are not written
+                # trailing zeros are not written
                 size = min(rows_size, os.fstat(rows[number].fileno()).st_size)
                 _copy(rows[number], 0, size, self._add_file(rows_size))
                 rows.pop(number).close()
@@ -390,7 +390,7 @@ class RowsOf:
 
 
 def _copy(source: FileIO, first: int, last: int, target: FileIO) -> None:
-    """Copy the bytes of a file from and to; its parent process may be reading it too."""
+    """Copy a range of bytes with ``pread``, as a parent process may share the file's position."""
     while first < last:
         chunk = os.pread(source.fileno(), min(last - first, _PART), first)
         if not chunk:

@@ -1,1 +1,1 @@
-"""The remote on the Hugging Face Hub."""
+"""Host datasets on the Hugging Face Hub."""

@@ -1,20 +1,20 @@
-"""The dataset card of a repository on the Hub: ``README.md``, the only card that the Hub renders.
+"""Write the dataset card of a repository on the Hub: ``README.md``, the only card it renders.
 
-It lists the datasets of the repository. What stands between two marked lines is written anew by
-every upload, all else is the user's and stays as it is::
+The card lists the datasets of the repository. Each upload rewrites the lines between two markers;
+everything else is the user's and is kept::
 
-    ---                                the Hub's own settings; only where the file is new
+    ---                                settings of the Hub; only in a new file
     tags: [minari, ...]
     ---
     # door
 
     <!-- minari_pipe:begin ... -->
-    | Dataset | Environment | Episodes | ...     one row for each dataset
-    - **`door/human-v0`**: ...                   and what it says of itself
+    | Dataset | Environment | Episodes | ...     one row per dataset
+    - **`door/human-v0`**: ...                   and its description
     <!-- minari_pipe:end -->
 
-Of a dataset that is listed already, row and line are taken over, so that an upload need not read
-the metadata of all of them; a version that is published does not change.
+Rows and lines of datasets that are already listed are kept, so that an upload need not read the
+metadata of all of them; a published version does not change.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ _HEAD = (
     "|:--|:--|--:|--:|--:|--:|",
 )
 _LONGEST = 1000  # characters of a description
-_GREATEST = 1e15  # of numbers
+_GREATEST = 1e15  # largest number to show
 
-#: what begins or ends something in Markdown; a single underscore within a word does not
+#: Characters that open or close Markdown; a single underscore within a word does not.
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
-#: what makes a heading, a list or a line of the text that it begins
+#: Characters that make the text that they begin a heading, a list or a rule.
 _BEGINNING = re.compile(r"^[#+=-]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
-#: words of which the Hub makes links by itself
+#: Words that the Hub turns into links by itself.
 _ADDRESS = re.compile(r"://|www\.|@", re.IGNORECASE)
-#: invisible letters that scripts and emojis need
+#: Invisible characters that scripts and emojis need.
 _JOINERS = "\u200c\u200d"
 
+#: For each dataset of a card, its row of the table, and its line below the table.
 Listing = dict[str, list[str]]
-"""What a card says of each dataset: its row of the table, and its line below it."""
 
 
 def new_card(repo: str) -> str:
-    """Return the card of a repository that has none, with nothing listed yet.
+    """Return the card of a repository that has none, with no datasets listed yet.
 
     Args:
-        repo: its name, without the organization.
+        repo: name of the repository, without the organization.
     """
-    # the viewer of the Hub shows tables; of episodes it shows an error
+    # the Hub's viewer shows tables, and for episodes only an error
     settings = (
         f"pretty_name: {json.dumps(repo)}",
         "task_categories:\n- reinforcement-learning",
@@ -73,7 +73,7 @@ def new_card(repo: str) -> str:
 
 
 def listed(card: str) -> Listing:
-    """Return what a card says of the datasets, by their ids; nothing where it is no card of ours.
+    """Return the lines of each dataset in a card, by id; empty if it has no marked block.
 
     Example:
         >>> card = with_datasets(new_card("door"), "hf://org", described("door/a-v0", {}, 5, "u"))
@@ -93,13 +93,13 @@ def listed(card: str) -> Listing:
 def described(
     dataset_id: str, metadata: Mapping[str, Any], size: int | None, address: str
 ) -> Listing:
-    """Describe one dataset.
+    """Return the row and the line of one dataset.
 
     Args:
-        dataset_id: its id.
-        metadata: its metadata; of values that are not what they should be, nothing is said.
-        size: of its files, in bytes; None is what the metadata say.
-        address: of the page that shows its files.
+        dataset_id: id of the dataset.
+        metadata: its metadata; invalid values are left out.
+        size: size of its files in bytes; None means the size in the metadata.
+        address: URL of the page that shows its files.
     """
     in_megabytes = metadata.get("dataset_size")
     if size is None and _is_number(in_megabytes):
@@ -124,13 +124,13 @@ def described(
 
 
 def with_datasets(card: str, address: str, datasets: Listing, description: object = None) -> str:
-    """Return a card that lists these datasets, and has everything else as it was.
+    """Return a card that lists these datasets, with everything else unchanged.
 
     Args:
-        card: the text of the card, of a new one or of the user's.
-        address: of the remote, such as ``hf://org``.
-        datasets: what it is to list.
-        description: of the namespace, if that has one.
+        card: text of the card, whether new or the user's.
+        address: address of the remote, such as ``hf://org``.
+        datasets: the datasets to list.
+        description: description of the namespace, if it has one.
     """
     ids = sorted(datasets, key=dataset_id_sort_key)
     lines = [BEGIN, ""]
@@ -200,7 +200,7 @@ def _scores(metadata: Mapping[str, Any]) -> str:
 
 
 def _bytes(size: float) -> str:
-    """Write a size in units of thousands, with at least two digits.
+    """Return a size in decimal units, with at least two significant digits.
 
     Example:
         >>> _bytes(999), _bytes(2345), _bytes(71234567)
@@ -214,11 +214,11 @@ def _bytes(size: float) -> str:
 
 
 def _text(value: object) -> str:
-    """Return a text as one line, or names as a list, in which nothing is HTML or Markdown.
+    r"""Return a text as one line, or names as a list, with HTML and Markdown escaped.
 
     Example:
         >>> _text("a *b* ![t](http://tracker.example/x) of snake_case")
-        'a \\\\*b\\\\* `![t](http://tracker.example/x)` of snake_case'
+        'a \\*b\\* `![t](http://tracker.example/x)` of snake_case'
     """
     if isinstance(value, (list, tuple)):
         value = ", ".join(part for part in value if isinstance(part, str))
@@ -232,14 +232,14 @@ def _text(value: object) -> str:
 
 
 def _plain_word(word: str) -> str:
-    """Write a word so that it opens no HTML and no Markdown; what would be a link becomes code."""
+    """Escape HTML and Markdown in a word; a word that would become a link becomes code."""
     if _ADDRESS.search(word):
         return f"`{word.replace('`', '').replace('|', '%7C')}`"
     return html.escape(_MARKS.sub(r"\\\g<0>", word), quote=False)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a number of a size that fits into a table."""
+    """Return whether a value is a number that fits into a table."""
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What publishing changes in a repository on the Hub: the dataset's files, index and card."""
+"""Determine what publishing changes in a Hub repository: a dataset's files, index and card."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _METADATA = f"/{METADATA}"
 
 
 class Publisher:
-    """Says what is to change in a repository for something to be published there."""
+    """Determines what must change in a repository to publish something there."""
 
     def __init__(self, remote: Remote, client: HubClient) -> None:
-        """Remember by whom to retry, and whom to ask."""
+        """Store the remote, for its retries, and the client."""
         self._remote, self._client = remote, client
 
     def files_at(self, dataset_id: str, commit: str) -> dict[str, dict[str, Any]]:
-        """Return what the Hub knows of a dataset's files, by name; nothing if it is not there."""
+        """Return the Hub's entries of a dataset's files, by name; empty if it does not exist."""
         repo, place = locate(dataset_id)
         try:
             there = self._client.tree(repo, commit, place)
         except FileNotFoundError:
             return {}
         names = {path.removeprefix(place): entry for path, entry in there.items()}
-        # Beside those at the root of a repository lie its own, and datasets of a namespace.
+        # The root of a repository also holds the repository's own files, and other datasets.
         of_datasets = (name for name in names if name.startswith(OWN) or name.endswith(_METADATA))
         return names if place else {name: names[name] for name in of_datasets}
 
     def adding(self, upload: Upload, state: State) -> CommitChange:
-        """Say what lets a dataset appear, whole, with the namespaces it lies in.
+        """Return the change that makes a dataset appear, complete and with its namespaces.
 
         Raises:
-            DatasetExistsError: another one is there.
+            DatasetExistsError: another dataset exists under this id.
             RemoteError: the repository cannot be read.
         """
         repo, place = locate(upload.dataset_id)
@@ -81,7 +81,7 @@ class Publisher:
         return CommitChange(put, removed)
 
     def describing(self, namespace: str, metadata: bytes, state: State) -> CommitChange:
-        """Say what gives a namespace other metadata.
+        """Return the change that replaces the metadata of a namespace.
 
         Raises:
             RemoteError: the repository cannot be read.
@@ -96,7 +96,7 @@ class Publisher:
     def _describing(
         self, repo: str, nested: Mapping[str, bytes], state: State, *, replaced: bool
     ) -> dict[str, UploadSource]:
-        """Say which files the metadata of namespaces inside of a repository needs."""
+        """Return the files to write for the metadata of namespaces inside a repository."""
         wanted = {
             f"{locate(name)[1]}{NAMESPACE_METADATA}": UploadSource.of(text)
             for name, text in nested.items()
@@ -113,7 +113,7 @@ class Publisher:
     def _listing(
         self, state: State, index: RepoIndex, described: hub_card.Listing
     ) -> dict[str, UploadSource]:
-        """Say what index and card are to be, where they are to be others than now."""
+        """Return the index and the card, each only if it must change."""
         put = {}
         if state.index is None or index.content != state.index.content:
             put[NAMESPACE_METADATA] = UploadSource.of(index.dump())
@@ -137,7 +137,7 @@ class Publisher:
         return put
 
     def _describe(self, state: State, repo: str, ids: Iterable[str]) -> hub_card.Listing:
-        """Describe datasets that others have published, as far as their metadata can be read."""
+        """Describe datasets that others published, as far as their metadata can be read."""
 
         def describe(dataset_id: str) -> hub_card.Listing:
             _, place = locate(dataset_id)
@@ -157,7 +157,7 @@ class Publisher:
 
 
 def locate(name: str) -> tuple[str, str]:
-    """Split an id or a namespace into its repository and its place there.
+    """Split an id or a namespace into its repository and its folder there.
 
     Example:
         >>> locate("door/hard/human-v0"), locate("door"), locate("human-v0")
@@ -168,20 +168,20 @@ def locate(name: str) -> tuple[str, str]:
 
 
 def is_listed(dataset_id: str, index: RepoIndex | None) -> bool:
-    """Whether a dataset whose files are there is one that is published.
+    """Return whether a dataset whose files exist is published.
 
-    Minari commits files first and the index later. If it was ended between the two, nobody lists
-    the dataset, and the next upload of the id takes its place.
+    Minari commits the files first and the index later. If it is interrupted in between, the
+    dataset is not listed, and the next upload of the id replaces it.
 
     Args:
-        dataset_id: its id.
-        index: of its repository; None if there is none.
+        dataset_id: id of the dataset.
+        index: index of its repository; None if there is none.
     """
     return "/" not in dataset_id if index is None else dataset_id in index.datasets
 
 
 def exists(remote: Remote, dataset_id: str) -> DatasetExistsError:
-    """Return the error of whoever would replace a dataset."""
+    """Return the error for an upload that would replace a dataset."""
     return DatasetExistsError(
         f"{remote.address}/{dataset_id} already exists and is not this dataset; it is left as it "
         "is. Upload under another version"
@@ -196,10 +196,10 @@ def _object_or_nothing(text: bytes) -> dict[str, Any]:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Read a JSON object.
+    """Parse a JSON object.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a JSON object.
     """
     content = json.loads(text)
     if not isinstance(content, dict):

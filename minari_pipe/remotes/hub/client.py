@@ -1,8 +1,8 @@
-"""What is asked of the Hub over HTTP.
+"""Send HTTP requests to the Hub.
 
-Reading goes through the session of ``huggingface_hub`` with the token that it finds, but for its
-retries, of which a remote has its own, and with a limit to how long an answer may take. Uploading
-is left to ``huggingface_hub``, which knows LFS and xet.
+Reads go through the session of ``huggingface_hub`` with the token that it finds, but without its
+retries, as a remote has its own, and with a timeout and a limit on the length of a response.
+Uploads are left to ``huggingface_hub``, which supports LFS and xet.
 """
 
 from __future__ import annotations
@@ -31,49 +31,49 @@ except ImportError as error:
 
 from minari_pipe.remotes.hub.faults import judge
 
+#: Status of a commit while another is made, and of a commit whose parent is not the newest.
 STALE = (409, 412)
-"""The status of a commit while another is made, and of one whose parent is the newest no more."""
 
-_PATHS_AT_ONCE = 500  # the Hub takes 1000
+_PATHS_AT_ONCE = 500  # the Hub accepts 1000
 _MOST_PAGES = 1000
+#: Headers about the transfer of a response, which no longer apply once it is read.
 _OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
-"""Headers that say how an answer comes, which it has by then."""
 
 
 class BrokenIndexError(RemoteError):
-    """What a repository says that it holds cannot be read."""
+    """The index of a repository cannot be read."""
 
 
 class HiddenError(FileNotFoundError):
-    """There is nothing that those without a token may see."""
+    """Nothing is visible there without a token."""
 
 
 class HubClient:
-    """Reads repositories of datasets of one organization or user, each at one commit."""
+    """Reads the dataset repositories of one organization or user, each at one commit."""
 
     def __init__(self, address: str, owner: str, token: str | None) -> None:
-        """Remember whom to ask; nothing is asked yet.
+        """Store the arguments; no request is sent yet.
 
         Args:
-            address: of the remote, for messages.
-            owner: of the repositories.
-            token: of a user; None means what ``huggingface_hub`` finds.
+            address: address of the remote, for messages.
+            owner: owner of the repositories.
+            token: access token of a user; None means the one that ``huggingface_hub`` finds.
         """
         self.address, self.owner = address, owner
         self._token = token
-        # read now: huggingface_hub reads it once, when it is imported
+        # read here: huggingface_hub reads it only once, when it is imported
         self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
-        #: for messages and pages: who is behind a proxy may have a password in the address
+        #: for messages and pages: with a proxy, the endpoint may contain a password
         self.shown = without_passwords(self.endpoint, "")
         self.api = HfApi(self.endpoint, token, "minari_pipe", __version__)
         self._lock = threading.Lock()
         self._headers: dict[str, str] | None = None
 
     def repo_id(self, repo: str) -> str:
-        """Return the name by which the Hub knows a repository.
+        """Return the full name of a repository on the Hub.
 
         Raises:
-            RemoteError: the Hub has no repositories of such names.
+            RemoteError: the Hub does not allow the name.
         """
         repo_id = f"{self.owner}/{repo}"
         try:
@@ -87,12 +87,12 @@ class HubClient:
         return repo_id
 
     def page(self, repo: str, path: str = "") -> str:
-        """Return the address at which a browser sees a folder of a repository."""
+        """Return the URL of a folder of a repository, for a browser."""
         url = f"{self.shown}/datasets/{self.owner}/{repo}"
         return f"{url}/tree/main/{quote(path)}" if path else url
 
     def heads(self) -> dict[str, str | None]:
-        """Return the newest commit of every repository, None where the list does not say.
+        """Return the newest commit of every repository, None where the list omits it.
 
         Raises:
             RemoteError: there is no such organization or user.
@@ -116,7 +116,7 @@ class HubClient:
         """Return the newest commit of a repository.
 
         Raises:
-            FileNotFoundError: there is none, or none that this user may see.
+            FileNotFoundError: there is no such repository, or this user may not see it.
         """
         url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}"
         return self._json(self._get(url, params={"expand": "sha"}))["sha"]
@@ -124,7 +124,7 @@ class HubClient:
     def read(
         self, repo: str, commit: str, path: str, start: int = 0, end: int | None = None
     ) -> bytes:
-        """Return bytes of a file, as it is in a commit.
+        """Return bytes of a file at a commit.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -141,7 +141,7 @@ class HubClient:
         return content[start:end] if is_part and response.status_code == 200 else content
 
     def tree(self, repo: str, commit: str, path: str) -> dict[str, dict[str, Any]]:
-        """Return what the Hub knows of the files below a folder, by their paths in the repository.
+        """Return the Hub's entries of the files below a folder, by path in the repository.
 
         Raises:
             FileNotFoundError: there is no such folder.
@@ -160,7 +160,7 @@ class HubClient:
         return files
 
     def paths(self, repo: str, commit: str, paths: list[str]) -> dict[str, dict[str, Any]]:
-        """Return what the Hub knows of these files; those that are not there are left out."""
+        """Return the Hub's entries of these files; missing files are left out."""
         url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}/paths-info/{commit}"
         found = {}
         for first in range(0, len(paths), _PATHS_AT_ONCE):
@@ -170,7 +170,7 @@ class HubClient:
         return found
 
     def index(self, repo: str, commit: str) -> RepoIndex | None:
-        """Return what a repository says that it holds, None if it says nothing.
+        """Return the index of a repository, None if it has none.
 
         Raises:
             BrokenIndexError: it cannot be read.
@@ -186,12 +186,12 @@ class HubClient:
             ) from error
 
     def judge(self, error: Exception) -> Fault:
-        """Say what an error of ``huggingface_hub`` or of its HTTP library means."""
+        """Return the meaning of an error of ``huggingface_hub`` or of its HTTP library."""
         header = (self._headers or {}).get("authorization", "")
         return judge(error, self.address, self.shown, header.removeprefix("Bearer ") or None)
 
     def check_request(self, request: Any) -> None:
-        """Refuse to have the token sent elsewhere, as an answer of a server may ask for.
+        """Raise an error if a request, such as a redirect, would send the token elsewhere.
 
         Raises:
             RemoteError: names the address.
@@ -207,14 +207,14 @@ class HubClient:
     # -- requests ---------------------------------------------------------------------------
 
     def _pages(self, url: str, params: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a list that comes in pages."""
+        """Yield the entries of a paginated list."""
         response = self._get(url, params=params)
         yield from self._json(response)
         for _ in range(_MOST_PAGES):
             following = response.links.get("next", {}).get("url")
             if following is None:
                 return
-            # The question carries the token, which is for the Hub.
+            # The request would carry the token, which is only for the Hub.
             if not following.startswith(f"{self.endpoint}/"):
                 raise RemoteError(
                     f"{self.address}: a list of {self.shown} goes on at another address, "
@@ -239,7 +239,7 @@ class HubClient:
             self._get(url)
         except FileNotFoundError:
             return False
-        except HfHubHTTPError:  # no matter for a question that only serves a message
+        except HfHubHTTPError:  # irrelevant, as the result only improves a message
             return True
         return True
 
@@ -255,17 +255,17 @@ class HubClient:
         beyond_end: bool = False,
         **options: Any,
     ) -> Any:
-        """Send a request, and return the answer.
+        """Send a request, and return the response.
 
         Args:
-            method: of the request.
-            url: where to.
-            headers: besides those of ``huggingface_hub``.
-            beyond_end: whether a range beyond the end of a file is no error.
-            options: of the session's ``request``.
+            method: HTTP method.
+            url: URL to request.
+            headers: headers besides the user agent and the token.
+            beyond_end: accept a range beyond the end of a file, and return its response.
+            options: further arguments of the session's ``stream``.
 
         Raises:
-            FileNotFoundError: what is asked for is not there.
+            FileNotFoundError: the requested file or repository does not exist.
         """
         own = self._own_headers()
         with get_session().stream(
@@ -284,7 +284,7 @@ class HubClient:
         except GatedRepoError:
             raise
         except HfHubHTTPError as error:
-            # To those without a token the Hub does not tell what is missing from what is private.
+            # Without a token, the Hub does not say whether something is missing or private.
             if response.status_code == 401 and "authorization" not in own:
                 raise HiddenError("if it is private, set HF_TOKEN") from error
             if response.status_code == 404:
@@ -293,10 +293,10 @@ class HubClient:
         return response
 
     def _whole(self, stream: Any) -> Any:
-        """Return an answer with its content, which no server makes longer than memory holds.
+        """Return a response with its content, whose length is limited to what memory holds.
 
         Raises:
-            RemoteError: it is.
+            RemoteError: the response is longer, or compressed.
         """
         packed = stream.headers.get("content-encoding", "identity")
         if packed != "identity":
@@ -319,12 +319,12 @@ class HubClient:
                 token = self._token
                 if token is None and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
                     token = get_token()
-                # huggingface_hub's own headers name what its server has it look for here, and
-                # cannot be made for a day once a server has answered that with something else.
+                # Not huggingface_hub's own headers: they report what its server asks it to look for
+                # here, and cannot be made for a day once a server has answered that wrongly.
                 headers = {"user-agent": f"minari_pipe/{__version__}"}
                 if token:
                     headers["authorization"] = f"Bearer {token}"
-                # the HTTP library would show the token in its own error
+                # the HTTP library would show the token in its error message
                 if not re.fullmatch(r"[ -~]*", headers.get("authorization", "")):
                     raise RemoteError(
                         f"{self.address}: the token has characters that no token has, such as line "

@@ -1,4 +1,4 @@
-"""Commits to a repository on the Hub: made on a parent, anew if it has passed, and verified."""
+"""Commit to a repository on the Hub, again if its parent is outdated, and verify the commit."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from minari_pipe.remotes.thread_pool import at_once
 
 CARD = "README.md"
 
-_ROUNDS = 40  # of others that are faster
+_ROUNDS = 40  # attempts, while others commit first
 _REPAIRS = 3
+#: Seconds without a byte after which a request fails; the Hub itself waits as long.
 _PATIENCE = 60.0
-"""Seconds without a byte; the Hub itself ends a request after as many."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What a change of a repository begins with.
+    """The state of a repository from which a change starts.
 
     Attributes:
         commit: its newest commit.
-        index: what it says that it holds; None if it has no index.
+        index: its index; None if it has none.
         card: its card, as it was read; None if it has none.
     """
 
@@ -56,11 +56,11 @@ class State:
 
 @dataclass(frozen=True)
 class CommitChange:
-    """What a commit is to do.
+    """The contents of a commit.
 
     Attributes:
-        put: the files that are to be there, by their paths in the repository.
-        removed: paths of the files that are to go.
+        put: files to write, by path in the repository.
+        removed: paths of files to remove.
     """
 
     put: Mapping[str, UploadSource]
@@ -78,15 +78,15 @@ class Committer:
     """Changes repositories; one instance serves one operation."""
 
     def __init__(self, remote: Remote, client: HubClient) -> None:
-        """Remember by whom to retry, and whom to ask."""
+        """Store the remote, for its retries, and the client."""
         self._remote, self._client = remote, client
         self._sent: dict[str, _Addition] = {}
 
     def create(self, repo: str) -> None:
-        """Make a repository unless it is there.
+        """Create a repository unless it exists.
 
         Raises:
-            RemoteError: this user may not.
+            RemoteError: this user may not create it.
         """
         try:
             self._remote.retried(partial(self._client.head, repo))
@@ -96,10 +96,10 @@ class Committer:
                 self._remote.retried(partial(make, self._client.repo_id(repo)))
 
     def send_ahead(self, repo: str, files: Mapping[str, UploadSource], told: Told) -> None:
-        """Send the large ones of these files, so that a commit needs only to name them.
+        """Upload the large ones of these files, so that a commit needs only to name them.
 
         Raises:
-            RemoteError: this user may not write, or a file changed while it was sent.
+            RemoteError: this user may not write, or a file changed during the upload.
         """
         additions = [_Addition(path, source, told) for path, source in files.items()]
         send = partial(
@@ -107,8 +107,8 @@ class Committer:
         )
         large = [addition for addition in additions if addition.source.size > PART]
         small = [addition for addition in additions if addition.source.size <= PART]
-        # It tries again by itself, for every file alone. For several it has threads of its own,
-        # and the process would wait for them after Ctrl-C.
+        # It retries each file by itself. For several files it starts threads of its own, for
+        # which the process would wait after Ctrl-C.
         with self._translated(), _own_progress(), _well_behaved(self._client):
             at_once(partial(send, additions=[addition]) for addition in large)
             send(additions=small)
@@ -117,21 +117,21 @@ class Committer:
             self._sent[addition.path_in_repo] = addition
 
     def commit(self, repo: str, message: str, changing: Callable[[State], CommitChange]) -> str:
-        """Change a repository until nothing is left to change.
+        """Commit changes to a repository until nothing is left to change.
 
-        So the commit is verified by the hashes that the Hub knows, and one whose answer was lost
-        is not made twice.
+        So the commit is verified by the hashes that the Hub reports, and a commit whose response
+        was lost is not repeated.
 
         Args:
             repo: the repository.
-            message: of the commit.
-            changing: says what is to change in a state; nothing in one where all is done.
+            message: commit message.
+            changing: returns the change that a state needs; an empty one if all is done.
 
         Returns:
             The commit at which all is done.
 
         Raises:
-            RemoteError: others were always faster, or content arrived changed several times.
+            RemoteError: others always committed first, or content arrived damaged several times.
         """
         n_stale = n_made = 0
         made = None
@@ -154,11 +154,11 @@ class Committer:
                 n_stale += 1
                 if n_stale == _ROUNDS:
                     raise
-                # spread, so that not all of those who wait come back at once
+                # jitter, so that waiting clients do not all retry at once
                 time.sleep(random.uniform(0.0, 0.05 * min(n_stale, 10)))
 
     def _state(self, repo: str, made: str | None) -> State:
-        """Read a repository, at the commit just made, as the Hub may tell of it a little later."""
+        """Read a repository, at the commit just made if any, as the Hub may show it late."""
         commit = made or self._client.head(repo)
         try:
             card = self._client.read(repo, commit, CARD)
@@ -188,7 +188,7 @@ class Committer:
                 f"{self._remote.address}: others change {self._client.repo_id(repo)} all the time; "
                 "try again later"
             ) from error
-        self._sent.clear()  # they serve one commit
+        self._sent.clear()  # additions serve one commit
         return made.oid
 
     @contextmanager
@@ -203,9 +203,9 @@ class Committer:
 
 @contextmanager
 def _own_progress() -> Iterator[None]:
-    """Show no bars of ``huggingface_hub`` beside those of whoever is told, where that is told all.
+    """Hide the progress bars of ``huggingface_hub`` where our callback reports every byte.
 
-    Of xet it is told when a file has arrived, so the bars of that stay.
+    With xet it reports a file only when all of it has arrived, so the bars of xet stay.
     """
     is_asked_for = constants.HF_HUB_DISABLE_PROGRESS_BARS is False
     if is_asked_for or are_progress_bars_disabled() or is_xet_available():
@@ -220,12 +220,12 @@ def _own_progress() -> Iterator[None]:
 
 @contextmanager
 def _well_behaved(client: HubClient) -> Iterator[None]:
-    """Let ``huggingface_hub`` give up on a server that is silent, and say nothing in our place.
+    """Make ``huggingface_hub`` time out on a silent server, log no secrets and issue no warnings.
 
-    Nor does the token go where an answer of the server says, such as to verify a file.
+    The token is not sent to an address in a response, such as one for verifying a file.
 
-    It would wait for ever, unless it was told otherwise; it logs signed addresses where it tries
-    again; and its HTTP library deprecates, to our user, how it sends files.
+    By default huggingface_hub waits forever; it logs signed URLs when it retries; and its HTTP
+    library shows our user a deprecation warning about how it sends files.
     """
     warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)
     session = get_session()
@@ -234,7 +234,7 @@ def _well_behaved(client: HubClient) -> Iterator[None]:
     would_wait = before.read is None
     if would_wait:
         session.timeout = _PATIENCE
-    logging.getLogger("huggingface_hub.utils._http").addFilter(_redact)  # once, and for good
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_redact)  # has no effect twice
     try:
         yield
     finally:
@@ -249,7 +249,7 @@ def _redact(record: logging.LogRecord) -> bool:
 
 
 class _Addition(CommitOperationAdd):
-    """A file on its way that tells how far it is, where it goes as one body over HTTP."""
+    """A file to upload, which reports its progress where it is sent as one HTTP body."""
 
     def __init__(self, path: str, source: UploadSource, told: Told | None = None) -> None:
         if isinstance(source.content, bytes):
@@ -280,11 +280,11 @@ class _Addition(CommitOperationAdd):
 
     @staticmethod
     def _opened(path: Path, source: UploadSource) -> BinaryIO:
-        """Open the file where no link leads to it, which huggingface_hub would follow."""
+        """Open a file, refusing symlinks on its path, which huggingface_hub would follow."""
         return open(path, "rb", opener=opener(source.below or path.parent))
 
     def check_sent(self) -> None:
-        """Compare what was sent with what was to be; all of it counts as told then."""
+        """Compare the file that was sent with its source, and report all of it as sent."""
         if self.upload_info.sha256.hex() != self.source.sha256:
             raise RemoteError(
                 f"{self.path_in_repo} changed while it was sent; nothing is published. Run "
@@ -293,19 +293,19 @@ class _Addition(CommitOperationAdd):
         self._tell(self.source.size)
 
     def _tell(self, position: int) -> None:
-        """Tell of bytes that were not told of: after a fault the same ones are read again."""
+        """Report bytes not yet reported; after a fault the same ones are read again."""
         if self._told is not None and position > self._n_told:
             self._told(position - self._n_told)
             self._n_told = position
 
 
 def is_same(entry: Mapping[str, Any] | None, source: UploadSource) -> bool:
-    """Whether a file is what it is to be, by the hash that the Hub knows of it.
+    """Return whether a file has the given content, by the hash that the Hub reports.
 
     Args:
-        entry: what the Hub knows of the file: the sha256 of a large one, else the name that git
-            gives its content; None if it is not there.
-        source: what it is to be.
+        entry: the Hub's entry of the file, with the sha256 of a large file, else the id of its
+            git blob; None if the file does not exist.
+        source: the content.
     """
     if entry is None or entry["size"] != source.size:
         return False

@@ -1,4 +1,4 @@
-"""What the errors of ``huggingface_hub`` and of its HTTP library mean, told in one line each."""
+"""Translate errors of ``huggingface_hub`` and of its HTTP library into one-line messages."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SECRETS = (
     (re.compile(r"https?://[^\s'\"]*[?@][^\s'\"]*"), "(address)"),  # may carry a signature
     (re.compile(r"(?i)bearer\s+[^\s'\"]+|\bhf_\w{20,}"), "(token)"),
 )
-#: in the header of each answer with what is left of a limit: nothing, and the seconds until it is
-#: renewed (draft-ietf-httpapi-ratelimit-headers-09)
+#: Match a rate limit header of which nothing is left, and the seconds until the limit is renewed
+#: (draft-ietf-httpapi-ratelimit-headers-09).
 _USED_UP = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)")
 
 
 def judge(error: Exception, address: str, endpoint: str, token: str | None) -> Fault:
-    """Say what an error means.
+    """Return the meaning of an error.
 
     Args:
-        error: what was raised.
-        address: of the remote.
-        endpoint: where the Hub is.
-        token: that was sent, which no message shows; None if there was none.
+        error: the error.
+        address: address of the remote.
+        endpoint: URL of the Hub.
+        token: the token that was sent, which no message shows; None if there was none.
 
     Example:
         >>> from huggingface_hub.errors import OfflineModeIsEnabled
@@ -41,7 +41,7 @@ def judge(error: Exception, address: str, endpoint: str, token: str | None) -> F
         return Fault(RemoteError(f"{address} {reason}"), is_transient, wait)
 
     for cause in _causes(error):
-        if isinstance(cause, RemoteError):  # of ours, which its threads pass on
+        if isinstance(cause, RemoteError):  # our own, passed on by a thread of huggingface_hub
             return Fault(cause)
         if isinstance(cause, HfHubHTTPError):
             is_transient, wait, reason = _answer(cause, endpoint, token)
@@ -55,13 +55,13 @@ def judge(error: Exception, address: str, endpoint: str, token: str | None) -> F
                 "received is kept, and the same command goes on",
                 is_transient=not _is_unknown_host(cause),
             )
-    # another thread replaced the session that all share
+    # another thread replaced the shared session
     is_closed = "client has been closed" in str(error)
     return told(f"failed: {type(error).__name__}: {_safe(error, token)}", is_transient=is_closed)
 
 
 def _answer(error: HfHubHTTPError, endpoint: str, token: str | None) -> tuple[bool, float, str]:
-    """Say what an answer means: whether it may pass, in how many seconds, and the reason."""
+    """Return whether a response is a transient error, the seconds to wait, and the reason."""
     status = error.response.status_code
     said = _safe(error.server_message or "", token)
     says = f" ({said})" if said else ""
@@ -107,7 +107,7 @@ def _wait(error: HfHubHTTPError) -> float:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without tokens, and without addresses that may carry a signature.
+    """Return a text without tokens, and without URLs that may carry a signature.
 
     Example:
         >>> without_secrets("PUT https://host/file?signature=1a2b failed")
@@ -119,7 +119,7 @@ def without_secrets(text: str) -> str:
 
 
 def _safe(message: object, token: str | None) -> str:
-    """Return the first line of a message, without what could be a secret."""
+    """Return the first line of a message, without anything that may be a secret."""
     line = one_line(without_secrets((str(message).strip().splitlines() or [""])[0]))
     return line.replace(token, "(token)") if token else line
 
@@ -130,7 +130,7 @@ def _is_unknown_host(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, what it was raised from, and so on."""
+    """Yield an error, its cause, the cause of that, and so on."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)

@@ -1,12 +1,12 @@
-"""The index of a repository on the Hub: ``namespace_metadata.json`` at its root.
+"""Read and write the index of a repository on the Hub: ``namespace_metadata.json`` at its root.
 
-It names what the repository holds, beside the metadata of the namespace that it is::
+It lists what the repository holds, next to the metadata of the repository's namespace::
 
     {"description": ..., "datasets": ["door/human-v0", ...], "namespaces": ["door/hard", ...]}
 
 A dataset without a namespace has a repository of its own, named after it. Minari writes no index
-there, then lists it under a wrong id, and with that its listing of the whole organization fails.
-An index that names it makes both right.
+there and lists the dataset under a wrong id, which makes its listing of the whole organization
+fail. An index that names the dataset fixes both.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DATASETS, NAMESPACES = "datasets", "namespaces"
 
 @dataclass(frozen=True)
 class RepoIndex:
-    """What a repository says that it holds.
+    """The index of a repository, which lists its datasets and namespaces.
 
     Attributes:
         repo: name of the repository, without the organization.
-        content: the whole object, as it was read.
+        content: the whole JSON object, as it was read.
     """
 
     repo: str
@@ -34,10 +34,10 @@ class RepoIndex:
 
     @classmethod
     def parse(cls, repo: str, text: bytes) -> RepoIndex:
-        """Read an index.
+        """Parse an index.
 
         Raises:
-            ValueError: it is no JSON object, or its lists are none.
+            ValueError: it is not a JSON object, or its lists are not lists of names.
         """
         try:
             content = json.loads(text)
@@ -53,43 +53,43 @@ class RepoIndex:
 
     @property
     def datasets(self) -> list[str]:
-        """Ids that it names and that can lie in its repository."""
+        """Listed ids that can lie in this repository."""
         return self._own(DATASETS)
 
     @property
     def namespaces(self) -> list[str]:
-        """Names of namespaces, the repository's own first; none if that is a dataset."""
+        """Names of namespaces, the repository's own first; none if the repository is a dataset."""
         if self.repo in self.datasets:
             return []
         return [self.repo, *(name for name in self._own(NAMESPACES) if name != self.repo)]
 
     @property
     def description(self) -> object:
-        """What the namespace says of itself, whatever that is."""
+        """Description of the namespace, of any type."""
         return self.content.get("description")
 
     def foreign(self) -> list[str]:
-        """Names that it has and that cannot be of anything in its repository."""
+        """Return the listed names that cannot belong to this repository."""
         names = [*self._all(DATASETS), *self._all(NAMESPACES)]
         return [name for name in names if not _is_in(self.repo, name)]
 
     def adding(self, datasets: Iterable[str] = (), namespaces: Iterable[str] = ()) -> RepoIndex:
-        """Return an index that names these besides."""
+        """Return an index that lists these names too."""
         added = {DATASETS: set(datasets), NAMESPACES: set(namespaces) - {self.repo}}
         lists = {key: sorted({*self._all(key), *names}) for key, names in added.items() if names}
         return RepoIndex(self.repo, {**self.content, **lists})
 
     def describing(self, metadata: Mapping[str, Any]) -> RepoIndex:
-        """Return an index with this metadata of the namespace in the place of what it had.
+        """Return an index with other metadata of the namespace.
 
-        Lists of datasets and namespaces in it were read from some index and say nothing here.
+        Lists of datasets and namespaces in the metadata come from another index and are ignored.
         """
         lists = {key: value for key, value in self.content.items() if key in (DATASETS, NAMESPACES)}
         own = {k: v for k, v in metadata.items() if k not in (DATASETS, NAMESPACES)}
         return RepoIndex(self.repo, own | lists)
 
     def dump(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the index as the bytes of its file."""
         return (json.dumps(self.content, indent=2, ensure_ascii=False) + "\n").encode()
 
     def _own(self, key: str) -> list[str]:

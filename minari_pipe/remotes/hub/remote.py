@@ -1,16 +1,16 @@
-"""A remote on the Hugging Face Hub: ``hf://org``, of an organization or a user.
+"""Host datasets on the Hugging Face Hub: ``hf://org``, for an organization or a user.
 
-The first part of an id is a repository of datasets, the rest a folder in it, as Minari has it::
+The first part of an id is a dataset repository, the rest a folder in it, as in Minari::
 
     org/door                            the repository of the namespace door
     ├─ README.md                        the card, see :mod:`minari_pipe.remotes.hub.card`
     ├─ namespace_metadata.json          the index, see :mod:`minari_pipe.remotes.hub.index`
-    ├─ human-v2/                        the dataset door/human-v2, as everywhere
-    └─ hard/namespace_metadata.json     of the namespace door/hard
+    ├─ human-v2/                        the dataset door/human-v2, in the usual layout
+    └─ hard/namespace_metadata.json     metadata of the namespace door/hard
 
-Large files are sent first, where nothing shows them. One commit then adds them, the small files,
-the metadata, the index and the card, so that nobody ever sees a part of it. It names its parent:
-the Hub refuses it if anything else was committed meanwhile, and it is made anew.
+Large files are uploaded first, and stay invisible. One commit then adds them, the small files, the
+metadata, the index and the card, so that no part is visible before. The commit names its parent:
+the Hub refuses it if anything else was committed meanwhile, and it is made again.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class HubRemote(Remote):
     """Datasets in the repositories of an organization or a user."""
 
     def __init__(self, address: str, token: str | None = None) -> None:
-        """Remember the place; nothing is asked of it yet.
+        """Parse the address; no request is sent yet.
 
         Args:
             address: ``hf://`` and the name of the organization or user.
-            token: of a user; None means ``HF_TOKEN`` or what ``hf auth login`` has stored.
+            token: access token of a user; None means ``HF_TOKEN``, or that of ``hf auth login``.
 
         Raises:
-            ConfigError: the address names no organization.
+            ConfigError: the address does not name an organization.
         """
         self.address = address.rstrip("/")
         owner = self.address.partition("://")[2]
@@ -80,7 +80,7 @@ class HubRemote(Remote):
             return {}
         found = self._publisher.files_at(dataset_id, commit)
         if METADATA in found and not is_listed(dataset_id, self._client.index(repo, commit)):
-            del found[METADATA]  # of an upload that did not end
+            del found[METADATA]  # of an unfinished upload
         return {
             name: RemoteFile(entry["size"], (entry.get("lfs") or {}).get("oid"))
             for name, entry in found.items()
@@ -94,7 +94,7 @@ class HubRemote(Remote):
         index = self._client.index(repo, commit)
         if index is None or not index.namespaces:
             raise FileNotFoundError(f"{self.address} has no namespace {repo!r}")
-        # who asks for the metadata of a namespace does not mean the lists that it has here
+        # the lists in the index are not part of the metadata of a namespace
         return RepoIndex(repo).describing(index.content).dump()[start:end]
 
     def send(self, upload: Upload, told: Told) -> None:
@@ -134,7 +134,7 @@ class HubRemote(Remote):
             self._commits[repo] = commit
 
     def _commit_of(self, repo: str) -> str:
-        """Return the commit at which this repository is read, which stays the same.
+        """Return the commit at which this instance reads a repository, always the same.
 
         Raises:
             FileNotFoundError: there is no such repository.
@@ -145,7 +145,7 @@ class HubRemote(Remote):
             return self._commits[repo]
 
     def _indexes(self, prefix: str = "") -> list[RepoIndex]:
-        """Return what the repositories hold whose ids may begin with this text."""
+        """Return the indexes of the repositories that may hold ids with this prefix."""
         repo, slash, _ = prefix.partition("/")
         if slash:
             try:
@@ -174,7 +174,7 @@ class HubRemote(Remote):
         return [index for index in found if isinstance(index, RepoIndex)]
 
     def _look_into(self, repo: str) -> RepoIndex | RemoteError | None:
-        """Return what a repository holds; None if that is nothing of Minari's."""
+        """Return the index of a repository, inferred if missing; None if it is not Minari's."""
         commit = self._commit_of(repo)
         try:
             index = self.retried(partial(self._client.index, repo, commit))

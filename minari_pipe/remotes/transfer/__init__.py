@@ -1,1 +1,1 @@
-"""Carries datasets between the local root and remotes: verified, and on from where it was."""
+"""Transfer datasets between the local root and remotes, verified and resumable."""

@@ -1,7 +1,7 @@
-"""Finds where the address of a remote ends, and what is in the remote begins.
+"""Split an address into a remote and the name of something in it.
 
-``s3://bucket/D4RL/door`` is a namespace in a bucket, or what a folder of a bucket has under names
-that begin with ``door``; the same holds for directories. What lies there tells: the metadata of a
+``s3://bucket/D4RL/door`` may be a namespace in a bucket, or the names that begin with ``door`` in
+a folder of a bucket; the same holds for directories. The files there decide: the metadata of a
 dataset name its id.
 """
 
@@ -20,23 +20,23 @@ from minari_pipe.remotes.base import METADATA
 from minari_pipe.remotes.objects import ObjectStore
 from minari_pipe.remotes.transfer.published import unnamed
 
-#: so many datasets without an id may come before one that has one
+#: Number of datasets to read until one names its id.
 _N_LOOKS = 8
 
 
 def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote, str]:
-    """Split an address into the remote and the beginning of ids in it.
+    """Split an address into the remote and a prefix of ids in it.
 
     Args:
-        address: such as ``hf://org/D4RL/door``; whatever the last part begins counts as meant.
+        address: such as ``hf://org/D4RL/door``; every name that begins like its last part counts.
         opened: opens a remote at an address.
 
     Returns:
-        The remote, and the rest of the address, with a slash if it ends with one. Where nothing is
-        found, the address is that of the remote as a whole, and the rest is empty.
+        The remote, and the rest of the address, with a trailing slash if the address has one. If
+        nothing is found, the whole address is the remote's, and the rest is empty.
 
     Raises:
-        ConfigError: the address is none.
+        ConfigError: the address is invalid.
         RemoteError: the remote cannot be reached.
     """
     scheme, path = split_scheme(address)
@@ -50,13 +50,13 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
     if scheme != "file" and "/" not in whole:  # a bucket
         return opened(address), ""
     at = opened
-    # One listing of a bucket shows all that begins like this, and reading it may be all one may.
+    # One listing of a bucket shows all names with this prefix, and may be all that is allowed.
     for place in _places(whole) if scheme == "file" else [whole.partition("/")[0]]:
         rest = whole[len(place) :].lstrip("/")
         try:
             remote = opened(start + (place or "/"))
             found = remote.retried(partial(remote.dataset_ids, rest))
-        except ConfigError:  # such as of a bucket without a name
+        except ConfigError:  # such as a bucket without a name
             continue
         except RemoteError:
             if scheme == "file":  # there is no such directory
@@ -64,14 +64,14 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
             raise
         if isinstance(remote, ObjectStore):
             at = remote.at
-        # A client may read another place than such a name says, and asks again if it is refused.
+        # Skip names such as '..': a client may read another place, and retries if refused.
         found = [found_id for found_id in found if NO_NAMES.isdisjoint(found_id.split("/"))]
         below = [found_id for found_id in found if f"{found_id}/".startswith(f"{rest}/")]
         for dataset_id in islice(below or found, _N_LOOKS):
             own = _own_id(remote, dataset_id)
             there = f"{place}/{dataset_id}"
             root = there.removesuffix(f"/{own}")
-            # Of s3://bucket/door, bucket/door-old/human-v2 may be somebody else's.
+            # For s3://bucket/door, bucket/door-old/human-v2 may belong to someone else.
             if own is not None and root != there and f"{whole}/".startswith(f"{root}/"):
                 rest = whole[len(root) :].lstrip("/")
                 return at(start + (root or "/")), rest and rest + end
@@ -86,7 +86,7 @@ def _places(path: str) -> Iterator[str]:
 
 
 def _own_id(remote: Remote, dataset_id: str) -> str | None:
-    """Return what the metadata of a dataset say of its id, None if they say nothing of the kind."""
+    """Return the id that the metadata of a dataset name, None if they name none."""
     try:
         content = remote.retried(partial(remote.read, f"{dataset_id}/{METADATA}"))
         own = json.loads(unnamed(content))["dataset_id"]

@@ -1,13 +1,13 @@
-"""Fetches a dataset into the local root: on from where it was, verified, and then in one step.
+"""Download a dataset into the local root: resumable, verified, and installed in one step.
 
 ::
 
-    <root>/.download-<key>/         of one dataset of one remote; one process works on it at a time
-    ├─ expected.json                the files that are coming, with size and sha256
-    └─ dataset/                     what becomes the dataset; its files grow from their beginning
+    <root>/.download-<key>/         one dataset of one remote; one process at a time works on it
+    ├─ expected.json                the files to receive, with size and sha256
+    └─ dataset/                     becomes the dataset; files are written from their beginning
 
-So a cut loses what has arrived behind the first piece that has not, which is at most what may wait
-for it: 64 MB of large files.
+So an interruption loses only data received after the first missing piece, at most the pieces that
+may wait for it: 64 MB of large files.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ from minari_pipe.remotes.transfer.published import (
     unnamed,
 )
 
-_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)  # :func:`writing_below_root` tells of these
+_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)  # reported by :func:`writing_below_root`
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _RECORD = "expected.json"
-_KEPT = 7 * 86_400  # seconds that a download which was cut off waits for the next run
+_KEPT = 7 * 86_400  # seconds for which an interrupted download is kept
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a remote has under an id.
+    """The files that a remote has under an id.
 
     Attributes:
         metadata: bytes of the dataset's own metadata.
-        manifest: bytes of the manifest; None if there is none, as of what real Minari uploaded.
-        is_named: whether the metadata name it. They do not in a folder that is a local root.
-        files: the others.
+        manifest: bytes of the manifest; None if there is none, as in uploads of real Minari.
+        is_named: whether the metadata name the manifest. In a local root, they do not.
+        files: the other files.
     """
 
     metadata: bytes
@@ -88,22 +88,22 @@ class Expected:
 
 
 def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
-    """Fetch a dataset; nobody sees it before it is whole.
+    """Fetch a dataset, which becomes visible when it is complete.
 
-    Several at once share the work: the others wait for the first.
+    Several processes share the work: the others wait for the first.
 
     Args:
-        dataset_id: with its version.
-        remote: where from.
-        replace: also if it is there, in its place.
+        dataset_id: id with a version.
+        remote: the remote to fetch from.
+        replace: replace the dataset if it exists.
 
     Returns:
-        Whether it was fetched; if not, it is there already.
+        Whether the dataset was fetched; if not, it already exists.
 
     Raises:
         RemoteError: the remote cannot be reached, or sends other bytes than its manifest names.
         CorruptDatasetError: the remote's files contradict each other, or have hostile names.
-        DatasetExistsError: what is there is no dataset, such as a namespace.
+        DatasetExistsError: something else is there, such as a namespace.
         ConfigError: the local root is read-only.
     """
     remove_leftovers()
@@ -136,7 +136,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
 
 
 def remove_leftovers() -> None:
-    """Remove what downloads that were killed have left, unless they may go on with it."""
+    """Remove the remains of killed downloads, unless a later run can still resume them."""
     for folder in get_dataset_path().glob(".download-*"):
         with suppress(OSError):
             is_of_use = (folder / "dataset").exists()
@@ -155,7 +155,7 @@ def _is_dataset(target: Path) -> bool:
 
 
 def _require_place(dataset_id: str) -> None:
-    """Refuse to fetch what has no place here."""
+    """Raise an error if the local root has no place for this id."""
     refuse_data(dataset_id)
     refuse_datasets(parse_dataset_id(dataset_id)[0])
     target = get_dataset_path(dataset_id)
@@ -168,18 +168,18 @@ def _require_place(dataset_id: str) -> None:
 
 
 def look(remote: Remote, dataset_id: str) -> Expected:
-    """Find out what is to come, all of it named by the metadata where a manifest was left.
+    """Return the files to expect, as listed in the manifest if the metadata name one.
 
     Args:
-        remote: where.
-        dataset_id: with its version.
+        remote: the remote.
+        dataset_id: id with a version.
 
     Raises:
         RemoteError: the remote cannot be reached, or has no such dataset.
         UnsupportedVersionError: its manifest has a format of a later version of this package.
         CorruptDatasetError: its files contradict each other, or have hostile names.
     """
-    with suppress(CorruptDatasetError, UnsupportedVersionError):  # perhaps only on its way
+    with suppress(CorruptDatasetError, UnsupportedVersionError):  # perhaps only in transit
         return _read_expected(remote, dataset_id)
     try:
         return _read_expected(remote, dataset_id)
@@ -228,9 +228,9 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
 
 
 def _resume(stage: Path, expected: Expected) -> None:
-    """Keep what an earlier call received of these files, and nothing else.
+    """Keep the data that an earlier call received of these files, and remove everything else.
 
-    And nothing of files that no sha256 is known of: who made the root may have left it there.
+    Files without a known sha256 are removed too: the owner of the root may have planted them.
     """
     text = json.dumps(
         {
@@ -245,7 +245,7 @@ def _resume(stage: Path, expected: Expected) -> None:
         sizes = {stage / "dataset" / name: file.size for name, file in files if file.sha256}
     remove_all_but(stage, sizes)
     record.write_text(text, encoding="utf-8")
-    os.utime(stage)  # from now on it waits for the next run
+    os.utime(stage)  # the time for which it is kept starts now
 
 
 def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -> None:
@@ -255,7 +255,7 @@ def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -
     fetch = partial(_receive_files, remote, dataset_id, place)
     with progress(f"download {dataset_id}", size) as told:
         damaged = fetch(expected.files, told)
-        if damaged:  # perhaps on its way
+        if damaged:  # perhaps only in transit
             damaged = fetch({name: expected.files[name] for name in damaged}, told)
     for name, found in damaged.items():
         raise RemoteError(
@@ -271,7 +271,7 @@ def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -
 
 
 def _is_true(dataset: Path) -> bool:
-    """Whether a manifest that nothing vouches for says what the files are."""
+    """Return whether an unverified manifest matches the files."""
     with suppress(UnsupportedVersionError):
         manifest = readable_manifest(dataset)
         return manifest is not None and not any(file_faults(dataset, manifest))
@@ -281,10 +281,10 @@ def _is_true(dataset: Path) -> bool:
 def _receive_files(
     remote: Remote, dataset_id: str, place: Path, files: Mapping[str, RemoteFile], told: Told
 ) -> dict[str, str]:
-    """Fetch what is not there of files, onto the disk.
+    """Fetch the missing data of files to the disk.
 
     Returns:
-        The sha256 of those that have another one than announced; they are removed.
+        The sha256 of each file that differs from the expected one; those files are removed.
     """
     there = {name: _prefix(place / name, place) for name in files}
     parts = [
@@ -297,7 +297,7 @@ def _receive_files(
         threads_for([end - start for _, start, end in parts]),
     )
     damaged = {}
-    with closing(pieces), ThreadPool(n_threads=1) as disk:  # which writes while others still arrive
+    with closing(pieces), ThreadPool(n_threads=1) as disk:  # syncs while more arrives
         synced = []
         for name, file in files.items():
             path = place / name
@@ -323,7 +323,7 @@ def _receive_files(
 
 
 def _prefix(path: Path, place: Path) -> int:
-    """How many bytes of a file are there, which is made if need be."""
+    """Return how many bytes of a file exist, creating the file if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", opener=opener(place)) as file:
         return file.seek(0, os.SEEK_END)
@@ -346,7 +346,7 @@ def _piece(remote: Remote, path: str, start: int, end: int) -> bytes:
 
 
 def _sync(path: Path) -> None:
-    with suppress(FileNotFoundError), open(path, "rb") as file:  # a damaged one is removed
+    with suppress(FileNotFoundError), open(path, "rb") as file:  # damaged files are removed
         os.fsync(file.fileno())
 
 
@@ -371,7 +371,7 @@ def _require_room(stage: Path, size: int, what: str) -> None:
 
 @contextmanager
 def _storing(dataset_id: str) -> Iterator[None]:
-    """Say in one line what the file system refuses."""
+    """Convert errors of the file system to errors with a one-line message."""
     try:
         yield
     except OSError as error:
@@ -397,12 +397,12 @@ def _fetch_namespaces(remote: Remote, dataset_id: str) -> None:
 
 
 def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) -> bool:
-    """Fetch the metadata of a namespace; whether the remote has any that are a JSON object.
+    """Fetch the metadata of a namespace; return whether the remote has a JSON object there.
 
     Args:
-        remote: where from.
-        namespace: its name.
-        overwrite: replace metadata that are there.
+        remote: the remote to fetch from.
+        namespace: name of the namespace.
+        overwrite: replace existing metadata.
     """
     try:
         content = remote.retried(partial(remote.read, f"{namespace}/{NAMESPACE_METADATA}"))
@@ -418,10 +418,10 @@ def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) 
 def _install(stage: Path, dataset_id: str, *, replace: bool) -> None:
     target, old = get_dataset_path(dataset_id), data_path_of(dataset_id)
     if replace and _is_dataset(target):
-        # Of a swap that is killed, the old dataset is left, which nobody is to go on with.
+        # A killed swap leaves the old dataset here, which no later run may resume.
         (stage / _RECORD).unlink()
         swap_in(stage / "dataset", target)
     else:
         install(stage / "dataset", dataset_id)
-    if replace and old.is_file():  # of the oldest layout
+    if replace and old.is_file():  # in the oldest layout
         old.unlink()

@@ -1,4 +1,4 @@
-"""Finds the datasets of a remote, past those that are broken or have hostile names."""
+"""List the datasets of a remote, skipping damaged datasets and hostile names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from minari_pipe.remotes.base import METADATA, Remote
 from minari_pipe.remotes.thread_pool import N_WAITING, ThreadPool
 from minari_pipe.remotes.transfer.published import unnamed
 
-#: bytes of a file that is read whole
+#: Largest size in bytes of a file to read whole.
 _LARGEST = 64 * 2**20
 
 
 def datasets(remote: Remote, prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Return the metadata of a remote's datasets by id; what is broken is named in a warning.
+    """Return the metadata of a remote's datasets by id; warn of each damaged dataset.
 
     Args:
-        remote: where.
-        prefix: only ids that begin with this text.
+        remote: the remote.
+        prefix: return only ids that begin with this text.
 
     Raises:
         RemoteError: the remote cannot be reached.
@@ -35,18 +35,18 @@ def datasets(remote: Remote, prefix: str = "") -> dict[str, dict[str, Any]]:
 
 
 def versions(remote: Remote, namespace: str | None, name: str) -> dict[str, dict[str, Any]]:
-    """Return the metadata of all versions of one dataset, by their ids.
+    """Return the metadata of all versions of one dataset, by id.
 
     Args:
-        remote: where.
-        namespace: of the dataset, None if it is in none.
-        name: of the dataset, without version.
+        remote: the remote.
+        namespace: namespace of the dataset, None if it has none.
+        name: name of the dataset, without a version.
     """
     return _metadata(remote, _ids_of_versions(remote, namespace, name))
 
 
 def has_version(remote: Remote, namespace: str | None, name: str) -> bool:
-    """Whether there is a version of a dataset that says itself that it has this name."""
+    """Return whether a dataset has a version whose metadata name the same id."""
     for dataset_id in _ids_of_versions(remote, namespace, name):
         with suppress(FileNotFoundError, CorruptDatasetError):
             published_metadata(remote, dataset_id)
@@ -61,7 +61,7 @@ def _ids_of_versions(remote: Remote, namespace: str | None, name: str) -> list[s
 
 
 def namespaces(remote: Remote) -> list[str]:
-    """Return the names of a remote's namespaces, sorted; malformed ones are named in a warning."""
+    """Return the sorted names of a remote's namespaces; warn of each malformed name."""
     found = []
     for name in remote.retried(remote.namespaces):
         try:
@@ -74,23 +74,23 @@ def namespaces(remote: Remote) -> list[str]:
 
 
 def published_metadata(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes of a dataset's metadata as published, and what they say.
+    """Return the published metadata of a dataset, as bytes and parsed.
 
     Raises:
-        CorruptDatasetError: it is no JSON object, or of another dataset.
+        CorruptDatasetError: they are not a JSON object, or belong to another dataset.
         FileNotFoundError: there is no such dataset.
     """
     try:
         return _metadata_of(remote, dataset_id)
-    except CorruptDatasetError:  # perhaps only on its way
+    except CorruptDatasetError:  # perhaps only in transit
         return _metadata_of(remote, dataset_id)
 
 
 def read_small(remote: Remote, path: str) -> bytes:
-    """Read a file that a dataset has one of; how large it is depends on who published it.
+    """Read a small file of a dataset, whose size is up to its publisher.
 
     Raises:
-        CorruptDatasetError: it is larger than any such file is.
+        CorruptDatasetError: it is larger than such files are.
         FileNotFoundError: there is no such file.
     """
     content = remote.retried(partial(remote.read, path, 0, _LARGEST + 1))
@@ -130,7 +130,7 @@ def _metadata(remote: Remote, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         except (InvalidDatasetIdError, CorruptDatasetError) as error:
             return str(error)
         except RemoteError as error:
-            if isinstance(error.__cause__, PermissionError):  # of this one alone
+            if isinstance(error.__cause__, PermissionError):  # only this dataset is forbidden
                 return str(error)
             raise
 

@@ -1,4 +1,4 @@
-"""Shows how many bytes of a transfer are done."""
+"""Show how many bytes of a transfer are done."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from minari_pipe.core.progress_bar import ProgressBar
 from minari_pipe.remotes.base import Told
 
-_LONGEST = 36  # letters, of the 80 columns of a terminal
+_LONGEST = 36  # characters, of the 80 columns of a terminal
 
 
 @contextmanager
 def progress(what: str, size: int) -> Iterator[Told]:
-    """Show how many bytes of a transfer are done: a bar on a terminal, else a line a minute.
+    """Show how many bytes of a transfer are done: a bar on a terminal, else a line per minute.
 
     Args:
-        what: is done, such as ``upload door/human-v2``.
-        size: bytes of all of it.
+        what: label of the transfer, such as ``upload door/human-v2``.
+        size: total number of bytes.
 
     Yields:
-        What is told of bytes that are done, by any thread.
+        A callback that takes the number of bytes just done, from any thread.
     """
     lock = threading.Lock()
     n_done = 0
@@ -37,7 +37,7 @@ def progress(what: str, size: int) -> Iterator[Told]:
 
 
 def _short(what: str) -> str:
-    """Leave room for the bar beside a long id."""
+    """Shorten a label with a long id, to leave room for the bar."""
     if len(what) <= _LONGEST:
         return what
     verb, _, dataset_id = what.partition(" ")

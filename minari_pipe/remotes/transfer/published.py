@@ -1,11 +1,11 @@
-"""How a published ``metadata.json`` names the manifest, without a change of the dataset's bytes.
+"""Name the manifest in a published ``metadata.json``, and check the names of published files.
 
-The manifest holds the sha256 of every file, also of ``metadata.json``, which therefore cannot hold
-that of the manifest. So the published one has a first key more than the dataset's own::
+The manifest holds the sha256 of every file, including ``metadata.json``, which therefore cannot
+hold that of the manifest. So the published file begins with one key more than the dataset's own::
 
     {"manifest_sha256": "…", "action_space": …
 
-A download takes it off again, to the byte; real Minari does not look at it.
+A download removes the key again, byte for byte; real Minari ignores it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.remotes.base import METADATA
 
 _FOLDERS = ("data", "policies", "card")
-#: folders within folders; the files of a dataset lie in three at most
+#: Largest number of nested folders; the files of a dataset lie in three at most.
 _DEEPEST = 20
 _LONGEST_NAME = 255
 
 
 def naming(metadata: bytes, manifest: bytes) -> bytes:
-    """Return the metadata to publish: with the sha256 of the manifest.
+    """Return the metadata to publish, with the sha256 of the manifest.
 
     Args:
-        metadata: bytes of the dataset's own, a JSON object that is not empty.
+        metadata: bytes of the dataset's own metadata, a non-empty JSON object.
         manifest: bytes of the manifest.
 
     Example:
@@ -46,10 +46,10 @@ def naming(metadata: bytes, manifest: bytes) -> bytes:
 
 
 def parse_manifest(content: bytes) -> dict[str, Any]:
-    """Return a manifest of a remote, of which every name stays in the dataset's folder.
+    """Return the manifest of a remote, with every name checked to stay in the dataset's folder.
 
     Raises:
-        CorruptDatasetError: it is none, or leaves out the sha256 of a file.
+        CorruptDatasetError: it is not a manifest, or lacks the sha256 of a file.
         UnsupportedVersionError: it has a format of a later version of this package.
     """
     manifest = parsed(content, "its manifest.json")
@@ -64,23 +64,23 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file at a dataset's place is one of the dataset: no README, and nothing hidden.
+    """Return whether a file at a dataset's place is part of it: no README, and nothing hidden.
 
     Example:
         >>> [name for name in ("data/a.hdf5", "data/.DS_Store", "docs/a.gif") if is_part(name)]
         ['data/a.hdf5']
     """
     folder, *parts = name.split("/")
-    # Names of dots only are no hidden files but hostile.
+    # Names of dots only are not hidden files but hostile.
     is_hidden = any(part.startswith(".") and part.strip(".") for part in parts)
     return folder in _FOLDERS and bool(parts) and not is_hidden
 
 
 def check_names(names: Collection[str]) -> None:
-    """Check that all names can be files in the folder of one dataset.
+    """Raise an error unless all names can be files in the folder of one dataset.
 
     Raises:
-        CorruptDatasetError: one leads elsewhere, or is a folder of another.
+        CorruptDatasetError: a name leads elsewhere, or is a folder of another name.
     """
     for name in names:
         check_name(name)
@@ -92,10 +92,10 @@ def check_names(names: Collection[str]) -> None:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a dataset's file if it means one in the dataset's folder.
+    """Return the name of a dataset's file if it stays in the dataset's folder.
 
     Raises:
-        CorruptDatasetError: it leads elsewhere, or no dataset has such files.
+        CorruptDatasetError: it leads elsewhere, or datasets have no such files.
 
     Example:
         >>> check_name("data/main_data.hdf5")
@@ -111,7 +111,7 @@ def check_name(name: str) -> str:
         or len(parts) > _DEEPEST
         or parts[0] not in _FOLDERS
         or not all(map(is_file_name, parts))
-        or not name.isprintable()  # such as what a terminal obeys, and what has no bytes
+        or not name.isprintable()  # control characters, and surrogates, which have no bytes
         or PurePosixPath(name).as_posix() != name
         or any(
             part.startswith(".")

@@ -1,4 +1,4 @@
-"""Publishes a dataset: its files first, each verified, and what makes it appear last."""
+"""Upload a dataset: its files first, each verified, and last the file that makes it appear."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
 
 @dataclass(frozen=True)
 class Published:
-    """What an upload came to.
+    """The result of an upload.
 
     Attributes:
-        dataset_id: of the dataset.
-        address: of the remote.
-        content_sha256: of the dataset.
-        outcome: ``uploaded``; ``present`` if the remote had it; ``planned`` of a dry run.
-        sizes: bytes of each file, by its name below the dataset's place.
-        notes: what the user should know, a sentence each.
+        dataset_id: id of the dataset.
+        address: address of the remote.
+        content_sha256: sha256 of the dataset's content.
+        outcome: ``uploaded``; ``present`` if the remote had it; ``planned`` after a dry run.
+        sizes: size of each file in bytes, by name relative to the dataset's folder.
+        notes: one sentence for each thing that the user should know.
     """
 
     dataset_id: str
@@ -76,37 +76,37 @@ class Published:
 
 
 class _Opened(NamedTuple):
-    """The folder of a dataset, and its ``data/``, which itself may be reached by a link."""
+    """The folder of a dataset, and its ``data/``, which may be reached through a symlink."""
 
     whole: OpenedFolder
     data: OpenedFolder
 
     def below(self, name: str) -> OpenedFolder:
-        """From where no link is followed to a file of the dataset."""
+        """Return the folder below which symlinks to a file of the dataset are refused."""
         return self.data if name.startswith("data/") else self.whole
 
 
 def upload(
     dataset_id: str, remote: Remote, *, folder: Path | None = None, dry_run: bool = False
 ) -> Published:
-    """Publish a dataset; nothing happens if the remote has it.
+    """Publish a dataset; do nothing if the remote has it.
 
-    An upload that was interrupted goes on where it was; until its end nobody sees the dataset.
+    An interrupted upload resumes where it stopped; the dataset is not visible before the end.
 
     Args:
-        dataset_id: with its version.
-        remote: where to.
-        folder: that holds ``data/``; None takes it from the local root.
-        dry_run: look at both sides and send nothing.
+        dataset_id: id with a version.
+        remote: the remote to upload to.
+        folder: folder that holds ``data/``; None means the dataset in the local root.
+        dry_run: compare both sides and send nothing.
 
     Raises:
         InvalidDatasetIdError: the id is malformed or has no version.
         ConfigError: the address ends with the id.
         DatasetNotFoundError: there is no such dataset.
-        CorruptDatasetError: its files are not what its manifest names.
-        LinkError: one of them is a link, or lies in one.
+        CorruptDatasetError: its files do not match its manifest.
+        LinkError: one of its files is a symlink, or lies in one.
         DatasetExistsError: the remote has this version with other content.
-        RemoteError: the remote cannot be reached, refuses, or stored other bytes.
+        RemoteError: the remote cannot be reached, refuses the upload, or stored other bytes.
     """
     check_new_dataset_id(dataset_id)
     _check_address(remote.address, dataset_id)
@@ -151,7 +151,7 @@ def upload(
         with progress(f"upload {dataset_id}", size) as told:
             remote.send(upload, told)
         is_exclusive = remote.reveal(upload)
-    except DatasetExistsError:  # another upload was quicker, perhaps of the same
+    except DatasetExistsError:  # another upload came first, perhaps of the same dataset
         if note := compared():
             return done("present", notes=(note,) if note != "same" else ())
         raise
@@ -170,7 +170,7 @@ def upload(
 
 @contextmanager
 def _there(place: Path) -> Iterator[None]:
-    """Say that the dataset is not there, or not any more, where one of its files is not."""
+    """Report a missing file of the dataset as a missing or deleted dataset."""
     try:
         yield
     except MinariPipeError:
@@ -182,7 +182,7 @@ def _there(place: Path) -> Iterator[None]:
 
 
 def _check_address(address: str, dataset_id: str) -> None:
-    """Refuse an address as downloads take them, which would have the id twice."""
+    """Raise an error for an address as downloads take it, which would repeat the id."""
     remote = address.removesuffix(f"/{dataset_id}")
     if remote not in (address, address.partition("//")[0] + "/"):
         raise ConfigError(
@@ -212,7 +212,7 @@ def _read_metadata(path: Path, below: OpenedFolder, dataset_id: str) -> bytes:
         raise CorruptDatasetError(
             f"{path} is of {raw.get('dataset_id')!r}, not of {dataset_id!r}; it is not uploaded"
         )
-    # of a root that is a remote, or that real Minari filled
+    # the root may be a remote, or may have been filled by real Minari
     content = unnamed(read_below(path, below))
     try:
         if json.loads(content) != raw:
@@ -229,21 +229,21 @@ def _manifest(
     entries: Mapping[str, dict[str, Any]],
     own: dict[str, Any] | None,
 ) -> bytes:
-    """The manifest to publish, with the sha256 of every file: the dataset's own if it has them.
+    """Return the manifest to publish, with every sha256; the dataset's own if it has them.
 
     Args:
         place: the folder that holds ``data/``.
-        opened: the same, open.
-        metadata: of the dataset.
-        entries: what its files are, with their sha256s.
-        own: its own manifest.
+        opened: the same folder, open.
+        metadata: metadata of the dataset.
+        entries: entries of its files, with sha256.
+        own: the dataset's own manifest, if it has one.
 
     Raises:
-        CorruptDatasetError: the files, or the content, are not what the dataset's own names.
+        CorruptDatasetError: the files, or the content, do not match the dataset's own manifest.
     """
     if own is not None and not _are_named(entries, own) and any(file_faults(place, own)):
         if totals_agree(place / "data", own):
-            verify(place)  # raises, and says it all
+            verify(place)  # raises, and names every fault
         own = None  # another program has changed the dataset since
     content = compose(metadata, entries)
     content["content_sha256"] = checked_content_sha256(place, metadata, own, opened.data)
@@ -253,7 +253,7 @@ def _manifest(
 
 
 def _are_named(entries: Mapping[str, dict[str, Any]], own: Mapping[str, Any]) -> bool:
-    """Whether files are what a manifest names, as far as their entries tell."""
+    """Return whether files match a manifest, as far as their entries show."""
     named = entries_of(own)
     names = {name for name in entries if not name.startswith(f"{CARD}/")}
     return names == named.keys() and all(
@@ -275,7 +275,7 @@ def _changing(path: Path) -> CorruptDatasetError:
 
 
 def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
-    """The metadata of a dataset's namespaces, if its folder lies in theirs."""
+    """Return the metadata of a dataset's namespaces; empty ones if its folder is elsewhere."""
     root = Path(*place.parts[: -dataset_id.count("/") - 1])
     namespaces = namespace_hierarchy(parse_dataset_id(dataset_id)[0])
     if root / dataset_id != place:
@@ -294,14 +294,14 @@ def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
 
 
 def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> str | None:
-    """Look at what the remote has under this id; None if there is no dataset.
+    """Compare an upload with what the remote has under this id; None if it has no dataset.
 
     Returns:
-        ``same``, or what differs without being content.
+        ``same``, or a sentence about differences outside of the content.
 
     Raises:
-        DatasetExistsError: it has other content, or is a namespace, or in a dataset.
-        CorruptDatasetError: it lacks a file that it names, or has another in its place.
+        DatasetExistsError: the id has other content, is a namespace, or lies in a dataset.
+        CorruptDatasetError: the published dataset lacks a file, or has another in its place.
     """
     place = upload.dataset_id
     there = remote.retried(partial(remote.files, place))
@@ -313,7 +313,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         _check_whole(remote, place, upload.files, there)
         return "same"
     named = manifest_named(published)
-    if named is None:  # of real Minari, which leaves no manifest
+    if named is None:  # published by real Minari, without a manifest
         if unnamed(published) == metadata and _same_files(remote, upload, there):
             return "same"
     else:
@@ -322,7 +322,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         if is_whole and (told := parse_manifest(manifest)).get("content_sha256") == content:
             entries = entries_of(told, card=True).items()
             files = {name: RemoteFile(e["size"], e.get("sha256")) for name, e in entries}
-            del files[METADATA]  # which names the manifest besides
+            del files[METADATA]  # it also names the manifest
             _check_whole(remote, place, files, there)
             if identity_of(told) == identity_of(json.loads(upload.files[MANIFEST].read())):
                 return "same"
@@ -339,7 +339,7 @@ def _check_whole(
     files: Mapping[str, UploadSource] | Mapping[str, RemoteFile],
     there: Mapping[str, RemoteFile],
 ) -> None:
-    """Refuse to call published what a remote has lost a file of, as far as a listing tells."""
+    """Raise an error if a remote's listing shows a published file as missing or changed."""
     for name, file in files.items():
         found = there.get(name)
         if (
@@ -355,7 +355,7 @@ def _check_whole(
 
 
 def _refuse_nesting(remote: Remote, dataset_id: str, there: Collection[str]) -> None:
-    """Refuse a dataset in another, which no local root could hold."""
+    """Raise an error for a dataset inside another, which no local root could hold."""
     inner = next((name for name in there if name.endswith(f"/{METADATA}")), None)
     if inner is not None:
         raise DatasetExistsError(
@@ -385,7 +385,7 @@ def _same_files(remote: Remote, upload: Upload, there: Mapping[str, RemoteFile])
 
 
 def _differing(there: bytes, here: bytes) -> str:
-    """Names of the keys that differ between two metadata."""
+    """Return the names of the keys that differ between two metadata files."""
     try:
         old, new = json.loads(there), json.loads(here)
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]

@@ -1,4 +1,4 @@
-"""Which version of a dataset is fetched, by the rules of Minari's ``download_dataset``."""
+"""Choose the version of a dataset to download, by the rules of Minari's ``download_dataset``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from minari_pipe.errors import DatasetNotFoundError, UnsupportedVersionError
 def chosen_version(
     address: str, dataset_id: str, found: Mapping[str, dict[str, Any]], *, force: bool = False
 ) -> str:
-    """Return which version of a dataset to fetch, by the rules that Minari documents.
+    """Return the version of a dataset to fetch, by the rules that Minari documents.
 
     Args:
-        address: of the remote.
-        dataset_id: as asked for; without a version the latest that this package can read is meant.
-        found: metadata of the versions that the remote has, by their ids.
-        force: also one of an unknown version of the standard, with a warning.
+        address: address of the remote.
+        dataset_id: the requested id; without a version, the latest that this package can read.
+        found: metadata of the versions that the remote has, by id.
+        force: also accept a version of an unknown version of the standard, with a warning.
 
     Raises:
-        DatasetNotFoundError: there is none that could be meant.
-        UnsupportedVersionError: it cannot be read.
+        DatasetNotFoundError: no version matches.
+        UnsupportedVersionError: the version cannot be read.
 
     Example:
         >>> found = {f"door/human-v{n}": {"minari_version": "0.5.4"} for n in (9, 10)}

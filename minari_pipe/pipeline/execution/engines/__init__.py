@@ -1,6 +1,6 @@
-"""Engines: what runs the blocks of a stage. They decide how long that takes, never a byte of it.
+"""Engines run the blocks of a stage. They decide how long that takes, never a byte of the result.
 
-Each is one file here, and one line of ``ENGINES`` in
+Each engine is one file here, and one line of ``ENGINES`` in
 :mod:`minari_pipe.pipeline.config.engine_names`.
 """
 
@@ -16,7 +16,7 @@ from minari_pipe.pipeline.execution.engines.base import Engine, usable_cores
 
 
 def crowded(settings: schema.Engine) -> str | None:
-    """What to say of more workers than this machine has cores for, if that is so."""
+    """Return a warning if there are more workers than usable cores, else ``None``."""
     n, cores = settings.n_workers, usable_cores()
     if n is None or n <= cores or settings.name == "local" or settings.address is not None:
         return None
@@ -27,13 +27,13 @@ def crowded(settings: schema.Engine) -> str | None:
 
 
 def make_engine(settings: schema.Engine) -> Engine:
-    """The engine that the keys of ``engine`` in a config describe.
+    """Return the engine that the section ``engine`` of a config describes.
 
-    A block that has a time limit needs a process that can be ended, also with ``local``.
+    A block with a time limit needs a process that can be killed, also with ``local``.
 
     Raises:
         ConfigError: there is no such engine, or it cannot be started.
-        MissingDependencyError: it needs a package that is not installed.
+        MissingDependencyError: the engine needs a package that is not installed.
     """
     name, address, storage = settings.name, settings.address, settings.storage
     settings = replace(

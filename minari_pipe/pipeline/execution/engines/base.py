@@ -1,4 +1,4 @@
-"""What every engine is: it runs calls, some at a time, and says how they ended."""
+"""The interface of an engine: it runs a number of calls at a time and reports how they ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Outcome:
     """How a call ended.
 
     Attributes:
-        value: what it returned, if it ended well.
-        error: what went wrong, in one line; None if it ended well.
-        final: to try again would end as badly: a mistake in the config, or a full disk.
-        raised: the policy or the environment raised it; the same a second time, it always will.
-        counts: of what was done: episodes, steps, and the sum of the returns.
+        value: the record that it returned, if it succeeded.
+        error: what went wrong, in one line; None if it succeeded.
+        final: a retry would fail as well: a mistake in the config, or a full disk.
+        raised: the policy or the environment raised it; an error that recurs once always will.
+        counts: what was done: episodes, steps, and the sum of the returns.
     """
 
     value: dict[str, Any] | None = None
@@ -29,43 +29,43 @@ class Outcome:
     counts: tuple[int, int, float] = (0, 0, 0.0)
 
 
+#: What an engine runs: an instance of a picklable class, which raises nothing.
 Call = Callable[[], Outcome]
-"""What an engine runs: an instance of a class that pickle can send, which raises nothing."""
 
 
 class Engine(AbstractContextManager, ABC):
-    """Runs calls in places of its own; a context manager, whose end stops what still runs.
+    """Runs calls on its workers; a context manager whose exit stops the calls that still run.
 
-    An engine neither retries nor judges: that is the scheduler's, for all engines alike. It is made
-    of the keys of ``engine`` in a config, :class:`~minari_pipe.pipeline.config.schema.Engine`.
+    An engine neither retries calls nor judges errors: the scheduler does, for all engines alike. It
+    is made from a config's ``engine`` section, :class:`~minari_pipe.pipeline.config.schema.Engine`.
     """
 
     n_workers: int
     """How many calls run at a time."""
 
     in_process: bool = False
-    """Whether calls run in this process, while it waits."""
+    """Whether calls run in this process, inside :meth:`wait`."""
 
     shares_disk: bool = True
     """Whether calls see the files of this machine."""
 
     @abstractmethod
     def submit(self, ticket: int, call: Call) -> None:
-        """Run ``call`` under the name ``ticket``; there are never more than ``n_workers``."""
+        """Run ``call`` under the id ``ticket``; at most ``n_workers`` calls run at a time."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
-        """The calls that ended, and how, once there are any or the time is over.
+        """Return the calls that ended, with their outcomes; wait up to ``seconds`` for the first.
 
-        A call whose process died ended with an error that says so.
+        A call whose process died ends with an error that says so.
 
         Raises:
-            MinariPipeError: the engine itself is lost; a later run goes on.
+            MinariPipeError: the engine itself is lost; a later run continues.
         """
 
     @abstractmethod
     def cancel(self, ticket: int) -> None:
-        """End the processes of a call at once; it is not heard of any more."""
+        """Kill the processes of a call at once; :meth:`wait` does not return it any more."""
 
     @abstractmethod
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Engine(AbstractContextManager, ABC):
 
 
 def usable_cores() -> int:
-    """How many cores this process may use; a job of Slurm has fewer than its machine."""
+    """Return how many cores this process may use; a Slurm job has fewer than its machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

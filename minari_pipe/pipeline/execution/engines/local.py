@@ -1,4 +1,4 @@
-"""The engine ``local``: one block after another in the process of the stage."""
+"""Run one block after another in the process of the stage (engine ``local``)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from minari_pipe.pipeline.execution.engines.base import Call, Engine, Outcome
 
 
 class LocalEngine(Engine):
-    """Runs a call when it is waited for."""
+    """Runs calls in this process, inside :meth:`wait`."""
 
     n_workers = 1
     in_process = True
 
     def __init__(self, settings: schema.Engine) -> None:
-        """There is nothing to start.
+        """Start with no calls.
 
         Args:
             settings: the keys of ``engine`` in the config.

@@ -1,7 +1,7 @@
-"""The engine ``processes``: blocks side by side in processes of this machine.
+"""Run blocks side by side in processes of this machine (engine ``processes``).
 
-Each worker is a pool of one process, so that a process that dies or has to be ended takes no
-other block with it, and it is known whose it was.
+Each worker is a pool of one process. So a process that dies or is killed takes no other block with
+it, and it is known which block it ran.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.processes import end_tree, end_with, identity
 
+#: The environment of a worker: workers share the cores, and one thread rounds in only one way.
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -35,24 +36,23 @@ ONE_THREAD = {
     "VECLIB_MAXIMUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
 }
-"""The environment of a worker: workers share the cores, and one thread rounds in one way."""
 
-# Workers are forked from one process that has imported what all need, and started no thread.
+# Workers are forked from a server that has imported what all of them need and started no thread.
 _FORKS = sys.platform == "linux"
 _PRELOADED = ["minari_pipe.pipeline.execution.block_task"]
 _PR_SET_PDEATHSIG = 1
+#: After this time the system reports that a killed process has ended.
 _SECONDS_TO_DIE = 0.5
-"""After that the system tells that a process which was killed has ended."""
 
 
 class ProcessesEngine(Engine):
-    """Runs calls in processes that live as long as the engine, and no longer than this one."""
+    """Runs calls in processes that live at most as long as the engine and this process."""
 
     def __init__(self, settings: schema.Engine) -> None:
-        """Start nothing yet: a worker begins with its first call.
+        """Start nothing yet: a worker starts with its first call.
 
         Args:
-            settings: the keys of ``engine`` in the config; without ``n_workers`` there are as many
+            settings: the section ``engine`` of the config; without ``n_workers`` there are as many
                 as this process may use cores.
         """
         self.n_workers = settings.n_workers or usable_cores()
@@ -67,7 +67,7 @@ class ProcessesEngine(Engine):
         self._busy[ticket] = worker
         try:
             worker.run(call)
-        except BrokenProcessPool:  # it died while it had nothing to do
+        except BrokenProcessPool:  # the worker died while it was idle
             worker.end()
             self._busy[ticket] = worker = self._start()
             worker.run(call)
@@ -75,7 +75,7 @@ class ProcessesEngine(Engine):
     def _start(self) -> _Worker:
         try:
             return _Worker(self._context)
-        except ConnectionError:  # what workers are forked from was killed; it is started again
+        except ConnectionError:  # the fork server was killed; multiprocessing restarts it
             time.sleep(_SECONDS_TO_DIE)
             return _Worker(self._context)
 
@@ -106,11 +106,11 @@ class ProcessesEngine(Engine):
         self._idle, self._busy = [], {}
 
 
+#: Errors of a block whose worker is gone.
 DIED = "its process died, killed or crashed (is there too little memory?)"
 CALLED_EXIT = "the policy, the environment or a library of theirs ended it"
-"""What is said of a block whose worker is gone."""
 
-#: what multiprocessing gives where the process that forks the workers was killed as well
+#: The exit code that multiprocessing reports if the fork server was killed as well.
 _UNKNOWN = 255
 
 
@@ -118,13 +118,13 @@ class _Worker:
     """A pool of one process."""
 
     def __init__(self, context: Any) -> None:
-        # The process that workers are forked from has the environment of when it was started.
+        # The fork server keeps the environment of its start, so send the current one.
         here = (identity(psutil.Process()), os.getcwd(), {**os.environ, **ONE_THREAD})
         self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=here)
         with _for_children():
             self._pool.submit(os.getpid)  # starts the process
-        # Known at once, so that one that has not begun yet can be ended as well: its call may
-        # already lie in its queue, and would be run to its end.
+        # Kept from the start, so that a worker that has not begun yet can be killed as well: its
+        # call may already be in its queue, and would run to its end.
         (self._process,) = self._pool._processes.values()
         self.future: Future[Outcome] = Future()
 
@@ -133,7 +133,7 @@ class _Worker:
             self.future = self._pool.submit(call)
 
     def died(self) -> str:
-        """How the process ended, which has not been asked to."""
+        """Return how the process ended, which was not asked to."""
         code = self._process.exitcode
         if code in (None, -signal.SIGKILL, _UNKNOWN):
             return DIED
@@ -142,25 +142,25 @@ class _Worker:
         return f"its process died with exit code {code}: {CALLED_EXIT}"
 
     def end(self) -> None:
-        """Kill the process and all that it started."""
-        if self._process.pid and self._process.is_alive():  # else it may be another's by now
+        """Kill the process and all processes that it started."""
+        if self._process.pid and self._process.is_alive():  # else the pid may have been reused
             end_tree(self._process.pid)
-        # Waits for the pool's thread, which the end of the interpreter would trip over.
+        # Wait for the pool's thread: if it still runs, interpreter shutdown fails.
         self._pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
 def _for_children() -> Iterator[None]:
-    """What a process that starts inside inherits.
+    """Set what a process that is started in this context inherits.
 
-    Signals of the terminal wait until it has told that it does not care for them, and the current
-    folder is not where it looks for modules: it may be a stranger's.
+    SIGINT and SIGHUP stay blocked until the process ignores them, and its import path leaves out
+    the current folder, which may be a stranger's.
     """
     asked = {**ONE_THREAD, "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in asked}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     os.environ.update(asked)
-    # Sockets have their place there, whose names may have no more than 107 bytes.
+    # Unix sockets go to the temporary folder, and their paths may have no more than 107 bytes.
     folder, tempfile.tempdir = tempfile.tempdir, None
     try:
         yield
@@ -172,7 +172,7 @@ def _for_children() -> Iterator[None]:
 
 
 def _begin(driver: str, folder: str, environment: dict[str, str]) -> None:
-    """The first that a worker does: it ends with its driver, which alone hears of signals."""
+    """Initialize a worker: it ends with its driver and leaves terminal signals to it."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -180,7 +180,7 @@ def _begin(driver: str, folder: str, environment: dict[str, str]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    if _FORKS:  # also where C code never lets the thread run that looks after the driver
+    if _FORKS:  # works even if C code never lets the thread of end_with run
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     end_with(driver)
     show_each_warning_once(partial(tell, "warning"))

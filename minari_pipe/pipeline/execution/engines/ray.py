@@ -1,4 +1,4 @@
-"""The engine ``ray``: blocks on a Ray cluster, one that is there or one of this machine alone."""
+"""Run blocks on a Ray cluster: an existing one, or a local one (engine ``ray``)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from minari_pipe.pipeline.execution.engines.processes import DIED, ONE_THREAD
 from minari_pipe.pipeline.source_imports import ROOT_VARIABLE
 from minari_pipe.pipeline.workspace import is_checkout
 
-_STORE_BYTES = 100 * 2**20  # Ray's own share of the memory; calls and records need next to nothing
+_STORE_BYTES = 100 * 2**20  # for Ray's object store; calls and records need next to nothing
 _SECONDS_TO_CONNECT = 10.0
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_WITHOUT_NODES = 30.0
+#: Ray ends a process that waits for longer than a minute.
 _SECONDS_WITHOUT_HEAD = 20.0
-"""Ray ends the process of whoever waits for longer than a minute."""
 _LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -38,16 +38,16 @@ class RayEngine(Engine):
     """Runs calls as tasks of Ray Core, which neither retries them nor keeps their files."""
 
     def __init__(self, settings: schema.Engine) -> None:
-        """Connect to ``engine.address``, or start Ray on this machine, on its loopback interface.
+        """Connect to ``engine.address``, or start Ray on the loopback interface of this machine.
 
         Args:
-            settings: the keys of ``engine`` in the config; without ``n_workers`` there are as many
+            settings: the section ``engine`` of the config; without ``n_workers`` there are as many
                 as the cluster has processors.
 
         Raises:
             MissingDependencyError: Ray is not installed.
             ConfigError: there is no cluster at the address.
-            TrustError: the address is only a file's.
+            TrustError: only a file names the address.
         """
         for key, address in (("address", settings.address), ("storage", settings.storage)):
             if address is not None:
@@ -57,12 +57,12 @@ class RayEngine(Engine):
         address = settings.address
         self._folder: tempfile.TemporaryDirectory | None = None
         self._is_lost = False
-        # Ray answers SIGTERM itself from here on; whoever has a handler for it keeps it.
+        # Ray installs a SIGTERM handler; the current one is restored below.
         handler = signal.getsignal(signal.SIGTERM)
         try:
             if address is None:
                 self.n_workers = settings.n_workers or usable_cores()
-                # A short name: those of sockets may have no more than 107 bytes.
+                # A short name: paths of Unix sockets may have no more than 107 bytes.
                 self._folder = tempfile.TemporaryDirectory(
                     prefix="ray-", dir="/tmp", ignore_cleanup_errors=True
                 )
@@ -74,12 +74,12 @@ class RayEngine(Engine):
                 signal.signal(signal.SIGTERM, handler)
         except BaseException as exc:
             self._stop()
-            if isinstance(exc, SystemExit):  # how Ray answers SIGTERM while it starts
+            if isinstance(exc, SystemExit):  # Ray's answer to SIGTERM while it starts
                 raise Stopped(signal.SIGTERM) from exc
             raise
         self._run = self._ray.remote(num_cpus=1, max_retries=0, runtime_env=_worker_env())(_run)
         self._refs: dict[Any, int] = {}
-        # Not of a Ray Client, which alone speaks to the head.
+        # Not with Ray Client, where only the proxy talks to the head.
         is_client = str(address).startswith("ray://")
         self._head = None if is_client else self._ray.get_runtime_context().gcs_address
         self._looked = self._had_head = self._had_nodes = time.monotonic()
@@ -110,14 +110,14 @@ class RayEngine(Engine):
                 self._check_nodes()
         except (ConnectionError, RayError) as exc:
             raise MinariPipeError(f"the Ray cluster is lost: {_one_line(exc)}") from exc
-        except SystemError as exc:  # what Cython makes of an exception that a signal raises
+        except SystemError as exc:  # Cython wraps an exception raised in a signal handler
             if isinstance(exc.__cause__, Stopped):
                 raise exc.__cause__ from None
             raise
         return found
 
     def _check_nodes(self) -> None:
-        """Refuse to wait for ever for a cluster whose head or nodes are gone."""
+        """Raise if the head or the nodes of the cluster are gone, instead of waiting forever."""
         now = time.monotonic()
         if now - self._looked < _SECONDS_BETWEEN_LOOKS:
             return
@@ -158,8 +158,8 @@ class RayEngine(Engine):
 
     def _stop(self) -> None:
         if self._is_lost:
-            # Ray would wait for its head until it ends this process, and left alone it crashes
-            # with the interpreter: the stage has told its error, and ends before either.
+            # Ray would wait for its head and then end this process, or crash at interpreter exit.
+            # The stage has printed its error; exit before either happens.
             atexit.register(os._exit, 1)
         else:
             self._ray.shutdown()
@@ -172,7 +172,7 @@ def _run(call: Call) -> Outcome:
 
 
 def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unasked
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send nothing unless asked
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -181,7 +181,7 @@ def _import_ray() -> Any:
             f"engine ray needs {exc.name}, which is not installed. Run: pip install "
             f"'minari_pipe[ray]'"
         ) from exc
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it tells how it is protected, every time
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it logs its authentication every time
     return ray
 
 
@@ -201,13 +201,13 @@ _PASSED = (
 def _start(ray: Any, n_workers: int, folder: str) -> None:
     """Start Ray for this process alone, its logs and sockets in ``folder``.
 
-    By itself it listens on every interface, whatever ``_node_ip_address`` says: Ray takes the
-    loopback address for that of a machine without a cluster and looks for another one, unless it
-    is told that there are no clusters here.
+    By default Ray listens on every interface, whatever ``_node_ip_address`` says: it takes the
+    loopback address for that of a machine without a cluster and looks for another one, unless
+    clusters are disabled.
     """
     from ray._private import ray_constants
 
-    # Of this run alone; else Ray keeps one in the user's home, which a job may not write to.
+    # A token of this run; by default Ray stores one in the home, which a job may not write to.
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     before = os.environ.get(_LOCAL_ONLY)
     os.environ[_LOCAL_ONLY] = "0"
@@ -245,9 +245,9 @@ _QUIET: dict[str, Any] = {
 
 
 def _job_config() -> Any:
-    """What keeps the workspace, the current folder, off the import path of the workers.
+    """Return a config that keeps the workspace, the current folder, off the workers' import path.
 
-    Ray would put it before what is installed, and a workspace may come from a stranger.
+    Ray would put it before installed packages, and a workspace may come from a stranger.
     """
     from ray.job_config import JobConfig
 
@@ -259,7 +259,7 @@ def _connect(ray: Any, address: str) -> None:
         if address.startswith("ray://"):
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
         else:
-            # One attempt, of a minute.
+            # Make one attempt, which takes a minute.
             os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
             _knock(address)
             ray.init(address, job_config=_job_config(), **_QUIET)
@@ -271,10 +271,10 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Connect to a cluster and say nothing: Ray itself tries for long where nobody answers.
+    """Open and close a connection to a cluster: Ray itself retries for long if there is none.
 
     Raises:
-        OSError: nobody does.
+        OSError: nothing answers at the address.
     """
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
