@@ -1,6 +1,6 @@
-"""Checks of a dataset before it is published: each finds one kind of fault and says where it is.
+"""Check a dataset before it is published; each check finds one kind of fault and its place.
 
-``run(Subject(...))`` reads every episode once and returns a ``Report`` that turns into plain JSON.
+``run(Subject(...))`` reads every episode once and returns a ``Report`` that converts to JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Environments with published faults: a table of environment, package versions and fault."""
+"""Warn of environments with published faults, from a table of ids and package versions."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Advisory:
     """A known fault of an environment in some versions of a package."""
 
     id: str
-    """What ``validate.acknowledge`` names."""
+    """Named in ``validate.acknowledge`` to accept the warning."""
     environments: str
-    """Regular expression of the whole environment id, namespace included."""
+    """Regular expression for the whole environment id, namespace included."""
     package: str
     versions: str
     """Version specifier of the affected releases."""
@@ -63,10 +63,10 @@ ADVISORIES = (
 
 
 class Advisories(Check):
-    """Warns of environments whose data are affected by a published fault.
+    """Warns if a published fault of an environment affects the data.
 
-    The versions are those the dataset's ``requirements`` pin, else the installed ones. An
-    advisory whose id the options acknowledge is listed apart.
+    The versions are those that the dataset's ``requirements`` pin, else the installed ones. An
+    advisory that the options acknowledge is listed separately.
     """
 
     name = "advisory"
@@ -96,7 +96,7 @@ class Advisories(Check):
 
 
 def spec_id(spec: Any) -> str | None:
-    """The environment id of an ``EnvSpec`` JSON without its module, ``None`` if there is none."""
+    """Return the environment id of an ``EnvSpec`` JSON without its module, or ``None``."""
     try:
         env_id = json.loads(spec)["id"]
     except (TypeError, ValueError, KeyError, RecursionError):
@@ -105,9 +105,9 @@ def spec_id(spec: Any) -> str | None:
 
 
 def pinned_versions(requirements: Any) -> dict[str, str]:
-    """What ``name==version`` pins among a dataset's requirements, by canonical name.
+    """Return the versions that ``name==version`` requirements pin, by canonical name.
 
-    Whatever is not a pin, or not a requirement at all, is left out.
+    Requirements that pin no version and invalid ones are left out.
     """
     pins: dict[str, str] = {}
     for text in requirements if isinstance(requirements, list) else []:
@@ -123,13 +123,13 @@ def pinned_versions(requirements: Any) -> dict[str, str]:
 
 
 def package_version(subject: Subject, package: str) -> str | None:
-    """The version that made the dataset as far as can be told: pinned, else installed."""
+    """Return the package version that probably made the dataset: pinned, else installed."""
     pinned = pinned_versions(subject.metadata.get("requirements")).get(canonicalize_name(package))
     return pinned or installed_version(package)
 
 
 def installed_version(package: str) -> str | None:
-    """The installed version of a distribution, ``None`` if it is not installed."""
+    """Return the installed version of a distribution, or ``None`` if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

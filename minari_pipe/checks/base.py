@@ -1,4 +1,4 @@
-"""What a check is, what it looks at and what it says."""
+"""Define checks, the dataset that they examine and the findings that they return."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: how bad it is, who found it, where, and what is wrong.
+    """One fault: its level, the check that found it, its place and a message.
 
-    An ``error`` stops publishing, a ``warning`` and a ``note`` do not.
+    An ``error`` blocks publishing; a ``warning`` and a ``note`` do not.
     """
 
     level: Level
     check: str
     path: str
-    """Such as ``episode 17 / actions.arm`` or ``metadata / ref_min_score``."""
+    """The place, such as ``episode 17 / actions.arm`` or ``metadata / ref_min_score``."""
     message: str
     id: str = ""
-    """By which a warning can be acknowledged; usually empty."""
+    """Id by which a warning can be acknowledged; usually empty."""
 
     def to_json(self) -> dict[str, str]:
-        """The four plain fields, and ``id`` where there is one."""
+        """Return the other four fields, and ``id`` unless it is empty."""
         fields = {
             "level": self.level,
             "check": self.check,
@@ -51,11 +51,11 @@ class Finding:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, str], *, check: str = "") -> Finding:
-        """Read a finding that somebody else reported, such as a policy.
+        """Return the finding that other code, such as a policy, reported as a mapping.
 
         Args:
-            fields: ``level``, ``path``, ``message`` and, unless given here, ``check``.
-            check: name of the check when ``fields`` has none.
+            fields: ``level``, ``path``, ``message`` and optionally ``check`` and ``id``.
+            check: name of the check if ``fields`` has none.
 
         Raises:
             ConfigError: the level is none of the three.
@@ -75,27 +75,27 @@ class Options:
 
     environment: str | None = None
     """``EnvSpec`` JSON of the environment to replay in; ``None``: the ``env_spec`` of the
-    metadata. With neither, the checks that need an environment are not applicable."""
+    metadata. Without either, checks that need an environment do not apply."""
     trusted_modules: tuple[str, ...] = ()
-    """Modules that the person at the keyboard trusts, as of :func:`core.environments.recover`."""
+    """Modules that the user trusts, as in :func:`core.environments.recover`."""
     acknowledge: tuple[str, ...] = ()
-    """Ids of warnings that the maintainer knows about: listed apart, not as findings."""
+    """Ids of warnings that the maintainer accepts; the report lists them separately."""
     skip: tuple[str, ...] = ()
-    """Names of checks that are not run; the report names them."""
+    """Names of checks that do not run; the report lists them."""
     require_scores: bool = True
     """Whether a dataset with an environment must have reference scores."""
     replay_steps: int | None = 50_000
-    """Recorded steps to re-simulate (each of them twice), ``None``: all."""
+    """Recorded steps to simulate again, each of them twice; ``None``: all."""
     replay_tolerance: float = 0.0
     """Largest allowed difference, absolute or relative, of a replayed value. 0: exact on the
-    versions that made the data, on others the documented defaults of :mod:`checks.replay`."""
+    versions that made the data, the defaults of :mod:`checks.replay` on others."""
     recorded_platform: str | None = None
     """``replay.platform_name()`` of the machine that made the data; ``None``: this one."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The dataset under test: its data, and its metadata as they are going to be published."""
+    """The dataset under test: its data, and its metadata as they will be published."""
 
     storage: MinariStorage | None
     """``None`` if the data cannot be opened; ``fault`` says why."""
@@ -105,7 +105,7 @@ class Subject:
     options: Options = Options()
     fault: str = ""
     environment_faults: dict[str, str | None] = field(default_factory=dict, compare=False)
-    """What :func:`environment.spec_fault` found out about each spec: some take long to make."""
+    """Results of :func:`environment.spec_fault` by spec, because some environments start slowly."""
 
     @classmethod
     def open(
@@ -114,18 +114,18 @@ class Subject:
         metadata: Mapping[str, Any] | None = None,
         options: Options = Options(),
     ) -> Subject:
-        """The dataset in a folder; raises nothing, as a check has to report what is damaged.
+        """Open the dataset in a folder without raising, because the checks report any damage.
 
         Args:
             data_path: the folder with ``metadata.json`` and the data files.
-            metadata: the final metadata; ``None``: those in ``metadata.json``. Of an older layout
-                its own, in the form that migrating gives them: its data is judged, not its age.
+            metadata: the final metadata; ``None``: those in ``metadata.json``. For an older layout,
+                its own metadata as migration converts them, so that its age is not a fault.
             options: settings of the validation.
         """
         storage, fault = None, ""
         try:
             storage = MinariStorage.read(data_path, trusted_modules=options.trusted_modules)
-        except Exception as exc:  # an environment may be asked for missing spaces
+        except Exception as exc:  # reading may make an environment to get missing spaces
             fault = relative(f"{type(exc).__name__}: {exc}", data_path)
         if metadata is None:
             if isinstance(storage, LegacyStorage):
@@ -136,17 +136,17 @@ class Subject:
 
     @cached_property
     def observation_space(self) -> gym.Space | None:
-        """The space of the metadata, ``None`` if it cannot be read (a finding of ``metadata``)."""
+        """The space in the metadata, ``None`` if unreadable (which ``metadata`` reports)."""
         return _space(self.metadata.get("observation_space"))
 
     @cached_property
     def action_space(self) -> gym.Space | None:
-        """The space of the metadata, ``None`` if it cannot be read (a finding of ``metadata``)."""
+        """The space in the metadata, ``None`` if unreadable (which ``metadata`` reports)."""
         return _space(self.metadata.get("action_space"))
 
     @property
     def total_episodes(self) -> int | None:
-        """How many episodes the storage counts, ``None`` if it cannot be opened."""
+        """Number of episodes in the storage, ``None`` if it cannot be opened."""
         return None if self.storage is None else self.storage.total_episodes
 
     @property
@@ -156,9 +156,9 @@ class Subject:
 
 
 def _raw_metadata(path: Path) -> dict[str, Any]:
-    """What ``metadata.json`` says, however wrong; empty if it is no JSON object.
+    """Return the unchecked content of ``metadata.json``, empty if it is not a JSON object.
 
-    The storage refuses wrong totals as a whole, where the check of the metadata names the field.
+    The storage rejects metadata with wrong totals; the metadata check names the wrong field.
     """
     try:
         metadata = json.loads(read_below(path, path.parent))
@@ -170,98 +170,98 @@ def _raw_metadata(path: Path) -> dict[str, Any]:
 def _space(text: Any) -> gym.Space | None:
     try:
         return deserialize_space(text)
-    except Exception:  # whatever a damaged file makes of it; the check of the metadata reports it
+    except Exception:  # a damaged file may raise anything; the metadata check reports it
         return None
 
 
 @dataclass
 class Episode:
-    """One episode as it was read, with what the earlier checks found out about it."""
+    """One episode as it was read, with the results of earlier checks."""
 
     index: int
-    """Position in the dataset, from 0; what a path calls ``episode 17``."""
+    """Position in the dataset, from 0; a path shows it as ``episode 17``."""
     observations: Any
-    """Tree of columns of ``T + 1`` rows."""
+    """Tree of columns with ``T + 1`` rows."""
     actions: Any
-    """Tree of columns of ``T`` rows."""
+    """Tree of columns with ``T`` rows."""
     rewards: Any
     terminations: Any
     truncations: Any
     infos: Any
-    """Tree of columns of ``T + 1`` rows, ``None`` or empty if none were recorded."""
+    """Tree of columns with ``T + 1`` rows, ``None`` or empty if none were recorded."""
     metadata: Mapping[str, Any]
     """Attributes: ``id``, ``seed``, ``options``, ``total_steps``, ``rewards_*`` and others."""
     n_steps: int | None = None
-    """``T``, set by the check of the shapes; ``None`` if it cannot be told."""
+    """``T``, set by the shapes check; ``None`` if unknown."""
     unreadable: str = ""
-    """Why the episode cannot be read; its columns are ``None`` then."""
+    """Why the episode cannot be read; its columns are then ``None``."""
     faults: set[str] = field(default_factory=set)
     """Names of the checks that reported an error in this episode."""
     is_verified: bool = False
-    """Whether replay found all of it, but for infos, to be what the simulator does."""
+    """Whether replay reproduced the whole episode, apart from its infos."""
     is_exact: bool = False
-    """Whether it found that to the bit."""
+    """Whether replay reproduced it bit for bit."""
     replayed_infos: set[LeafPath] = field(default_factory=set)
-    """Infos that replay compared with the environment's, NaN being equal to NaN."""
+    """Infos that replay compared with the environment's; NaN equals NaN."""
     reported: set[str] = field(default_factory=set)
     """Paths of all findings in this episode, warnings included."""
 
     def path(self, *parts: str) -> str:
-        """``episode 17`` or ``episode 17 / observations.arm``."""
+        """Return a place such as ``episode 17`` or ``episode 17 / observations.arm``."""
         return " / ".join([f"episode {self.index}", *parts])
 
     @property
     def infos_filled(self) -> Mapping[str, Any]:
         """Rows of infos that the environment did not give: ``{"success": [[begin, end], ...]}``.
 
-        The check of the shapes reports an attribute that is none of this form.
+        The shapes check reports an attribute of any other form.
         """
         return self.metadata.get("infos_filled") or {}
 
     @property
     def is_sound(self) -> bool:
-        """Whether its arrays have the shapes and dtypes that other checks rely on."""
+        """Whether the arrays have the shapes and dtypes that other checks rely on."""
         return not self.faults & {"shapes", "dtypes", "readable"}
 
 
 class Check:
-    """Looks at a dataset for one kind of fault; made anew for every run.
+    """Searches a dataset for one kind of fault; every run creates a new instance.
 
     ``begin`` is called first, then ``episode`` once for every episode in order, then ``finish``.
-    A check raises nothing for broken data, keeps nothing of an episode that grows with its length
-    and reports one fault once: where an earlier check spoke (``episode.faults``), it is silent.
+    A check does not raise on broken data, stores nothing that grows with the length of an episode,
+    and skips what an earlier check has reported (``episode.faults``).
     """
 
     name: ClassVar[str]
     warnings: ClassVar[tuple[str, ...]] = ()
-    """Ids of its warnings that can be acknowledged."""
+    """Ids of those of its warnings that can be acknowledged."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
 
     def begin(self) -> Iterable[Finding]:
-        """Findings about the dataset as a whole that need no episode."""
+        """Return findings about the dataset that need no episode."""
         return ()
 
     def episode(self, episode: Episode) -> Iterable[Finding]:
-        """Findings about one episode."""
+        """Return findings about one episode."""
         return ()
 
     def finish(self) -> Iterable[Finding]:
-        """Findings that need all episodes to have been seen."""
+        """Return findings that need all episodes."""
         return ()
 
     def error(self, path: str, message: str) -> Finding:
-        """An error of this check."""
+        """Return an error of this check."""
         return Finding("error", self.name, path, message)
 
     def warning(self, path: str, message: str, id: str = "") -> Finding:
-        """A warning of this check, with the id by which it can be acknowledged."""
+        """Return a warning of this check; ``id`` is what acknowledges it."""
         return Finding("warning", self.name, path, message, id)
 
 
 class Missing:
-    """Stands for a leaf that the space has and the data have not."""
+    """Marks a leaf that the space has and the data lack."""
 
     def __repr__(self) -> str:
         return "missing"
@@ -273,11 +273,11 @@ MISSING = Missing()
 def paired_leaves(
     space: gym.Space | None, tree: Any, path: LeafPath = ()
 ) -> Iterator[tuple[LeafPath, gym.Space | None, Any]]:
-    """Walk a space and the columns recorded for it side by side.
+    """Walk a space and its recorded columns side by side.
 
     Yields:
-        ``(path, leaf space, column)``; the column is ``MISSING`` where only the space has the
-        leaf, the space is ``None`` where only the data have it.
+        ``(path, leaf space, column)``; the column is ``MISSING`` if only the space has the leaf,
+        the space is ``None`` if only the data have it.
     """
     subspaces: Mapping[Any, gym.Space]
     columns: Mapping[Any, Any] | None
@@ -303,33 +303,33 @@ def paired_leaves(
             yield (*path, key), None, columns[key]
 
 
-# HDF5 tells when a file could not be read, with which descriptor and into which buffer.
+# HDF5 adds the time, the file descriptor and the buffer of a failed read to its message.
 _HDF5_DETAILS = re.compile(r"time = .*?error message = ('[^']*')[^)]*", re.DOTALL)
 
 
 def relative(text: str, data_path: Path) -> str:
-    """A message in one line, the same in every workspace and at every time."""
+    """Return a message in one line, without paths and times that differ between runs."""
     text = _HDF5_DETAILS.sub(r"\1", text)
     text = text.replace(f"{data_path}/", "").replace(str(data_path), "the data folder")
     return " ".join(text.split())
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number of whatever integer type; ``True`` is none."""
+    """Return whether a value is an integer of any type; booleans do not count."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def typed(value: Any) -> str:
-    """A value of a type that was not expected: ``'300' (str)``."""
+    """Return a value and its unexpected type for a message: ``'300' (str)``."""
     return f"{shown(repr(value))} ({type(value).__name__})"
 
 
 def shown(value: Any, limit: int = 60) -> str:
-    """A value as a message shows it: in one line, cut if long."""
+    """Return a value as text in one line, cut to ``limit`` characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, such as ``1 dataset`` or ``2 datasets``."""
+    """Return a count and its noun, such as ``1 dataset`` or ``2 datasets``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

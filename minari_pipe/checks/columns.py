@@ -1,6 +1,6 @@
-"""What columns look like where nothing could be simulated again.
+"""Warn of suspicious columns in episodes that replay did not verify.
 
-They may be constant, have their last row twice, or have lost digits.
+A column may be constant, repeat its last row, or have lost digits.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.checks.environment import recover, spec_fault
 from minari_pipe.core.tree import Path, join_path, leaves
 
+#: With fewer rows the check does not judge constant columns or repeated last rows.
 MIN_ROWS = 8
-"""Of fewer rows nothing is said."""
 SAMPLED_STEPS = 200
+#: Larger rows, such as pictures, are compared as one sum.
 MAX_ELEMENTS = 10_000
-"""Larger rows, such as pictures, are looked at as a whole."""
+#: Up to this many distinct values may fit into half precision by nature.
 HALF_VALUES = 100
-"""Fewer different values of half precision may be so by their nature."""
+#: A grid of fewer levels, such as 256 grey values or multiples of 0.5, fits into half precision.
 HALF_LEVELS = 2.0**13
-"""A grid of fewer levels fits into half precision, such as 256 grey values or multiples of 0.5."""
+#: The last row is suspicious if it repeats the row before this many times as often as others do.
 OFTEN = 20
-"""How much more often the last row repeats the one before than other rows do."""
 
 
 class Columns(Check):
-    """Warns of columns that never change, last observations there twice, and lost digits.
+    """Warns of columns that never change, repeated last observations and lost digits.
 
-    Episodes that replay verified are as the simulator made them, and are passed over. What does
-    not change at most steps of the environment itself, under random actions, may be constant in
-    the data as well. Of actions only whole columns are looked at, and without an environment only
-    actions. A repeated row is legitimate where observations repeat anyway.
+    Episodes that replay verified are skipped. An element that rarely changes in the environment
+    under random actions may be constant in the data too. An action column counts only if all its
+    elements are constant; without an environment only actions are checked. A repeated last row is
+    legitimate if other observations repeat as well.
 
-    What replay did not verify to the bit has lost digits if each value of an observation is one of
-    float16, which has 11 bits, though the values have more levels than those. Whole numbers and
-    other grids have fewer.
+    Observations that replay did not verify bit for bit have lost digits if every value fits into
+    float16 (11 bits) although the values have more levels than a grid. Whole numbers and other
+    grids have fewer levels.
     """
 
     name = "columns"
@@ -52,10 +52,10 @@ class Columns(Check):
         self._episodes = 0
         self._first: dict[Path, np.ndarray] = {}
         self._constant: dict[Path, np.ndarray] = {}
-        """Elements that were the same in all rows so far, by column."""
+        """Elements that had one value in all rows so far, by column."""
         self._half: dict[Path, _HalfPrecision] = {}
         self._repeated: list[int] = []
-        """Numbers of the episodes whose last two observations are equal."""
+        """Indices of the episodes whose last two observations are equal."""
         self._repeated_within = 0
 
     def episode(self, episode: Episode) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ class Columns(Check):
         if self._rows < MIN_ROWS:
             return
         yield from self._constant_columns()
-        # Of rows within the episodes, never fewer than one is taken to repeat.
+        # Assume that at least one row within the episodes repeats.
         within = max(self._repeated_within, 1) / self._rows
         last = len(self._repeated) / self._episodes
         if last > min(OFTEN * within, 0.9) or (self._repeated and not self._repeated_within):
@@ -117,7 +117,7 @@ class Columns(Check):
             if varying is None:
                 reported = same.all() and path[0] == "actions"
             else:
-                # An action is what a policy chooses, not the environment.
+                # The policy chooses the actions, so the environment says nothing about them.
                 always = np.full_like(same, path[0] == "actions" and same.all())
                 reported = (same & varying.get(path, always)).any()
             if reported:
@@ -132,7 +132,7 @@ class Columns(Check):
                 )
 
     def _varying_in_environment(self) -> dict[Path, np.ndarray] | None:
-        """Which elements change when the environment is given random actions."""
+        """Return which elements change in the environment under random actions."""
         spec = self.subject.environment
         if spec is None or spec_fault(self.subject, spec):
             return None
@@ -142,13 +142,13 @@ class Columns(Check):
                 for row in _walk(env):
                     for path, leaf in leaves(row):
                         sampled.setdefault(path, []).append(leaf)
-        except Exception:  # whatever a stranger's environment raises
+        except Exception:  # a third-party environment may raise anything
             return None
         return {path: _changes(rows) for path, rows in sampled.items() if _is_number(rows[0])}
 
 
 class _HalfPrecision:
-    """Whether the elements of a column hold float16 values, and of how many levels."""
+    """Records whether the elements of a column hold float16 values, and how many levels."""
 
     def __init__(self) -> None:
         self._holds = True
@@ -157,14 +157,14 @@ class _HalfPrecision:
         self._values: set[float] = set()
 
     def add(self, rows: np.ndarray) -> None:
-        """Look at more rows, shape ``(N, elements)``."""
+        """Take more rows into account, shape ``(N, elements)``."""
         with np.errstate(over="ignore"):
             self._holds = self._holds and bool((rows.astype(np.float16) == rows).all())
         if not self._holds:
             return
         mantissas, exponents = np.frexp(rows.astype(np.float64))
         whole = (mantissas * 2**11).astype(np.int64)
-        # The last bit that is set; a zero has none.
+        # The value of the lowest bit that is set; a zero has none.
         steps = np.where(whole == 0, np.inf, np.ldexp((whole & -whole) / 2**11, exponents))
         self._finest = np.minimum(self._finest, steps.min(axis=0))
         self._largest = np.maximum(self._largest, np.abs(rows).max(axis=0))
@@ -173,7 +173,7 @@ class _HalfPrecision:
 
     @property
     def is_likely(self) -> bool:
-        """Whether some element has more levels than a grid would."""
+        """Whether the column looks rounded: some element has more levels than a grid."""
         levels = self._largest / self._finest
         return (
             self._holds and len(self._values) > HALF_VALUES and bool((levels > HALF_LEVELS).any())

@@ -1,4 +1,4 @@
-"""How much of a dataset a replay has covered."""
+"""Count how much of a dataset a replay covered."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class Coverage:
     replayed: int = 0
     """Episodes that were simulated again."""
     not_replayable: int = 0
-    """Episodes without a seed and without a stored state."""
+    """Episodes with neither a seed nor a stored state."""
     not_selected: int = 0
     """Episodes left out because of ``options.replay_steps``."""
     faulty: int = 0
     """Episodes left out because another check found an error in them."""
     stepwise: int = 0
-    """Episodes of which each step was simulated from where the recording stood."""
+    """Episodes simulated step by step, each step from its recorded state or observation."""
     drifted: int = 0
-    """Episodes that left the recording, on other versions, and are not verified from there on."""
+    """Episodes that left the recording on other versions, so their rest is not verified."""
     largest_difference: float = 0.0
-    """Absolute, of the steps at which episodes left the recording or the tolerance."""
+    """Largest absolute difference in steps that left the recording or the tolerance."""
     exact: bool = True
     tolerance: float = 0.0
     steps: int = 0
     """Recorded steps that were simulated again, each of them twice unless it diverged."""
 
     def to_json(self) -> dict[str, Any]:
-        """All fields."""
+        """Return all fields."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Replayed demonstrations against the recorded ones, which another simulator may have made."""
+"""Compare replayed demonstrations with the recordings, which another simulator may have made."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from minari_pipe.checks.base import Finding
 
 WARNINGS = ("demonstration-observations", "demonstration-returns")
 
+#: The 25 human door demonstrations were recorded in a simulator of 2018. Replayed today, their
+#: median observation gap is 0.0015, and the recorded returns sum to 0.99 of the replayed ones.
 OBSERVATIONS = 0.1
 RETURNS = 0.1
-"""The 25 human door demonstrations were recorded in a simulator of 2018. In today's the median gap
-of an observation is 0.0015, and the recorded returns add up to 0.99 of the replayed ones."""
 
 
 def gap_findings(reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Warn of recordings that the replay does not resemble.
+    """Warn of recordings that differ too much from their replay.
 
     Args:
-        reports: of the episodes, as ``DemonstrationPolicy.finish`` returns them.
+        reports: one per episode, as ``DemonstrationPolicy.finish`` returns them.
     """
     gaps = [r["observation_gap_median"] for r in reports if r["observation_gap_median"] is not None]
     gap = float(np.median(gaps)) if gaps else 0.0

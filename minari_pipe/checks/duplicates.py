@@ -1,4 +1,4 @@
-"""Episodes that are there twice, and resets by one seed."""
+"""Warn of duplicate episodes, and of different episodes with the same seed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import numpy as np
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.core.tree import leaves
 
+#: Up to this length, episodes of whole numbers only, as in a grid, may repeat by chance.
 CHANCE_STEPS = 16
-"""So many steps of whole numbers only, such as in a grid, may come out twice by chance."""
 
 
 class Duplicates(Check):
     """Warns of episodes with the same content, and of different ones with the same seed.
 
-    What is kept of an episode is 16 bytes for its content and 16 for its start. Episodes of whole
-    numbers that replay verified from seeds of their own are legitimate as long as they are the
-    smaller part. Datasets that were combined may have each seed once from each parent.
+    The check keeps 16 bytes for the content and 16 for the start of an episode. Short episodes of
+    whole numbers, and verified ones with their own seed, may repeat unless such repeats are more
+    than half of the episodes. A combined dataset may have each seed once per parent.
     """
 
     name = "duplicates"
@@ -32,7 +32,7 @@ class Duplicates(Check):
         super().__init__(subject)
         self._n_episodes = 0
         self._of_content: dict[bytes, int] = {}
-        """Number of the first episode by what it holds."""
+        """Index of the first episode with some content, by its hash."""
         self._of_start: dict[bytes, int] = {}
         self._copies: list[tuple[int, int]] = []
         self._by_chance: list[tuple[int, int]] = []
@@ -61,7 +61,7 @@ class Duplicates(Check):
         yield from ()
 
     def _n_parents(self) -> int:
-        """From how many datasets this one was combined, at least 1."""
+        """Return how many datasets were combined into this one, at least 1."""
         metadata = self.subject.metadata
         made = metadata.get("minari_pipe")
         parents = made.get("parents") if isinstance(made, dict) else None
@@ -90,7 +90,7 @@ class Duplicates(Check):
 
 
 def _start(episode: Episode) -> bytes | None:
-    """What decides where an episode with a seed starts; ``None`` without one."""
+    """Return a hash of the seed and the reset options, or ``None`` without a seed."""
     seed = episode.metadata.get("seed")
     if seed is None:
         return None
@@ -104,9 +104,9 @@ def _plain(value: Any) -> Any:
 
 
 def _content(episode: Episode) -> bytes:
-    """A hash of actions and rewards, and of the first and the last observation.
+    """Return a hash of the actions, the rewards, and the first and the last observation.
 
-    Pictures are long, and what led from one to the other decides what is between them.
+    Pictures are large, and the actions decide which observations lie between these two.
     """
     found = hashlib.blake2b(digest_size=16)
     for tree, rows in (

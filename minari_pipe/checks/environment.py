@@ -1,4 +1,4 @@
-"""The environment: what the metadata say it is can be made, and has the recorded spaces."""
+"""Check that the environment in the metadata can be made and has the recorded spaces."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from minari_pipe.errors import TrustError
 
 
 class Environment(Check):
-    """``env_spec`` and ``eval_env_spec`` make environments with the spaces of the metadata.
+    """Checks that ``env_spec`` and ``eval_env_spec`` make environments with the right spaces.
 
-    A spec that names untrusted code is not used; that is a finding which says how to trust it.
-    What is wrong with both in the same way, such as a space that the metadata have wrong, is one
-    finding.
+    A spec that names untrusted code is not used; the finding says how to trust it. A fault that
+    both specs share, such as a wrong space in the metadata, is one finding.
     """
 
     name = "environment"
@@ -31,7 +30,7 @@ class Environment(Check):
         keys: dict[str, list[str]] = {}
         for key in ("env_spec", "eval_env_spec"):
             spec = self.subject.metadata.get(key)
-            if spec is None or not _is_json(spec):  # the check of the metadata reports it
+            if spec is None or not _is_json(spec):  # the metadata check reports it
                 continue
             fault = spec_fault(self.subject, spec)
             if fault:
@@ -48,16 +47,15 @@ class Environment(Check):
 
 
 def _other_physics(subject: Subject) -> str | None:
-    """What the evaluation changes of the environment, beside how long episodes last.
+    """Return how the evaluation environment differs, apart from episode length, or ``None``.
 
-    An evaluation in the environment as it is registered, or under another id, is a choice that its
-    name tells.
+    An environment as registered under its id does not count, because the id shows that choice.
     """
     made, evaluated = (_physics(subject.metadata.get(k)) for k in ("env_spec", "eval_env_spec"))
     if made is None or evaluated is None:
         return None
     registered: dict[str, Any] = {"kwargs": None, "additional_wrappers": []}
-    with suppress(Exception):  # whatever the lookup of a stranger's id raises
+    with suppress(Exception):  # looking up a third-party id may raise anything
         spec = environments.registered_spec(str(evaluated["id"]))
         registered["kwargs"] = json.loads(json.dumps(spec.kwargs))
     different = [
@@ -69,7 +67,7 @@ def _other_physics(subject: Subject) -> str | None:
 
 
 def _physics(spec: Any) -> dict[str, Any] | None:
-    """The id, the arguments and the wrappers of an ``EnvSpec`` JSON; windows are no physics."""
+    """Return the id, arguments and wrappers of an ``EnvSpec`` JSON, without ``render_mode``."""
     found = json.loads(spec) if _is_json(spec) else None
     if not isinstance(found, dict):
         return None
@@ -87,9 +85,9 @@ def _is_json(spec: Any) -> bool:
 
 
 def recover(subject: Subject, spec: str) -> gym.Env:
-    """The environment of a spec, under the trust that ``subject.options`` carries.
+    """Make the environment of a spec, trusting only the modules of ``subject.options``.
 
-    One that was recorded in a window is made without it: a validation runs anywhere.
+    No window is opened, even if the recording had one, so that validation runs without a display.
     """
     recorded = json.loads(spec).get("kwargs") or {}
     windowless = {"render_mode": None} if recorded.get("render_mode") == "human" else {}
@@ -97,7 +95,7 @@ def recover(subject: Subject, spec: str) -> gym.Env:
 
 
 def spec_fault(subject: Subject, spec: Any) -> str | None:
-    """Why the environment of ``spec`` cannot stand for the one that made the data, or ``None``."""
+    """Return why ``spec`` makes no environment with the recorded spaces, or ``None``."""
     known = subject.environment_faults
     if str(spec) not in known:
         known[str(spec)] = _spec_fault(subject, spec)
@@ -111,7 +109,7 @@ def _spec_fault(subject: Subject, spec: Any) -> str | None:
         env = recover(subject, spec)
     except TrustError as exc:
         return f"is not trusted, so was not made: {exc}"
-    except Exception as exc:  # whatever a stranger's environment raises
+    except Exception as exc:  # a third-party environment may raise anything
         return f"no environment can be made of it: {type(exc).__name__}: {shown(exc, 300)}"
     try:
         differences = _differences(subject, env)
@@ -126,13 +124,13 @@ def _differences(subject: Subject, env: gym.Env) -> Iterator[str]:
         "action_space": subject.action_space,
     }
     for name, recorded in recorded_spaces.items():
-        if recorded is None:  # the check of the metadata reports it
+        if recorded is None:  # the metadata check reports it
             continue
         made = getattr(env, name)
-        # Compared in the form that is stored, which is all that the standard keeps of a space.
+        # Compare the stored form, which is all that the standard keeps of a space.
         try:
             same = _stored(made) == _stored(recorded)
-        except Exception:  # a space that cannot be written is not the one that was recorded
+        except Exception:  # a space that cannot be serialized is not the recorded one
             same = False
         if not same:
             theirs, ours = shown(made, 100), shown(recorded, 100)
@@ -144,11 +142,11 @@ def _stored(space: gym.Space) -> Mapping[str, Any]:
 
 
 def _comparable(form: dict[str, Any]) -> dict[str, Any]:
-    """The JSON form of a space without what differs between releases and means the same."""
-    if form.get("type") == "Discrete":  # Minari writes int64, whatever the dtype is
+    """Remove differences between releases from a space's JSON form that do not matter."""
+    if form.get("type") == "Discrete":  # Minari writes int64 for every dtype
         form.pop("dtype", None)
     if form.get("type") == "Box" and np.dtype(form["dtype"]).kind == "f":
-        # Gymnasium's classic environments had the largest float where they now have infinity.
+        # Gymnasium's classic environments once used the largest float in place of infinity.
         largest = np.finfo(form["dtype"]).max
         for bound in ("low", "high"):
             values = np.asarray(form[bound], dtype=np.float64)

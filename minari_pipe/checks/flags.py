@@ -1,4 +1,4 @@
-"""Ends of episodes: flags are set at the last step, and as the time limit says."""
+"""Check that episodes end with a flag at the last step, in agreement with the time limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count
 
 
 class Flags(Check):
-    """No ``terminations`` or ``truncations`` before the last step, at least one of them there."""
+    """Checks that ``terminations`` or ``truncations`` is set at the last step and only there."""
 
     name = "flags"
 
@@ -29,7 +29,7 @@ class Flags(Check):
                     episode.path(name),
                     f"set at step {steps[0]}{more}; the episode goes on to step {last}",
                 )
-        # A flag that was moved forward leaves none at the end: that is the same fault.
+        # An early flag and a missing one at the end are one fault.
         if not early and not (episode.terminations[last] or episode.truncations[last]):
             yield self.error(
                 episode.path(),
@@ -39,10 +39,10 @@ class Flags(Check):
 
 
 class TimeLimit(Check):
-    """Warns of ends that the time limit of the environment cannot have made.
+    """Warns of episode ends that contradict the environment's time limit.
 
-    At the limit an episode is truncated; one that terminates is truncated only there. Where all
-    episodes that were truncated have one length, that was their limit, whatever the spec says.
+    An episode is truncated at the limit; one that terminates may be truncated as well only there.
+    If all truncated episodes have one length, that was their limit, whatever the spec says.
     """
 
     name = "time_limit"
@@ -53,7 +53,7 @@ class TimeLimit(Check):
         self._limit = limit_of(subject.environment)
         self._n_episodes = 0
         self._found: dict[str, list[int]] = {"both-flags": [], "not-truncated-at-limit": []}
-        """Numbers of the episodes, by the id of the warning."""
+        """Indices of the episodes, by warning id."""
         self._lengths: set[int] = set()
         self._n_truncated = 0
 
@@ -97,7 +97,7 @@ class TimeLimit(Check):
 
 
 def limit_of(spec: str | None) -> int | None:
-    """The ``max_episode_steps`` of an ``EnvSpec`` JSON, if it has one."""
+    """Return the ``max_episode_steps`` of an ``EnvSpec`` JSON, or ``None``."""
     try:
         found = json.loads(spec or "{}").get("max_episode_steps")
     except (TypeError, ValueError, AttributeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Infos of the episodes: against each other, for missing values, and for rows out of step."""
+"""Compare the infos of episodes, and warn of missing values and shifted rows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import numpy as np
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
 from minari_pipe.core.tree import Path, join_path, leaves
 
+#: Dtype kind and row shape; integers and floats are one kind, as a collector may widen them.
 Form = tuple[str, tuple[int, ...]]
-"""Kind of dtype and shape of a row; a collector may widen integers to floats, so both are one."""
 
 
 class Infos(Check):
-    """Warns of info keys that only some episodes have, or that have another form in some.
+    """Warns of info keys that some episodes lack, or whose dtype or shape varies.
 
-    A key that an environment gives at some steps only, such as at the last one, is legitimately
-    in some episodes only: an episode that has it says in ``infos_filled`` which rows lack it.
-    A key that is on every row (or on all but the reset's) is expected in every episode. What
-    replay said about an info is not said again.
+    Some episodes may lack a key that the environment gives only at some steps, such as the last;
+    an episode that has it lists the filled rows in ``infos_filled``. A key that is on every row
+    (or on all but the reset's) is expected in every episode. Findings of replay are not repeated.
     """
 
     name = "infos"
@@ -29,13 +28,13 @@ class Infos(Check):
         super().__init__(subject)
         self._n_episodes = 0
         self._first: tuple[int, frozenset[Path]] = (0, frozenset())
-        """Number of the first episode that was looked at, and its keys."""
+        """Index of the first checked episode, and its keys."""
         self._having: Counter[Path] = Counter()
         self._first_having: dict[Path, int] = {}
         self._first_lacking: dict[Path, tuple[int, frozenset[Path]]] = {}
-        """Number and keys of the first episode without a key that others have."""
+        """Index and keys of the first episode that lacks a key which others have."""
         self._occasional: set[str] = set()
-        """Keys that an environment gives at some steps only."""
+        """Keys that the environment gives only at some steps."""
         self._forms: defaultdict[Path, Counter[Form]] = defaultdict(Counter)
         self._first_of_form: dict[tuple[Path, Form], tuple[int, str]] = {}
 
@@ -48,7 +47,7 @@ class Infos(Check):
             self._first = here
         self._n_episodes += 1
         for name, ranges in episode.infos_filled.items():
-            # After a single step nobody can tell "at every step" from "at the end".
+            # With a single step, "at every step" and "at the end" look the same.
             if ranges != [[0, 1]] or episode.n_steps == 1:
                 self._occasional.add(name)
         for path in columns.keys() - self._having.keys():
@@ -60,7 +59,7 @@ class Infos(Check):
         self._having.update(columns.keys())
         for path, column in columns.items():
             if episode.path(_joined(path)) not in episode.reported:
-                dtype = getattr(column, "dtype", None)  # another storage may have lists
+                dtype = getattr(column, "dtype", None)  # other storages may return lists
                 form = ("O", ()) if dtype is None else (_kind(dtype.kind), column.shape[1:])
                 name = "text" if form[0] == "O" else str(dtype)
                 described = f"{name} rows of shape {form[1]}"
@@ -71,7 +70,7 @@ class Infos(Check):
     def finish(self) -> Iterator[Finding]:
         yield from self._uneven()
         for path, forms in self._forms.items():
-            # Counter.most_common lists equal counts in the order they came in.
+            # Counter.most_common lists equal counts in insertion order.
             (usual, n_usual), *others = forms.most_common()
             if others:
                 index, odd = min(self._first_of_form[path, form] for form, _ in others)
@@ -82,7 +81,7 @@ class Infos(Check):
                 )
 
     def _uneven(self) -> Iterator[Finding]:
-        """Keys that some episodes lack: one finding for a branch that is missing as a whole."""
+        """Warn of keys that some episodes lack, once per branch that is missing as a whole."""
         n = self._n_episodes
         steady = {p: k for p, k in self._having.items() if join_path(p) not in self._occasional}
         usual = {path for path, having in steady.items() if 2 * having >= n}
@@ -102,7 +101,7 @@ class Infos(Check):
 
 
 def _branch(path: Path, others: Collection[Path]) -> Path:
-    """The shortest beginning of ``path`` that none of ``others`` has."""
+    """Return the shortest prefix of ``path`` that none of ``others`` shares."""
     return next(
         path[:n]
         for n in range(len(path) + 1)
@@ -119,10 +118,10 @@ def _joined(path: Path) -> str:
 
 
 class InfoRows(Check):
-    """Warns of infos that are NaN, and of infos one row off what they repeat.
+    """Warns of infos that are NaN, and of infos that are shifted by one row.
 
-    NaN is legitimate where a collector filled a row, and where the environment gives it, as replay
-    found. An element that repeats one of the observations, or the rewards, tells which row it is.
+    NaN is legitimate in rows that a collector filled, and if replay saw the environment give it.
+    If an info element repeats an observation element or the reward, its rows must match theirs.
     """
 
     name = "info_rows"
@@ -132,9 +131,9 @@ class InfoRows(Check):
         super().__init__(subject)
         self._n_episodes = 0
         self._replayed: set[Path] = set()
-        """Infos that the environment gives, as replay found in some episode."""
+        """Infos that replay compared with the environment's in some episode."""
         self._found: dict[tuple[str, Path], tuple[Finding, int]] = {}
-        """The first finding and the number of episodes, by id and column."""
+        """The first finding and the number of episodes, by warning id and column."""
 
     def episode(self, episode: Episode) -> Iterable[Finding]:
         if not episode.is_sound or episode.n_steps is None:
@@ -164,20 +163,20 @@ class InfoRows(Check):
     def finish(self) -> Iterator[Finding]:
         for (id, path), (first, n) in self._found.items():
             if id == "nan-infos" and path in self._replayed:
-                continue  # the environment gives it, in episodes that were replayed
+                continue  # in replayed episodes the environment gave this info
             message = f"{first.message}; in {n} of {self._n_episodes} episodes"
             yield self.warning(first.path, message, first.id)
 
 
+#: Only the first episodes, up to this many, are searched for shifted rows.
 EPISODES = 20
-"""So many of the first episodes are looked at for rows that are off."""
 MIN_STEPS = 4
+#: Only the first elements of a row, up to this many, are searched for shifts.
 MAX_ELEMENTS = 64
-"""Of a row, for the same."""
 
 
 def _rows_off(episode: Episode, column: np.ndarray) -> str | None:
-    """How the rows of an info are off those that its elements repeat, ``None`` if they are not."""
+    """Return how an info is shifted against the column it repeats, or ``None`` if it is not."""
     repeated = {"rewards": np.asarray(episode.rewards)[:, None]}
     repeated |= {
         join_path(("observations", *path)): _flat(leaf)
@@ -185,11 +184,11 @@ def _rows_off(episode: Episode, column: np.ndarray) -> str | None:
         if getattr(leaf, "dtype", np.dtype(object)).kind in "iuf"
     }
     info = _flat(column)[:, :MAX_ELEMENTS]
-    info = info[:, (info[1:] != info[:-1]).any(axis=0)]  # what never changes is on every row
+    info = info[:, (info[1:] != info[:-1]).any(axis=0)]  # constants match at every shift
     off = None
     for name, values in repeated.items():
         values = values[:, :MAX_ELEMENTS]
-        if name == "rewards":  # of step t, which info t + 1 is about
+        if name == "rewards":  # the reward of step t belongs to info row t + 1
             pairs = {0: (info[1:], values), -1: (info[:-1], values)}
         else:
             pairs = {0: (info, values), -1: (info[:-1], values[1:]), 1: (info[1:], values[:-1])}
@@ -203,7 +202,7 @@ def _rows_off(episode: Episode, column: np.ndarray) -> str | None:
 
 
 def _any_equal(columns: np.ndarray, others: np.ndarray) -> bool:
-    """Whether an element of the one is one of the other, in all rows."""
+    """Return whether a column equals a varying one of ``others`` in all rows."""
     for other in others.T:
         if (other != other[0]).any() and (columns == other[:, None]).all(axis=0).any():
             return True

@@ -1,4 +1,4 @@
-"""What of a file's layout a reader passes over: names that are no episode, seeds it would round."""
+"""Check what readers ignore in a file's layout: stray names, gaps, and seeds they would round."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from minari_pipe.storage.hdf5.parser.checked import open_checked
 from minari_pipe.storage.hdf5.storage import MAIN_FILE_NAME, HDF5Storage
 from minari_pipe.storage.hdf5.values import member
 
-# Only names that a reader looks for, which `episode_01` is not.
+# Readers look only for these names; `episode_01` is not one of them.
 _EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
 
 
 class Layout(Check):
-    """Only episodes at the top of the file, numbered without gaps; whole numbers as seeds.
+    """Checks that an HDF5 file has only episodes at its root, without gaps, and integer seeds.
 
-    Real Minari numbers the next episode by the count of all names at the top, whatever they are.
-    Of other formats than HDF5 nothing is known here.
+    Real Minari numbers the next episode by the count of all names at the root, stray ones included.
+    Other formats than HDF5 are not checked.
     """
 
     name = "layout"
@@ -29,7 +29,7 @@ class Layout(Check):
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         self._seeds: dict[int, str] = {}
-        """What is wrong with the seeds that are wrong, by episode."""
+        """Messages about wrong seeds, by episode."""
 
     def begin(self) -> Iterator[Finding]:
         if not isinstance(self.subject.storage, HDF5Storage):
@@ -40,7 +40,7 @@ class Layout(Check):
                 found = {int(m[1]): name for name in names if (m := _EPISODE.fullmatch(name))}
                 for number in found:
                     self._look_at_seed(file, number)
-        except Exception:  # a file that cannot be read is a finding of the runner
+        except Exception:  # the runner reports a file that cannot be read
             return
         for name in names:
             if not _EPISODE.fullmatch(name):
@@ -50,7 +50,7 @@ class Layout(Check):
         yield from self._gap(set(found))
 
     def _gap(self, numbers: set[int]) -> Iterator[Finding]:
-        """Episodes behind a gap, unless the gap is an episode that the metadata count."""
+        """Yield an error for episodes after a gap, unless the metadata count the missing one."""
         gap = next(number for number in itertools.count() if number not in numbers)
         behind = sorted(number for number in numbers if number > gap)
         expected = self.subject.metadata.get("total_episodes")
@@ -62,11 +62,11 @@ class Layout(Check):
             )
 
     def _look_at_seed(self, file: nodes.File, number: int) -> None:
-        """Note the seed of an episode if it is wrong: as it is stored, a reader makes an int."""
+        """Record a wrong seed as it is stored, because a reader would convert it to an int."""
         try:
             stored = member(file, f"episode_{number}").attrs
             seed = unflatten_attributes({k: stored[k] for k in ("seed", EXACT) if k in stored})
-        except Exception:  # an episode that cannot be read is a finding of the runner
+        except Exception:  # the runner reports an episode that cannot be read
             return
         value = seed.get("seed")
         if "seed" in seed and not (is_count(value) and value >= 0):

@@ -1,4 +1,4 @@
-"""Metadata: the fields of the standard are there, of the right type, and say something possible."""
+"""Check that the metadata have the fields of the standard, with valid types and values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from minari_pipe.storage.base import get_storage_keys
 
 
 class Metadata(Check):
-    """Every field that the standard knows, if it is given, and the required ones in any case.
+    """Checks every field of the standard that is given, and that no required one is missing.
 
-    Fields that the standard does not know are allowed. Reference scores are the business of
-    :class:`checks.scores.Scores`, what the totals count of :class:`totals.Totals`.
+    Fields outside the standard are allowed. :class:`checks.scores.Scores` checks the reference
+    scores, :class:`totals.Totals` compares the totals with the data.
     """
 
     name = "metadata"
@@ -62,14 +62,14 @@ class Metadata(Check):
 
 
 def _unmet(requirements: list[str]) -> Iterator[str]:
-    """What of the requirements may not exist: not installed, or far newer than what is.
+    """Yield a message for each requirement that is not installed here, or far newer than here.
 
-    Older versions than the installed ones are what datasets usually name.
+    Such a version may not exist. Versions older than the installed ones are normal in datasets.
     """
     for text in requirements:
         try:
             requirement = parse(text)
-        except InvalidRequirement:  # an error, as of CONTENTS
+        except InvalidRequirement:  # CONTENTS reports it as an error
             continue
         if (installed := installed_version(requirement.name)) is None:
             yield f"{text!r}: no package {requirement.name!r} is installed here; does it exist?"
@@ -84,8 +84,8 @@ def _is_far_newer(version: str, installed: str) -> bool:
         return False
 
 
+#: What was expected in place of a value that has the right type, ``None`` if the value is valid.
 Missed = str | None
-"""What was expected instead of a value of the right type, ``None`` if the value will do."""
 
 
 def _dataset_id(value: str) -> Missed:
@@ -110,13 +110,13 @@ def _data_format(value: str) -> Missed:
 def _space(value: str) -> Missed:
     try:
         deserialize_space(value)
-    except Exception as exc:  # a reader of a third party's space may raise anything
+    except Exception as exc:  # the deserializer of a third-party space may raise anything
         return f"a space of the standard: {shown(exc, 300)}"
     return None
 
 
 def _version(value: str) -> Missed:
-    # Real Minari and this package refuse to load a dataset that follows any other version.
+    # Real Minari and this package refuse to load a dataset of any other version.
     known = ", ".join(sorted(supported_dataset_versions))
     return None if value in supported_dataset_versions else f"one of {known}"
 

@@ -1,9 +1,9 @@
-"""Pictures that were stored as JPEG, against those of a replay.
+"""Compare pictures that were stored as JPEG with those of a replay.
 
-The same coder gives the same bytes, another one or another quality does not. Blocks of 8x8 pixels
-keep their mean: with qualities from 50 to 95, of noise, textures and small objects, it is at most
-9.8 levels from that of quality 75, which Minari and this package use. Red and blue exchanged move
-it by 30 and more, a row order turned upside down by 18 and more, unless the picture is symmetric.
+Only the same encoder at the same quality gives the same bytes, but blocks of 8x8 pixels keep their
+mean. For noise, textures and small objects at qualities 50 to 95 it is within 9.8 levels of that
+at quality 75, which Minari and this package use. Swapping red and blue moves it by 30 or more,
+flipping the rows upside down by 18 or more, unless the picture is symmetric.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from minari_pipe.storage.jpeg import decode, encode_column
 
 BLOCK = 8
+#: Largest allowed difference between the means of a block.
 LEVELS = 12.0
-"""Largest allowed difference between the means of a block."""
 
 
 def picture_difference(recorded: np.ndarray, replayed: Any) -> str | None:
-    """Say where a decoded picture is not what JPEG makes of the replayed one, else ``None``."""
+    """Return where a decoded picture differs from the JPEG of the replayed one, or ``None``."""
     replayed = np.asarray(replayed)
     if replayed.shape != recorded.shape:
         return f"recorded shape {recorded.shape}, replayed {replayed.shape}"
@@ -42,7 +42,7 @@ def picture_difference(recorded: np.ndarray, replayed: Any) -> str | None:
 
 
 def _block_means(picture: np.ndarray) -> np.ndarray:
-    """Means of blocks, shape ``(height / 8, width / 8, ...)``, rounded up."""
+    """Return the means of blocks, shape ``(ceil(height / 8), ceil(width / 8), ...)``."""
     sums, sizes = picture.astype(np.float64), np.ones(picture.shape)
     for axis, length in enumerate(picture.shape[:2]):
         starts = np.arange(0, length, BLOCK)

@@ -1,4 +1,4 @@
-"""Reference scores against the random policy, the time limit and what the episodes come to."""
+"""Compare reference scores with the random policy, the time limit and the episodes' returns."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from minari_pipe.core.metadata import is_finite_number
 from minari_pipe.policies.random import RandomPolicy
 from minari_pipe.policies.rollout import run_episodes
 
+#: Limits of the random policy; it runs as many episodes as fit if each reaches the time limit.
 MAX_EPISODES = 10
 MAX_STEPS = 10_000
-"""Of the random policy; episodes are as many as fit in if each lasts until the time limit."""
 STDERRS = 5.0
+#: A mean return may always be off by this share of ``ref_max_score - ref_min_score``. For sparse
+#: rewards the share is half, because a few episodes may miss a rare success.
 SHARE = 0.05
-"""Share of ``ref_max_score - ref_min_score`` by which a mean return may be off in any case.
-Of sparse rewards it is half, because a few episodes have none of a rare success."""
+#: A sparse task has at most FEW different rewards, a dense one more than MANY.
 FEW, MANY = 3, 20
-"""Different rewards of a sparse task, and of a dense one."""
+#: Episodes with a mean normalized score below this are not an expert's.
 MIN_SCORE = 0.25
-"""Normalized score below which episodes are not an expert's."""
 
 
 class Reference(Check):
-    """Warns of reference scores that are probably those of another environment or horizon.
+    """Warns of reference scores that probably belong to another environment or horizon.
 
-    The random policy is simulated in the evaluation environment, for at most ``MAX_EPISODES``
-    episodes and as many steps as replay may take. Episodes that are called an expert's are
-    compared with the scores as well.
+    The random policy runs in the evaluation environment for at most ``MAX_EPISODES`` episodes,
+    ``MAX_STEPS`` steps and the step budget of replay. If a dataset is called an expert's, its
+    returns are compared with the scores as well.
     """
 
     name = "reference"
@@ -46,7 +46,7 @@ class Reference(Check):
         self._returns: list[float] = []
         self._n_steps = 0
         self._rewards: set[float] = set()
-        """A few of the different rewards; more than ``FEW`` are not counted."""
+        """Different rewards; none are added once there are more than ``FEW``."""
         scores: list[Any] = [subject.metadata.get(name) for name in NAMES]
         given = all(map(is_finite_number, scores)) and scores[0] < scores[1]
         self._scores = (float(scores[0]), float(scores[1])) if given else None
@@ -114,7 +114,7 @@ class Reference(Check):
         episodes = self.subject.metadata.get(EPISODES)
         measured = episodes if isinstance(episodes, int) and episodes > 0 else n
         bound = max(STDERRS * std * math.sqrt(1 / n + 1 / measured), SHARE * (high - low))
-        if std == 0 or len(rewards) <= FEW:  # a success that is rare may not have been seen
+        if std == 0 or len(rewards) <= FEW:  # these episodes may have missed a rare success
             bound = (high - low) / 2
         if abs(mean - low) > bound:
             yield self.warning(
@@ -125,7 +125,7 @@ class Reference(Check):
             )
 
     def _simulated(self) -> tuple[list[float], set[float]]:
-        """Returns and different rewards of the random policy in the evaluation environment."""
+        """Return the random policy's returns and rewards in the evaluation environment."""
         returns: list[float] = []
         rewards: set[float] = set()
         spec, options = self._spec, self.subject.options
@@ -142,13 +142,13 @@ class Reference(Check):
             ):
                 returns.append(float(np.sum(buffer.rewards)))
                 rewards.update(np.unique(np.asarray(buffer.rewards)).tolist())
-        except Exception:  # whatever a stranger's environment raises
+        except Exception:  # a third-party environment may raise anything
             return [], set()
         return returns, rewards
 
 
 def _says_expert(text: object) -> bool:
-    """Whether a name has the word; ``non-expert`` has not.
+    """Return whether a name claims an expert; ``non-expert`` does not.
 
     Example:
         >>> _says_expert("SAC expert"), _says_expert("non-expert-v0"), _says_expert(None)

@@ -1,28 +1,28 @@
-"""Replay: episodes are simulated again, and must come out as they were recorded.
+"""Simulate recorded episodes again and compare the results with the recordings.
 
 An episode can be replayed if it has its own seed (with the options of its reset), or if the
-simulator's state at its start is known: the option ``initial_state_dict``, or the first row of
-``infos/state`` where the environment takes one. It is replayed twice: in a fresh environment, and
-in one that has just run another episode, which finds environments that carry something over.
+simulator's state at its start is known: from the option ``initial_state_dict``, or from the first
+row of ``infos/state`` if the environment accepts one. It is replayed twice: in a fresh environment,
+and in one that has just run another episode, to find state that leaks from one into the next.
 
-Compared are observations, rewards, flags and, where it was recorded, the simulator's state; infos
-of the environment itself, which may hold times and the like, only give a warning.
+Replay compares observations, rewards, flags and, if it was recorded, the simulator's state. Infos
+of the environment itself may hold times and the like, so a difference in them is only a warning.
 
-Values are compared exactly as long as the packages and the platform that made the data are the
-ones that run. Elsewhere simulators round differently, and contacts are chaotic: of the 25 human
-door demonstrations, made with mujoco 3.11.0 and replayed with 3.3.5, the first ten steps agree
-within 4e-7, every step before the 35th within 1e-3, and none of them to its end. So elsewhere
-(:mod:`checks.stepwise` has the tolerances):
+On the packages and the platform that made the data, values must be exactly equal. Elsewhere
+simulators round differently, and contacts are chaotic: the 25 human door demonstrations, made with
+mujoco 3.11.0 and replayed with 3.3.5, agree within 4e-7 in the first ten steps and within 1e-3
+before the 35th step, and none of them agrees to its end. So elsewhere (:mod:`checks.stepwise` has
+the tolerances):
 
-- where states were recorded and the environment can be put there, each step is simulated from its
+- if states were recorded and the environment can be set to them, each step is simulated from its
   recorded state;
-- else the episode is simulated from its start; one that drifts away is simulated step by step
-  where observations tell the state, and otherwise is not verified from there on, which is counted
-  in a warning. What rounding cannot do is an error: a reward or a flag that is another one though
-  the observations agree, a leap, a difference in the first steps.
+- otherwise the episode is simulated from its start. One that drifts away is simulated step by step
+  if its observations determine the state; if not, its rest is not verified, and a warning counts
+  it. Anything that rounding cannot explain is an error: a different reward or flag although the
+  observations agree, a jump, or a difference in the first steps.
 
-An episode that cannot be started again is simulated step by step where that is possible; a warning
-counts such episodes in any case.
+An episode with an unknown start is simulated step by step if possible; a warning counts such
+episodes either way.
 """
 
 from __future__ import annotations
@@ -68,27 +68,27 @@ from minari_pipe.policies.rollout import simulator_state
 NOT_REPLAYED = "not-replayed"
 NOT_VERIFIED = "not-verified"
 INEXACT_STEPS = "inexact-steps"
+#: Kinds of numeric dtypes; a recorder widens a column from one to the next if a value needs it.
 NUMBERS = "biufc"
-"""Kinds of dtype; a recorder widens from one to the next where a value needs it."""
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first place where a replay is not what was recorded."""
+    """The first difference between a replay and its recording."""
 
     step: int
-    """Calls of ``env.step`` before it, -1 for the reset."""
+    """Index of the step, -1 for the reset."""
     path: str
     message: str
     failed: bool = False
-    """Whether the environment raised, which is never a matter of rounding."""
+    """Whether the environment raised, which rounding cannot explain."""
     is_error: bool = True
-    """Infos may hold what is no part of the simulation, such as a time: they only warn."""
+    """False for infos, which may hold values outside the simulation, such as a time."""
 
 
 @dataclass
 class Inexact:
-    """Episodes that come apart from their recordings as rounding may do."""
+    """Counts episodes that differ from their recordings by no more than rounding may explain."""
 
     first: str
     episodes: int = 0
@@ -110,8 +110,8 @@ class Inexact:
 class Replay(Check):
     """Simulates recorded episodes again; reports the first diverging step of each.
 
-    A last step that was recorded as truncated may be one that the environment does not truncate:
-    the collector closed the episode there, because the actions were exhausted.
+    The environment need not truncate a last step that was recorded as truncated: the collector
+    may have closed the episode there because the actions ran out.
     """
 
     name = "replay"
@@ -127,7 +127,7 @@ class Replay(Check):
         self._env: gym.Env | None = None
         """An environment for episodes that are not compared exactly."""
         self._way: tuple[Place | None, bool] | None = None
-        """How to put it where a recording stands, and whether by recorded states."""
+        """How to set its state from a recording, and whether recorded states are used."""
         self._inexact: dict[str, Inexact] = {}
         self._images: set[Path] = set()
 
@@ -137,7 +137,7 @@ class Replay(Check):
         if spec is None:
             coverage.applicable, coverage.reason = False, "the dataset has no environment"
         elif fault := spec_fault(subject, spec):
-            # The check of the environment reports it; simulating it again would say it again.
+            # The environment check already reports this fault.
             coverage.applicable, coverage.reason = False, f"env_spec {fault}"
         elif subject.options.replay_tolerance:
             coverage.exact, coverage.tolerance = False, subject.options.replay_tolerance
@@ -148,7 +148,7 @@ class Replay(Check):
                 self._takes_state = hasattr(env.unwrapped, "set_env_state")
         space = subject.observation_space
         if subject.metadata.get("jpeg_encoding") and space is not None:
-            # JPEG is lossy, so pictures come out only nearly as they were recorded.
+            # JPEG is lossy, so replayed pictures match the recorded ones only approximately.
             self._images = {path for path, leaf in space_leaves(space) if is_image_space(leaf)}
         yield from ()
 
@@ -193,7 +193,7 @@ class Replay(Check):
     def _elsewhere(
         self, episode: Episode, start: Mapping[str, Any], n_steps: int
     ) -> Iterator[Finding]:
-        """Simulate an episode on other versions than it was made with."""
+        """Simulate an episode on other versions or another platform than made it."""
         place, by_state = self._way_to_place(episode, start)
         steps = self._simulated(episode, start, n_steps, place if by_state else None)
         if isinstance(steps, Finding):
@@ -210,7 +210,7 @@ class Replay(Check):
     def _step_by_step(
         self, episode: Episode, start: Mapping[str, Any], n_steps: int
     ) -> Iterator[Finding]:
-        """Simulate each step from what was observed before it, if that tells the state."""
+        """Simulate each step from the observation before it, if that determines the state."""
         place, _ = self._way_to_place(episode, start)
         if place is None:
             return
@@ -220,7 +220,7 @@ class Replay(Check):
         else:
             verdict = judge_steps(steps, BY_OBSERVATION)
             if self.coverage.reason and not verdict.agrees:
-                # Perhaps other versions; but the effect of an action may be as small as that.
+                # Other versions may explain it, but an action's effect may be as small.
                 is_error = judge_steps(steps, BY_STATE).is_error
                 verdict = replace(verdict, is_error=is_error)
             yield from self._judged(episode, steps, verdict, INEXACT_STEPS)
@@ -228,7 +228,7 @@ class Replay(Check):
     def _way_to_place(
         self, episode: Episode, start: Mapping[str, Any]
     ) -> tuple[Place | None, bool]:
-        """How to put the environment where the recording stands; found out once."""
+        """Return how to set the environment to a recorded step; determined once."""
         if self._env is None:
             self._env = recover(self.subject, str(self.subject.environment))
         if self._way is None:
@@ -239,7 +239,7 @@ class Replay(Check):
     def _simulated(
         self, episode: Episode, start: Mapping[str, Any], n_steps: int, place: Place | None
     ) -> Steps | Finding:
-        """What the simulator makes of the steps; a finding if it starts elsewhere or fails."""
+        """Simulate the steps; return a finding if the start differs or the simulator fails."""
         assert self._env is not None, "_way_to_place() comes before"
         self.coverage.stepwise += place is not None
         try:
@@ -255,14 +255,14 @@ class Replay(Check):
             return simulate(
                 self._env, episode, start, n_steps, place=place, states=states, skip=self._images
             )
-        except Exception as exc:  # whatever a simulator raises on what a file holds
+        except Exception as exc:  # a simulator may raise anything on recorded data
             what = f"{type(exc).__name__}: {shown(exc, 200)}"
             return self.error(episode.path(), f"the replay fails with {what}")
 
     def _judged(
         self, episode: Episode, steps: Steps, verdict: Verdict, kind: str
     ) -> Iterator[Finding]:
-        """Report what is wrong, count what may be rounding."""
+        """Report an error, or count a difference that may be rounding."""
         if verdict.agrees:
             episode.is_verified = len(episode.rewards) == len(steps.recorded["rewards",])
             return
@@ -278,7 +278,7 @@ class Replay(Check):
         )
 
     def _counted(self) -> Iterator[Finding]:
-        """One warning for all episodes that were verified in part or not at all."""
+        """Yield one warning per reason why episodes were not or only partly verified."""
         coverage = self.coverage
         differences = [inexact.difference for inexact in self._inexact.values()]
         coverage.largest_difference = max(differences, default=0.0)
@@ -316,9 +316,9 @@ class Replay(Check):
             )
 
     def _share(self, n_steps: int) -> int:
-        """How many steps of this episode to replay: all or none, an even share of the dataset.
+        """Return how many steps of this episode to replay: all or none, spread over the dataset.
 
-        The first episode is always replayed, if need be in part.
+        The first episode is always replayed, in part if it exceeds the budget.
         """
         budget = self.subject.options.replay_steps
         self._seen_steps += n_steps
@@ -334,7 +334,7 @@ class Replay(Check):
     def _replay_twice(
         self, episode: Episode, start: Mapping[str, Any], n_steps: int
     ) -> tuple[Divergence | None, str]:
-        """The first divergence and the kind of environment that it happened in."""
+        """Return the first divergence and the kind of environment that it happened in."""
         fresh = recover(self.subject, str(self.subject.environment))
         first = self._replay(fresh, episode, start, n_steps)
         if first is not None and first.is_error:
@@ -349,18 +349,17 @@ class Replay(Check):
         return second, "environment that had just run another episode"
 
     def _warm(self, episode: Episode, start: Mapping[str, Any], n_steps: int) -> gym.Env:
-        """An environment that has run another episode than ``episode``, when there was none yet:
-        the same actions from another seed."""
+        """Return an environment that has run the same actions from another seed."""
         env = recover(self.subject, str(self.subject.environment))
         seed = (start["seed"] + 1) % 2**31
         try:
             env.reset(seed=seed)
-        except Exception:  # an environment that cannot start without options
+        except Exception:  # some environments cannot reset without options
             env.reset(seed=seed, options=copy.deepcopy(start["options"]))
         for step in range(n_steps):
             try:
                 *_, terminated, truncated, _ = env.step(row_of(episode.actions, step))
-            except Exception:  # an action that is not legal in the state another seed led to
+            except Exception:  # the action may be illegal in the states of another seed
                 break
             if terminated or truncated:
                 break
@@ -385,7 +384,7 @@ class Replay(Check):
                 found = found or self._compare_reward(episode, step, reward)
                 found = found or _compare_flags(episode, step, terminated, truncated)
                 found = found or self._compare_state(env, episode, step, states)
-        except Exception as exc:  # whatever a simulator raises on what a file holds
+        except Exception as exc:  # a simulator may raise anything on recorded data
             what = f"{type(exc).__name__}: {shown(exc, 200)}"
             message = f"{_named(step)}: the replay fails with {what}"
             return Divergence(step, episode.path(), message, failed=True)
@@ -409,7 +408,7 @@ class Replay(Check):
         return None
 
     def _compare_infos(self, episode: Episode, step: int, info: Any) -> Divergence | None:
-        """What both have is compared: recorded infos are filled up where a step had no value."""
+        """Compare the infos that both have; skip rows that the collector filled."""
         for path, column in leaves(episode.infos or {}):
             replayed = at(info, path)
             if replayed is MISSING or (replayed is None and _is_filled(episode, path, step + 1)):
@@ -428,7 +427,7 @@ class Replay(Check):
     def _compare_state(
         self, env: gym.Env, episode: Episode, step: int, columns: Mapping[Path, Any]
     ) -> Divergence | None:
-        """The state is what is simulated: where it differs, the replay is not the episode."""
+        """Compare the simulator's state; if it differs, the replay is another episode."""
         if not columns:
             return None
         row = step + 1
@@ -447,7 +446,7 @@ class Replay(Check):
         return Divergence(step, episode.path("rewards"), f"{_named(step)}: {difference}")
 
     def _difference(self, recorded: Any, replayed: Any) -> str | None:
-        """``recorded 0.1, replayed 0.2`` for the first element that differs, else ``None``."""
+        """Return ``recorded 0.1, replayed 0.2`` for the first different element, or ``None``."""
         if replayed is None:
             return f"recorded {shown(recorded)}, replayed None"
         if isinstance(recorded, str):
@@ -457,7 +456,7 @@ class Replay(Check):
         replayed = np.asarray(replayed)
         if replayed.shape != recorded.shape:
             return f"recorded shape {recorded.shape}, replayed {replayed.shape}"
-        # As the recorder stores it: cast to the dtype of the column.
+        # The recorder casts values to the dtype of the column.
         replayed = replayed.astype(recorded.dtype, copy=False)
         same = recorded == replayed
         if same.all():
@@ -475,7 +474,7 @@ class Replay(Check):
 
 
 def reset_arguments(episode: Episode, *, takes_state: bool) -> dict[str, Any] | None:
-    """What to pass to ``reset`` to start ``episode`` again, ``None`` if it cannot be known.
+    """Return the arguments of ``reset`` that restart ``episode``, or ``None`` if unknown.
 
     Args:
         episode: the episode.
@@ -485,7 +484,7 @@ def reset_arguments(episode: Episode, *, takes_state: bool) -> dict[str, Any] | 
     options = episode.metadata.get("options")
     if seed is not None:
         return {"seed": int(seed), "options": options}
-    # Without a seed of its own any will do, but it must be the same every time.
+    # An episode without a seed may use any seed, as long as it is always the same one.
     if isinstance(options, Mapping) and "initial_state_dict" in options:
         return {"seed": 0, "options": options}
     state = episode.infos.get("state") if isinstance(episode.infos, Mapping) else None
@@ -496,12 +495,12 @@ def reset_arguments(episode: Episode, *, takes_state: bool) -> dict[str, Any] | 
 
 
 def platform_name() -> str:
-    """What decides the bits of floating-point results besides the packages."""
+    """Return the system and machine, which affect floating-point results beside the packages."""
     return f"{platform.system()}-{platform.machine()}"
 
 
 def _elsewhere(subject: Subject, spec: str) -> str | None:
-    """Why the data cannot be expected to come out to the bit here, ``None`` if they can."""
+    """Return why a replay here may differ by rounding, or ``None`` if it must be exact."""
     recorded = subject.options.recorded_platform
     if recorded is not None and recorded != platform_name():
         return f"made on {recorded}, replayed on {platform_name()}"
@@ -511,7 +510,7 @@ def _elsewhere(subject: Subject, spec: str) -> str | None:
         return None
     try:
         matter = {canonicalize_name(name) for name in environments.packages_of(spec_id(spec) or "")}
-    except Exception:  # not registered under its id: every pin may matter
+    except Exception:  # the id is not registered, so every pin may matter
         matter = {canonicalize_name(name) for name in other}
     for name in other:
         if name in (*matter, "numpy"):
@@ -534,10 +533,10 @@ def _compare_flags(
 
 
 def _state_columns(env: gym.Env, episode: Episode, info: Any) -> dict[Path, Any]:
-    """The columns of the recorded simulator's state, empty if there are none to compare.
+    """Return the columns of the recorded simulator state, empty if there are none to compare.
 
-    An environment may call an info of its own ``state``, and so may whoever else recorded it: it
-    is the simulator's only if it has the same keys, shapes and numbers where that has numbers.
+    An environment or another recorder may have an info of its own called ``state``. The columns
+    are the simulator's only if keys and shapes match and the same ones are numeric.
     """
     recorded = episode.infos.get("state") if isinstance(episode.infos, Mapping) else None
     if not isinstance(recorded, Mapping) or at(info, ("state",)) is not MISSING:
@@ -545,7 +544,7 @@ def _state_columns(env: gym.Env, episode: Episode, info: Any) -> dict[Path, Any]
     columns = dict(leaves(map_leaves(np.asarray, dict(recorded))))
     try:
         state = dict(leaves(map_leaves(np.asarray, simulator_state(env))))
-    except Exception:  # it offers none, or what a stranger's get_env_state raises
+    except Exception:  # there is no state, or a third-party get_env_state raises
         return {}
     same = state.keys() == columns.keys() and all(
         value.shape == columns[path].shape[1:]
@@ -556,14 +555,14 @@ def _state_columns(env: gym.Env, episode: Episode, info: Any) -> dict[Path, Any]
 
 
 def _not_numbers(info: Any, episode: Episode) -> set[Path]:
-    """The recorded infos for which the environment itself gives NaN."""
+    """Return the recorded infos for which the environment itself gives NaN."""
     values = {path: at(info, path) for path, _ in leaves(episode.infos or {})}
     numbers = {p: np.asarray(v) for p, v in values.items() if np.asarray(v).dtype.kind == "f"}
     return {path for path, value in numbers.items() if np.isnan(value).any()}
 
 
 def _is_filled(episode: Episode, path: Path, row: int) -> bool:
-    """Whether the collector filled this row of an info, because the environment gave no value."""
+    """Return whether the collector filled this row of an info that the environment left out."""
     ranges = episode.infos_filled.get(join_path(path), [])
     before = bisect_right(ranges, row, key=lambda pair: pair[0])
     return before > 0 and row < ranges[before - 1][1]

@@ -1,7 +1,7 @@
-"""Steps that could not be simulated again, against what the environment states about any step.
+"""Check steps that replay could not verify against the environment's own rules.
 
-Gymnasium's toy environments have a table ``P`` of their transitions, goal environments the function
-``compute_reward``. Neither needs a seed.
+Gymnasium's toy environments have a table ``P`` of their transitions, goal environments have the
+function ``compute_reward``. Neither needs a seed.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from minari_pipe.checks.environment import recover, spec_fault
 from minari_pipe.checks.stepwise import FLOOR, walk_of
 
 WALKS = 3
+#: Wrappers that change neither observations nor rewards.
 PLAIN = (TimeLimit, OrderEnforcing, PassiveEnvChecker)
-"""Wrappers that change neither observations nor rewards."""
 
 
 class Contradiction(NamedTuple):
-    """Steps that a rule excludes."""
+    """Steps that violate a rule."""
 
     column: str
     steps: np.ndarray
     message: str
     is_error: bool = True
-    """Whether it can be nothing else, such as a penalty that the rule leaves out."""
+    """False if something that the rule leaves out, such as a penalty, may explain the steps."""
 
 
 Rule = Callable[[Any, Episode], Contradiction | None]
 
 
 class Rules(Check):
-    """Every step is one of the table ``P``, every reward that of ``compute_reward``.
+    """Checks that every step is in the table ``P`` and every reward is that of ``compute_reward``.
 
-    Episodes that replay verified, or found wrong, are passed over. A rule counts only if walks of
-    the environment itself obey it, and no wrapper may change what a short walk does not reach.
-    Dense rewards that differ at less than half of the steps are a warning: highway-env's parking
+    Episodes that replay verified or found wrong are skipped. A rule counts only if random walks of
+    the environment obey it. Only ``PLAIN`` wrappers are allowed, as others may act after the walks.
+    Dense rewards that differ in at most half of the steps are a warning: highway-env's parking
     adds a penalty for a crash to ``compute_reward``.
     """
 
@@ -71,7 +71,7 @@ class Rules(Check):
                     yield self.warning(where, message, "other-rewards")
 
     def _obeyed(self) -> list[Rule]:
-        """The rules that the environment has and obeys."""
+        """Return the rules that the environment has and obeys."""
         spec = self.subject.environment
         if spec is None or spec_fault(self.subject, spec):
             return []
@@ -83,7 +83,7 @@ class Rules(Check):
                 return []
             starts = [{"seed": seed, "options": None} for seed in range(WALKS)]
             walks = [walk_of(env, start) for start in starts]
-        except Exception:  # whatever a stranger's environment raises
+        except Exception:  # a third-party environment may raise anything
             return []
         return [rule for rule in rules if all(_obeys(rule, self._base, walk) for walk in walks)]
 
@@ -94,18 +94,18 @@ class Rules(Check):
 
 
 def _is_plain(env: gym.Env) -> bool:
-    """Whether nothing comes between the rules and the steps."""
+    """Return whether no wrapper or option changes steps that the rules describe."""
     while isinstance(env, gym.Wrapper):
         if not isinstance(env, PLAIN):
             return False
         env = env.env
-    return not getattr(env, "fickle_passenger", False)  # of Taxi, whose table leaves that out
+    return not getattr(env, "fickle_passenger", False)  # Taxi's table leaves this option out
 
 
 def _obeys(rule: Rule, base: Any, walk: Episode) -> bool:
     try:
         return rule(base, walk) is None
-    except Exception:  # the table or the function is of another kind than Gymnasium's
+    except Exception:  # the table or the function is not like Gymnasium's
         return False
 
 
@@ -135,14 +135,14 @@ def _in_table(base: Any, episode: Episode) -> Contradiction | None:
 
 
 def _outcomes(base: Any, state: int, action: int) -> set[tuple[int, float, bool]]:
-    """Next states, rewards and ends that have a probability."""
+    """Return the next states, rewards and ends with a probability above 0."""
     return {(int(n), float(r), bool(end)) for p, n, r, end in base.P[state][action] if p > 0}
 
 
 def _by_compute_reward(base: Any, episode: Episode) -> Contradiction | None:
     goals = [episode.observations[key][1:] for key in ("achieved_goal", "desired_goal")]
     computed = np.asarray(base.compute_reward(*goals, {}), dtype=np.float64) + 0.0  # no -0.0
-    # Not exactly: other versions round differently.
+    # Not exact, because other versions round differently.
     same = np.isclose(episode.rewards, computed, rtol=FLOOR, atol=FLOOR)
     wrong = np.flatnonzero(~same.reshape(len(episode.rewards)))
     if not wrong.size:
@@ -155,5 +155,5 @@ def _by_compute_reward(base: Any, episode: Episode) -> Contradiction | None:
     return Contradiction("rewards", wrong, message, is_sparse or 2 * wrong.size > computed.size)
 
 
+#: Rules by the attribute of the environment that states them.
 RULES: tuple[tuple[str, Rule], ...] = (("P", _in_table), ("compute_reward", _by_compute_reward))
-"""Rules by the attribute that an environment states them by."""

@@ -1,4 +1,4 @@
-"""Runs the checks over a dataset, reading every episode once, and collects what they find."""
+"""Run the checks on a dataset, reading every episode once, and collect their findings."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ from minari_pipe.checks.values import Finite, Membership
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.storage.base import MinariStorage
 
+#: The report lists this many findings of a check and counts the rest.
 MAX_FINDINGS = 10
-"""Findings of one check that are listed; the others are counted."""
 
+#: Entry-point group for checks of other packages: subclasses of ``Check``, or functions from a
+#: ``Subject`` to findings.
 ENTRY_POINTS = "minari_pipe.checks"
-"""Entry-point group of other packages' checks: subclasses of ``Check``, or functions from a
-``Subject`` to findings."""
 
-# In this order; an episode's replay comes late, because whatever another check found in an
-# episode would be found again by simulating it. After it come those that judge by the looks what
-# replay could not verify, and the comparison of the episodes' infos: replay says better what an
-# info should have been.
+#: Checks in the order in which they run. Replay comes late because it would find again what
+#: another check found in an episode. After it come heuristic checks of episodes that it could not
+#: verify, and checks of infos, because replay can say what an info should have been.
 CHECKS: dict[str, type[Check]] = {
     check.name: check
     for check in (
@@ -80,25 +79,25 @@ CHECKS: dict[str, type[Check]] = {
 
 @dataclass
 class Report:
-    """What a run found: findings, those that were acknowledged, and what replay covered."""
+    """The result of a run: findings, acknowledged findings, and the coverage of replay."""
 
     findings: list[Finding] = field(default_factory=list)
-    """At most ``MAX_FINDINGS`` of each check; a last one says how many more there are."""
+    """At most ``MAX_FINDINGS`` of each check; one more says how many are not listed."""
     acknowledged: list[Finding] = field(default_factory=list)
     replay: Coverage = field(default_factory=lambda: Coverage(applicable=False, reason="not run"))
     counts: dict[str, int] = field(default_factory=dict)
-    """Findings by check, for every check that ran, those included that are not listed."""
+    """Number of findings of every check that ran, including those not listed."""
     n_errors: int = 0
     n_warnings: int = 0
     skipped: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether the dataset may be published: no errors."""
+        """Whether the dataset may be published, that is, has no errors."""
         return self.n_errors == 0
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; ``errors`` and ``warnings`` count what is not listed as well."""
+        """Return JSON values; ``errors`` and ``warnings`` include findings not listed."""
         return {
             "ok": self.ok,
             "errors": self.n_errors,
@@ -121,8 +120,8 @@ def run(
 
     Args:
         subject: the dataset.
-        extra: findings of others, such as the policy that made the data, to be reported with.
-        on_episode: called after each episode with how many are checked, of how many.
+        extra: findings from elsewhere, such as the policy that made the data, to report as well.
+        on_episode: called after each episode with the number checked so far and the total.
 
     Raises:
         ConfigError: ``options.skip`` names a check that does not exist.
@@ -141,7 +140,7 @@ def run(
         collected.take(_guarded(check, "dataset", check.begin))
     unusable = _unusable(subject) if checks else None
     if unusable is not None:
-        if not collected.n_errors("metadata"):  # else this only says it again
+        if not collected.n_errors("metadata"):  # otherwise already reported
             collected.take([unusable])
     elif subject.storage is not None and _pass_over(
         subject, subject.storage, checks, collected, on_episode
@@ -160,7 +159,7 @@ def run(
 
 
 def _unusable(subject: Subject) -> Finding | None:
-    """Why no episode can be looked at, ``None`` if they can."""
+    """Return why no episode can be checked, or ``None`` if they can."""
     if subject.storage is None:
         return _unreadable("data", subject.fault)
     for name in ("observation_space", "action_space"):
@@ -176,7 +175,7 @@ def _pass_over(
     collected: _Collected,
     on_episode: Callable[[int, int], None] | None,
 ) -> bool:
-    """Read every episode once and show it to every check; whether that was possible."""
+    """Read every episode once and pass it to every check; return False if that failed."""
     try:
         list(storage.get_episode_metadata([]))
     except Exception as exc:
@@ -185,7 +184,7 @@ def _pass_over(
     expected = subject.metadata.get("total_episodes")
     for episode in _episodes(storage, expected):
         if episode.unreadable:
-            # A name that is no episode's was counted as one more: the layout names it.
+            # The storage counted a stray name as an episode; the layout check reports it.
             if collected.n_errors("layout") and is_count(expected) and episode.index >= expected:
                 break
             message = relative(episode.unreadable, subject.data_path)
@@ -202,7 +201,7 @@ def _pass_over(
 
 
 def _episodes(storage: MinariStorage, expected: Any) -> Iterator[Episode]:
-    """Every episode in order, opening the files again only after one that cannot be read."""
+    """Yield every episode in order; reopen the files only after one that cannot be read."""
     index = 0
     while True:
         try:
@@ -216,7 +215,7 @@ def _episodes(storage: MinariStorage, expected: Any) -> Iterator[Episode]:
                 index += 1
         except IndexError:  # there are no more
             return
-        except Exception as exc:  # whatever a damaged file makes of it
+        except Exception as exc:  # a damaged file may raise anything
             episode = _episode(index, {}, {})
             episode.unreadable = str(exc)
             yield episode
@@ -253,7 +252,7 @@ def _unknown_acknowledgements(subject: Subject, seen: set[str]) -> Iterator[Find
 
 
 def _installed_checks() -> dict[str, type[Check]]:
-    """Checks of other installed packages; a name of this package cannot be taken over."""
+    """Return the checks of other installed packages, which cannot replace built-in ones."""
     found: dict[str, type[Check]] = {}
     for point in entry_points(group=ENTRY_POINTS):
         if point.name not in CHECKS:
@@ -276,16 +275,16 @@ def _as_check(name: str, loaded: Any) -> type[Check]:
 def _guarded(
     check: Check, path: str, hook: Callable[..., Iterable[Finding]], *args: Any
 ) -> Iterator[Finding]:
-    """What a hook finds; if it raises, that is a finding too."""
+    """Yield the findings of a hook; if it raises, yield that as a finding."""
     try:
         yield from hook(*args)
-    except Exception as exc:  # a check that fails must not hide what the others find
+    except Exception as exc:  # a failing check must not hide the findings of others
         what = f"{type(exc).__name__}: {shown(exc, 300)}"
         yield Finding("error", check.name, path, f"the check itself failed with {what}")
 
 
 class _Collected:
-    """Sorts findings into listed, acknowledged and merely counted ones."""
+    """Sorts findings into listed ones, acknowledged ones, and ones that are only counted."""
 
     def __init__(self, acknowledge: Iterable[str]) -> None:
         self._acknowledge = frozenset(acknowledge)
@@ -295,7 +294,7 @@ class _Collected:
         self.ids: set[str] = set()
 
     def take(self, findings: Iterable[Finding]) -> bool:
-        """Add findings; whether there was an error among them."""
+        """Add findings; return whether any of them is an error."""
         any_error = False
         for finding in findings:
             self.ids.add(finding.id)
@@ -310,7 +309,7 @@ class _Collected:
         return any_error
 
     def n_errors(self, check: str) -> int:
-        """How many errors one check has reported so far."""
+        """Return how many errors one check has reported so far."""
         return self.counts.get(check, Counter())["error"]
 
     def report(self, names: Iterable[str]) -> Report:

@@ -1,4 +1,4 @@
-"""Reference scores: both there, finite, and the expert above the random policy."""
+"""Check that both reference scores exist and are finite, the expert's above the random one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPISODES = "num_episodes_average_score"
 
 
 class Scores(Check):
-    """``ref_min_score`` < ``ref_max_score``; a dataset without an environment may have neither."""
+    """Checks ``ref_min_score`` < ``ref_max_score``; without an environment both may be missing."""
 
     name = "scores"
 

@@ -1,4 +1,4 @@
-"""Structure of an episode: its columns have one row per step, observations and infos one more."""
+"""Check that columns of an episode have one row per step; observations and infos one more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, is_count, paired_leaves, shown
 from minari_pipe.core.tree import Path, join_path, leaves
 
-# The standard stores these three as plain columns of one dtype.
+#: The standard stores these three as plain columns of one dtype.
 SCALARS = {
     "rewards": np.dtype(np.float64),
     "terminations": np.dtype(np.bool_),
@@ -21,12 +21,12 @@ SCALARS = {
 
 
 class Shapes(Check):
-    """``T`` actions, rewards and flags, ``T + 1`` observations and infos, of the space's shape.
+    """Checks for ``T`` actions, rewards and flags, ``T + 1`` observations and infos, and shapes.
 
-    ``T`` is what most of the five columns say, so that one short column is one finding. Dtypes
-    that differ from the space's (rewards: float64 or integers, as Minari stores those of an
-    environment that pays whole numbers; flags: bool) are reported as ``dtypes``.
-    Rows that ``infos_filled`` names are rows of the infos.
+    ``T`` is the length that most of the five columns have, so that one short column is one finding.
+    Dtypes that differ from the space's are reported as ``dtypes``. Flags must be bool, rewards
+    float64 or integers, which Minari stores if the environment's rewards are whole numbers.
+    The rows in ``infos_filled`` must be rows of the infos.
     """
 
     name = "shapes"
@@ -85,7 +85,7 @@ class Shapes(Check):
                 if fault:
                     yield self.error(where, fault)
                 continue
-            if space.shape is None:  # a space of a third party whose elements are not arrays
+            if space.shape is None:  # a third-party space whose elements are not arrays
                 yield from self._rows(episode, name, [(path, space, leaf)], n_rows)
                 continue
             expected = (n_rows, *space.shape)
@@ -115,7 +115,7 @@ class Shapes(Check):
         found: Iterable[tuple[Path, Any, Any]],
         n_rows: int,
     ) -> Iterator[Finding]:
-        """One finding per leaf with a wrong count of rows, or one for all if all share it."""
+        """Yield one finding per leaf with a wrong row count, or one for all if all share it."""
         counts = {path: _n_rows(leaf) for path, _, leaf in found}
         wrong = {path: n for path, n in counts.items() if n != n_rows}
         if len(wrong) > 1 and len(wrong) == len(counts) and len(set(wrong.values())) == 1:
@@ -131,14 +131,14 @@ class Shapes(Check):
 def _n_rows(column: Any) -> int | None:
     try:
         return len(column)
-    except TypeError:  # a scalar, an array of no dimensions, nothing at all
+    except TypeError:  # a scalar, an array without dimensions, or None
         return None
 
 
 def _majority(columns: Mapping[str, list[tuple[Path, Any, Any]]]) -> int | None:
-    """The number of steps that most columns agree on; the rewards decide a tie."""
+    """Return the number of steps that most columns agree on; the rewards decide a tie."""
     votes: Counter[int] = Counter()
-    # Counter.most_common lists equal counts in the order they came in, so rewards go first.
+    # Counter.most_common lists equal counts in insertion order, so rewards go first.
     for name in sorted(columns, key=lambda name: name != "rewards"):
         rows = [n for *_, leaf in columns[name] if (n := _n_rows(leaf)) is not None]
         if rows:

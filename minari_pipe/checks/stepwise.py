@@ -1,14 +1,14 @@
-"""Simulated columns against recorded ones where single bits cannot be expected to agree.
+"""Compare simulated columns with recorded ones if they need not agree bit for bit.
 
-Elsewhere than on the versions and the platform that made the data, simulators round differently,
-and contacts are chaotic: a whole episode cannot come out as recorded, but a single step can. So
-where the simulator can be put where the recording stands, each step is simulated from there.
+On other versions or platforms than those that made the data, simulators round differently, and
+contacts are chaotic: a whole episode cannot match its recording, but a single step can. So if the
+simulator can be set to the recorded state, each step is simulated from there.
 
-How far a single step may be off was measured on the 25 human door demonstrations, made with mujoco
-3.11.0 and stepped with 3.3.5, whose contacts differ: an observation by 0.005 at the median step and
-by less than 0.04 at 99.9 % of them, in columns that range over 0.3 to 3, a reward by 1e-5 and
-0.001; 2 of 6729 steps cross a threshold on the other side, which a bonus of 8 shows. With 3.11.0
-itself all differences are 0.
+The tolerances of single steps come from the 25 human door demonstrations, made with mujoco 3.11.0
+and stepped with 3.3.5, whose contacts differ. Observations differ by 0.005 at the median step and
+by less than 0.04 at 99.9 % of the steps, in columns that range over 0.3 to 3; rewards differ by
+1e-5 and 0.001. At 2 of 6729 steps a value falls on the other side of a threshold, which shows in a
+bonus of 8. With 3.11.0 itself all differences are 0.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from minari_pipe.checks.base import MISSING, Episode, shown
 from minari_pipe.core.tree import Path, leaves, map_leaves, stack
 from minari_pipe.policies.rollout import simulator_state
 
+#: Absolute and relative difference that is always allowed.
 FLOOR = 1e-3
-"""Difference that is always allowed, absolute and relative."""
+#: Absolute and relative difference up to which two values are equal apart from rounding.
 ROUNDING = 1e-6
-"""Up to here, absolute and relative, two values are the same but for rounding."""
+#: Rounding does not move a column by more than this share of its range in one step.
 JUMP = 0.25
-"""Share of its range by which no column comes apart from one step to the next by rounding."""
+#: Leaving the recording before this step is an error, not drift.
 DRIFT_STEPS = 30
-"""An episode that leaves its recording earlier does not drift."""
 PROBE_STEPS = 40
 
+#: Reset arguments for an episode whose own start is unknown.
 NO_START: Mapping[str, Any] = {"seed": 0, "options": None}
-"""Of an episode whose own start cannot be known."""
 
+#: Sets a simulator to the state given by one row of observations and one row of states.
 Place = Callable[[Any, Any], None]
-"""Puts a simulator where a row of observations and a row of its states say it was."""
 
 
 @dataclass
 class Steps:
-    """What ``T`` recorded steps led to, beside what the simulator makes of them, by column."""
+    """The recorded and the simulated results of ``T`` steps, by column."""
 
     recorded: dict[Path, Any]
     simulated: dict[Path, list[Any]] = field(default_factory=dict)
@@ -56,21 +56,21 @@ class Steps:
             self.simulated.setdefault(path, []).append(at(results, path))
 
     def largest(self, row: int) -> tuple[Path, int, float]:
-        """Column, row and size of the largest absolute difference from ``row`` on."""
+        """Return column, row and size of the largest absolute difference from ``row`` on."""
         found: tuple[Path, int, float] = ((), row, -1.0)
         for path in self.recorded:
             gaps = np.max(self._differences(path)[row:], axis=1, initial=0)
-            gaps[np.isinf(gaps)] = 1.0  # another flag, another word
+            gaps[np.isinf(gaps)] = 1.0  # a different flag or text
             if gaps.max() > found[2]:
                 found = path, row + int(gaps.argmax()), float(gaps.max())
         return found
 
     def excess(self, path: Path, share: float, floor: float = FLOOR) -> np.ndarray:
-        """Largest difference in each row in units of what is allowed, shape ``(T,)``.
+        """Return the largest difference in each row over the allowed one, shape ``(T,)``.
 
         Args:
-            path: of the column.
-            share: of the range of each element, allowed beside the floor.
+            path: path of the column.
+            share: share of the range of each element that is allowed on top of the floor.
             floor: allowed absolute and relative difference.
         """
         differences = self._differences(path)
@@ -93,22 +93,22 @@ class Steps:
         return np.nan_to_num(differences, nan=np.inf, posinf=np.inf)
 
     def observed(self) -> Iterator[Path]:
-        """Paths of what the simulator goes on from: observations, and states if compared."""
+        """Return the paths of the observations, and of the states if they are compared."""
         return (path for path in self.recorded if path[0] in ("observations", "infos"))
 
     def at_rounding(self) -> np.ndarray:
-        """Rows in which all observations are the same but for rounding, shape ``(T,)``."""
+        """Return which rows agree in all observations up to rounding, shape ``(T,)``."""
         gaps = [self.excess(path, 0, ROUNDING) for path in self.observed()]
         return np.all([gap <= 1 for gap in gaps], axis=0)
 
     def worst(self, rows: np.ndarray, share: float) -> tuple[Path, int]:
-        """The column and the row of the largest excess among ``rows``."""
+        """Return the column and the row of the largest excess among ``rows``."""
         excess = {path: self.excess(path, share)[rows] for path in self.recorded}
         path = max(excess, key=lambda path: float(excess[path].max()))
         return path, int(rows[int(excess[path].argmax())])
 
     def values(self, path: Path, row: int) -> str:
-        """Both values of a row, of the element that differs most."""
+        """Describe both values of a row, at the element that differs most."""
         recorded, simulated = self.recorded[path][row], self.simulated[path][row]
         if np.ndim(recorded) and not isinstance(recorded, str) and np.shape(simulated):
             element = int(self._differences(path)[row].argmax()) if len(recorded) else 0
@@ -121,17 +121,17 @@ class Steps:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the simulated steps say about an episode."""
+    """The result of comparing an episode with its simulated steps."""
 
     agrees: bool
     row: int = 0
-    """Number of the first step that does not agree."""
+    """Index of the first step that does not agree."""
     path: Path = ()
     why: str = ""
     is_error: bool = False
-    """Whether the recording is wrong, and not just rounded differently."""
+    """Whether the recording is wrong, not only rounded differently."""
     n_steps: int = 0
-    """How many steps are beyond the tolerance."""
+    """Number of steps beyond the tolerance."""
 
 
 AGREES = Verdict(agrees=True)
@@ -139,24 +139,24 @@ AGREES = Verdict(agrees=True)
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What single steps may be off, in shares of the range of the recorded column in an episode."""
+    """Allowed differences of single steps, as shares of a recorded column's range in an episode."""
 
     half: float
-    """Half of the steps."""
+    """Allowed for half of the steps."""
     most: float
-    """All steps but a few, as at a threshold."""
+    """Allowed for all but a few steps, such as those at a threshold."""
     few: float
-    """Share of the steps that may be off further and are no error."""
+    """Share of the steps that may exceed ``most`` without being an error."""
 
 
+#: For steps from recorded states, on other versions.
 BY_STATE = Tolerance(half=0.02, most=0.1, few=0.02)
-"""Of steps from recorded states, on other versions."""
+#: For steps from observations, which may omit details; Hopper's, for example, clip velocities.
 BY_OBSERVATION = Tolerance(half=0, most=0.01, few=0.5)
-"""Of steps from what was observed, which may leave out a little: Hopper's clips velocities."""
 
 
 def judge_steps(steps: Steps, tolerance: Tolerance) -> Verdict:
-    """Judge steps that were each simulated from where the recording stood."""
+    """Compare steps that were each simulated from their recorded state or observation."""
     most = tolerance.most
     beyond = np.max([steps.excess(path, most) for path in steps.recorded], axis=0) > 1
     if (wrong := _contradictions(steps)) is not None:
@@ -175,7 +175,7 @@ def judge_steps(steps: Steps, tolerance: Tolerance) -> Verdict:
 
 
 def judge_run(steps: Steps) -> Verdict:
-    """Judge an episode that was simulated from its start, and may drift."""
+    """Compare an episode that was simulated from its start and may drift."""
     apart = np.max([steps.excess(path, 0) for path in steps.recorded], axis=0) > 1
     if not apart.any():
         return AGREES
@@ -191,7 +191,7 @@ def judge_run(steps: Steps) -> Verdict:
 
 
 def _contradictions(steps: Steps) -> Verdict | None:
-    """A reward or a flag that is another one although all that is observed is the same."""
+    """Return a verdict if a reward or flag differs although all observations agree."""
     same = steps.at_rounding()
     for path in (("rewards",), ("terminations",), ("truncations",)):
         rows = np.flatnonzero(same & (steps.excess(path, 0) > 1))
@@ -211,14 +211,14 @@ def simulate(
     states: Mapping[Path, Any] | None = None,
     skip: Iterable[Path] = (),
 ) -> Steps:
-    """Simulate an episode's first steps and return what they led to.
+    """Simulate the first steps of an episode and return them beside the recorded ones.
 
     Args:
-        env: is reset first.
-        episode: recorded.
+        env: the environment, which is reset first.
+        episode: the recorded episode.
         start: arguments of ``reset``.
-        n_steps: how many.
-        place: puts the simulator where the recording stands before each step.
+        n_steps: number of steps to simulate.
+        place: sets the simulator to the recorded state before each step.
         states: recorded columns of the simulator's state to compare as well.
         skip: leaves of the observations that are not compared.
     """
@@ -234,7 +234,7 @@ def simulate(
     steps = Steps(recorded)
     known = states_of(episode)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of steps after an end, such as the recording has
+        warnings.simplefilter("ignore")  # the recording may step past the environment's end
         env.reset(**copy.deepcopy(dict(start)))
         for row in range(n_steps):
             if place is not None:
@@ -245,7 +245,7 @@ def simulate(
                 "observations": copy.deepcopy(observation),
                 "rewards": reward,
                 "terminations": bool(terminated),
-                # A collector truncates an episode that it does not go on with.
+                # A collector truncates an episode that it stops early.
                 "truncations": bool(truncated) or (closed and bool(episode.truncations[row])),
             }
             if states:
@@ -255,10 +255,10 @@ def simulate(
 
 
 def placing(env: gym.Env, episode: Episode, start: Mapping[str, Any]) -> tuple[Place | None, bool]:
-    """Return how to put ``env`` where a recording stands, and whether recorded states say where.
+    """Return how to set ``env`` to a recorded step, and whether that uses recorded states.
 
-    Each way is tried out first: a walk of ``env`` itself must come out the same when the simulator
-    is put there before each step. An environment with a memory of its own has no way.
+    Each way is tested first: a random walk of ``env`` must be reproduced when the simulator is set
+    before each step. An environment that keeps other state has no way.
     """
     recorded, offered = states_of(episode), _state(env)
     same = recorded and {p for p, _ in leaves(recorded)} == {p for p, _ in leaves(offered)}
@@ -272,16 +272,16 @@ def placing(env: gym.Env, episode: Episode, start: Mapping[str, Any]) -> tuple[P
 def _reproduces(env: gym.Env, place: Place, start: Mapping[str, Any]) -> bool:
     try:
         walk = walk_of(env, start)
-        # Of chance and of hidden goals a seed decides, which those who do not know it cannot.
+        # The unknown seed decides chance and hidden goals, so test with a different one.
         start = {**start, "seed": 1} if start is NO_START else start
         steps = simulate(env, walk, start, walk.n_steps or 0, place=place)
         return bool(walk.n_steps) and all((steps.excess(p, 0) <= 1).all() for p in steps.recorded)
-    except Exception:  # whatever a stranger's environment raises when it is put somewhere
+    except Exception:  # a third-party environment may raise anything when its state is set
         return False
 
 
 def walk_of(env: gym.Env, start: Mapping[str, Any]) -> Episode:
-    """A few steps by random actions, with the simulator's state where it has one."""
+    """Return an episode of a few random actions, with the simulator's states if it has any."""
     env.action_space.seed(0)
     observation, _ = env.reset(**copy.deepcopy(dict(start)))
     observations, states = [copy.deepcopy(observation)], [_state(env)]
@@ -311,12 +311,12 @@ def walk_of(env: gym.Env, start: Mapping[str, Any]) -> Episode:
 def _state(env: gym.Env) -> dict[str, Any]:
     try:
         return copy.deepcopy(simulator_state(env))
-    except Exception:  # it has none
+    except Exception:  # there is no state
         return {}
 
 
 def states_of(episode: Episode) -> dict[str, Any]:
-    """The columns of the recorded simulator's state, empty if there are none."""
+    """Return the columns of the recorded simulator's state, empty if there are none."""
     states = episode.infos.get("state") if isinstance(episode.infos, Mapping) else None
     return dict(states) if isinstance(states, Mapping) else {}
 
@@ -345,6 +345,7 @@ def _angle(cosine: float, sine: float) -> float:
     return float(np.arctan2(sine, cosine))
 
 
+#: Functions from an observation of Gymnasium's classic environments to their state.
 CLASSIC: dict[str, Callable[[np.ndarray], Any]] = {
     "CartPoleEnv": lambda o: o,
     "MountainCarEnv": lambda o: o,
@@ -352,11 +353,10 @@ CLASSIC: dict[str, Callable[[np.ndarray], Any]] = {
     "PendulumEnv": lambda o: np.array([_angle(o[0], o[1]), o[2]]),
     "AcrobotEnv": lambda o: np.array([_angle(o[0], o[1]), _angle(o[2], o[3]), o[4], o[5]]),
 }
-"""The state of Gymnasium's classic environments from an observation."""
 
 
 def _by_observation(env: gym.Env) -> Iterator[Place]:
-    """Ways to read the state out of an observation, to be tried out."""
+    """Yield ways to set the state from an observation, each of them still to be tested."""
     base: Any = env.unwrapped
     if read := CLASSIC.get(type(base).__name__):
 
@@ -367,12 +367,12 @@ def _by_observation(env: gym.Env) -> Iterator[Place]:
         yield place
     inner = getattr(base, "point_env", base)
     if hasattr(inner, "set_state") and hasattr(inner, "data"):
-        for hidden in (0, 1, 2):  # positions that decide nothing are often left out
+        for hidden in (0, 1, 2):  # observations often omit positions with no effect
             yield _positions_first(base, inner, hidden)
 
 
 def _positions_first(base: Any, inner: Any, hidden: int) -> Place:
-    """MuJoCo's order: all positions but the first ``hidden`` ones, then all velocities."""
+    """Return a way for MuJoCo's order: positions after the ``hidden`` first, then velocities."""
     n_seen = inner.model.nq - hidden
 
     def place(observation: Any, state: Any) -> None:
@@ -395,7 +395,7 @@ def _flat(column: np.ndarray) -> np.ndarray:
 
 
 def at(value: Any, path: Path) -> Any:
-    """What an observation or an info of the environment has at ``path``, else ``MISSING``."""
+    """Return the value at ``path`` in an observation or info, or ``MISSING``."""
     try:
         for key in path:
             value = value[key]
@@ -405,5 +405,5 @@ def at(value: Any, path: Path) -> Any:
 
 
 def row_of(columns: Any, row: int) -> Any:
-    """One row of a tree of columns, as a copy: an environment may change what it is given."""
+    """Return a copy of one row of a tree of columns, because environments may modify it."""
     return map_leaves(lambda column: copy.copy(column[row]), columns)

@@ -1,4 +1,4 @@
-"""Counts: what metadata and attributes say about episodes, steps and rewards, against a recount."""
+"""Compare the stored totals, ids, sizes and reward statistics with the data."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ STATISTICS: dict[str, Callable[[Any], Any]] = {
     "rewards_max": np.max,
     "rewards_min": np.min,
 }
-# Sums depend in their last bits on the order of the additions, which writers choose differently.
+#: The last bits of a sum depend on the order of the additions, which differs between writers.
 RELATIVE = 1e-9
-# Sizes are rounded to 0.1 MB, and metadata grow a little after they were noted.
+#: Sizes are rounded to 0.1 MB, and the metadata grow a little after the size is written.
 SIZE_MB = 0.15
 SIZE_SHARE = 0.05
 
 
 class Ids(Check):
-    """Episodes are numbered 0 to n - 1 without gaps, and the ``id`` of each is its number."""
+    """Checks that the ``id`` of every episode is its index, from 0 to n - 1 without gaps."""
 
     name = "ids"
 
@@ -39,7 +39,7 @@ class Ids(Check):
 
 
 class Totals(Check):
-    """``total_episodes`` and ``total_steps`` of the metadata, ``total_steps`` of each episode."""
+    """Checks the totals of episodes and steps in the metadata, and of steps in each episode."""
 
     name = "totals"
 
@@ -60,12 +60,12 @@ class Totals(Check):
             yield self.error(episode.path("total_steps"), f"{fault}, its number of steps")
 
     def finish(self) -> Iterator[Finding]:
-        if not self._all_counted:  # an episode that is missing or damaged changes both counts
+        if not self._all_counted:  # a missing or damaged episode changes both counts
             return
         n_episodes = self.subject.metadata.get("total_episodes")
         n_steps = self.subject.metadata.get("total_steps")
         if is_count(n_episodes) and n_episodes != self._n_episodes:
-            # Another number of episodes has another number of steps: one fault, not two.
+            # A wrong number of episodes implies a wrong number of steps: one fault, not two.
             yield self.error(
                 "metadata / total_episodes",
                 f"the metadata say {n_episodes} episodes of {n_steps} steps together, the data "
@@ -81,7 +81,7 @@ class Totals(Check):
 
 
 class Statistics(Check):
-    """The ``rewards_*`` attributes against the rewards of the episode, which has all or none."""
+    """Compares the ``rewards_*`` attributes, all or none of them, with the episode's rewards."""
 
     name = "statistics"
 
@@ -94,7 +94,7 @@ class Statistics(Check):
             verb = "is" if len(missing) == 1 else f"{' and '.join(missing)} are"
             yield self.error(episode.path(missing[0]), f"{verb} missing beside {', '.join(others)}")
         wrong = []
-        # Rounding grows with the terms that were added, not with what they add up to.
+        # Rounding errors grow with the size of the terms, not with their sum.
         allowed = RELATIVE * max(1.0, float(np.abs(episode.rewards).sum()))
         for name, statistic in STATISTICS.items():
             recorded = episode.metadata.get(name)
@@ -108,9 +108,9 @@ class Statistics(Check):
 
 
 class Size(Check):
-    """Warns of a ``dataset_size`` that is not that of the files, give or take rounding.
+    """Warns if ``dataset_size`` differs from the size of the files by more than rounding.
 
-    The files of older layouts had other sizes when the size was noted.
+    Legacy layouts are skipped: their files had another size when ``dataset_size`` was written.
     """
 
     name = "size"
@@ -123,7 +123,7 @@ class Size(Check):
         if storage is None or isinstance(storage, LegacyStorage) or recorded is None:
             return
         size = storage.get_size()
-        # The check of the metadata reports what is no number or negative.
+        # The metadata check reports values that are negative or not numbers.
         if (
             is_finite_number(recorded)
             and recorded >= 0
@@ -137,7 +137,7 @@ class Size(Check):
 
 
 def _count_fault(attributes: Mapping[str, Any], name: str, expected: int) -> str | None:
-    """What is wrong with an attribute that loaders read as the integer ``expected``."""
+    """Return what is wrong with an attribute that must be the integer ``expected``, or ``None``."""
     value = attributes.get(name)
     if value is None:
         return f"is missing, expected the integer {expected}"

@@ -1,4 +1,4 @@
-"""Values of an episode: finite, and members of the spaces the dataset declares."""
+"""Check that the values of an episode are finite and members of the dataset's spaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minari_pipe.core.tree import join_path
 
 
 class Finite(Check):
-    """No NaN and no infinity in observations, actions and rewards."""
+    """Checks that observations, actions and rewards hold neither NaN nor infinity."""
 
     name = "finite"
 
@@ -40,9 +40,9 @@ class Finite(Check):
 
 
 class Membership(Check):
-    """Every observation and action lies in its space; rows that are not finite are not asked.
+    """Checks that every observation and action is in its space; skips rows that are not finite.
 
-    NaN lies in no ``Box``, so a NaN would be reported twice.
+    NaN is in no ``Box``, so it would be reported twice.
     """
 
     name = "membership"
@@ -69,7 +69,7 @@ class Membership(Check):
 
 
 def finite_rows(column: Any) -> np.ndarray:
-    """Which rows hold only finite numbers, shape ``(N,)``; what holds no floats is finite."""
+    """Return which rows are finite, shape ``(N,)``; columns without floats always are."""
     if getattr(column, "dtype", None) is None or column.dtype.kind not in "fc":
         return np.ones(len(column), dtype=bool)
     return np.isfinite(column).reshape(len(column), -1).all(axis=1)
@@ -86,7 +86,7 @@ def _outside(space: gym.Space, value: Any) -> str:
 
 
 def _element(index: np.ndarray) -> str:
-    """`` element 3``, `` element (3, 1)``, or nothing for a scalar."""
+    """Return `` element 3``, `` element (3, 1)``, or an empty string for a scalar."""
     if len(index) == 0:
         return ""
     return f" element {index[0] if len(index) == 1 else tuple(int(i) for i in index)}"

@@ -1,8 +1,8 @@
-"""Policies: what chooses the actions of a dataset and of its reference scores.
+"""Provide the policies that choose the actions of datasets and of their reference scores.
 
-One file and one line of ``POLICIES`` each; a third party's package announces its own through the
+Each policy has one file and one line in ``POLICIES``. Other packages register theirs under the
 entry-point group ``minari_pipe.policies`` (name: the dotted name that configs use; value:
-``module:Class``). Modules load when first used, so that a stage depends only on the policy it runs.
+``module:Class``). Modules load on first use, so that a stage depends only on the policy it runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 from typing import Any
 
+#: Names that a config's ``_target_`` may use, with the place of each definition.
 POLICIES = {
     "minari_pipe.policies.RandomPolicy": "minari_pipe.policies.random:RandomPolicy",
     "minari_pipe.policies.SB3Policy": "minari_pipe.policies.sb3:SB3Policy",
@@ -19,20 +20,19 @@ POLICIES = {
     ),
     "minari_pipe.policies.ScriptedPolicy": "minari_pipe.policies.scripted:ScriptedPolicy",
 }
-"""Registered names that a config's ``_target_`` may give, with where they are defined."""
 
+#: Controllers for ``ScriptedPolicy`` that come with the package.
 CONTROLLERS = {
     "minari_pipe.policies.controllers.PointMazeWaypoints": (
         "minari_pipe.policies.controllers:PointMazeWaypoints"
     ),
 }
-"""Callables that come with the package, for ``ScriptedPolicy``."""
 
 ENTRY_POINTS = "minari_pipe.policies"
 
 
 def registered_policies() -> dict[str, str]:
-    """``POLICIES`` and those of installed packages."""
+    """Return ``POLICIES`` and the policies of other installed packages."""
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {**{p.name: p.value for p in points}, **POLICIES}
 

@@ -1,8 +1,8 @@
-"""The part of a Stable-Baselines3 policy that chooses actions: its network and what follows it.
+"""Extract the acting part of a Stable-Baselines3 policy: its network and its action head.
 
-As ``policy.predict`` does it, without the value networks, and without the distribution objects of
-PyTorch, which take longer to make than a small network takes to run. The layers of SB3's own
-classes are applied one by one; those that a trusted checkpoint brings along are called.
+It does what ``policy.predict`` does, without the value networks and without PyTorch's distribution
+objects, which take longer to create than a small network takes to run. For SB3's own classes the
+layers are applied one by one; other classes, from a trusted checkpoint, are called as a whole.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Tensors = tuple["torch.Tensor", ...]
 
 
 def make_forward(algorithm: Algorithm, policy: Any, *, sampled: bool) -> Callable[..., Tensors]:
-    """The network as a function of a batch of observations (and of the states of its LSTM).
+    """Return the network as a function of a batch of observations (and of its LSTM's states).
 
     Returns:
-        From observations to what :func:`make_head` takes: means, logits or values, and where noise
-        depends on the state its log deviation or the features of gSDE. Of a recurrent policy: from
-        observations, hidden and cell states, both of shape ``(B, layers, size)``, to the same, and
-        the next two states.
+        A function from observations to the input of :func:`make_head`: means, logits or values,
+        and, if the noise depends on the state, its log standard deviation or the gSDE features. A
+        recurrent policy's function also takes hidden and cell states, both of shape
+        ``(B, layers, size)``, and also returns the next two.
     """
     from stable_baselines3.common.torch_layers import MlpExtractor
 
@@ -67,8 +67,8 @@ def make_forward(algorithm: Algorithm, policy: Any, *, sampled: bool) -> Callabl
         return outputs(features(observations))
 
     def recurrent(observations: Any, hidden: torch.Tensor, cell: torch.Tensor) -> Tensors:
-        # sb3-contrib steps through a sequence in another way where an episode starts in any row.
-        # Here it is one step for all rows always; a row that starts holds a state of zeros.
+        # sb3-contrib processes a sequence differently if an episode starts in any row. Here every
+        # call is one step for all rows, and the state of a starting row is zero.
         before = hidden.transpose(0, 1).contiguous(), cell.transpose(0, 1).contiguous()
         out, after = policy.lstm_actor(features(observations).unsqueeze(0), before)
         return (*outputs(out.squeeze(0)), *(state.transpose(0, 1) for state in after))
@@ -112,7 +112,7 @@ def _one_output(network: Any, layers: str) -> Callable[..., Tensors]:
 
 
 def _features(network: Any, extractor: Any) -> Callable[[Any], torch.Tensor]:
-    """What ``network`` makes of observations before its own layers see them."""
+    """Return the function that prepares observations for the layers of ``network``."""
     from stable_baselines3.common.policies import BasePolicy
     from stable_baselines3.common.preprocessing import is_image_space
     from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -125,7 +125,7 @@ def _features(network: Any, extractor: Any) -> Callable[[Any], torch.Tensor]:
 
 
 def _plain(module: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The layers of ``module`` as functions: calling a module takes longer than a small layer."""
+    """Return ``module`` as a plain function: calling a module costs more than a small layer."""
     from torch import nn
 
     if type(module) is nn.Linear:
@@ -152,10 +152,10 @@ def make_head(
     exploration: float | None = None,
     action_noise: float | Sequence[float] | None = None,
 ) -> ActionHead:
-    """What makes actions of ``space`` from the outputs of :func:`make_forward`.
+    """Return the head that makes actions of ``space`` from the outputs of :func:`make_forward`.
 
     Raises:
-        ConfigError: ``action_noise`` is a list of another length than an action.
+        ConfigError: ``action_noise`` is a list whose length is not that of an action.
     """
     if isinstance(space, spaces.Box):
         squashed = algorithm.head == "squashed" or bool(policy.squash_output)
@@ -177,7 +177,7 @@ def make_head(
 
 
 def _policy_noise(algorithm: Algorithm, policy: Any, space: spaces.Box, n_rows: int) -> Noise:
-    """The noise that was learned."""
+    """Return the noise that the policy learned."""
     acting = policy.actor if algorithm.head == "squashed" else policy
     if acting.use_sde:
         std = acting.action_dist.get_std(acting.log_std).detach().numpy()
@@ -192,7 +192,7 @@ def _policy_noise(algorithm: Algorithm, policy: Any, space: spaces.Box, n_rows: 
 def _action_noise(
     space: spaces.Box, n_rows: int, action_noise: float | Sequence[float] | None
 ) -> Noise:
-    """The noise that the config gives."""
+    """Return the noise that the config sets."""
     size = int(np.prod(space.shape))
     std = np.asarray(action_noise, np.float64)
     if std.shape not in ((), (size,)):

@@ -1,6 +1,6 @@
-"""From the outputs of a policy's network to actions: modes, samples and exploration.
+"""Turn the outputs of a policy's network into actions: modes, samples and exploration.
 
-What is random comes row by row from the episodes' own generators. Everything after that is done for
+Random numbers come row by row from the episodes' own generators. Everything else is computed for
 the whole batch, element by element or along one row, so that no row influences another.
 """
 
@@ -26,24 +26,24 @@ class ActionHead(ABC):
         self._rngs: dict[int, np.random.Generator] = {}
 
     def start(self, row: int, rng: np.random.Generator) -> None:
-        """An episode begins in ``row``; everything random in it comes from ``rng``."""
+        """Start an episode in ``row``; everything random in it comes from ``rng``."""
         self._rngs[row] = rng
 
     @abstractmethod
     def __call__(
         self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
     ) -> np.ndarray:
-        """Actions, shape ``(B, *space.shape)``.
+        """Return actions, shape ``(B, *space.shape)``.
 
         Args:
-            outputs: what the network computed, each of shape ``(B, ...)``.
-            rows: those with an episode; the others draw nothing, and their actions mean nothing.
-            masks: which actions are allowed, shape ``(B, logits)``, for those that take masks.
+            outputs: outputs of the network, each of shape ``(B, ...)``.
+            rows: rows with an episode; the others draw nothing, and their actions are meaningless.
+            masks: which actions are allowed, shape ``(B, logits)``, for heads that take masks.
         """
 
 
 class Noise(Protocol):
-    """What is added to the mean of a continuous action."""
+    """Noise that is added to the mean of a continuous action."""
 
     def start(self, row: int, rng: np.random.Generator) -> None: ...
 
@@ -51,10 +51,10 @@ class Noise(Protocol):
 
 
 class NormalNoise:
-    """Drawn anew at every step."""
+    """Normal noise that is drawn anew at every step."""
 
     def __init__(self, n_rows: int, n_actions: int, std: FloatArray | None = None) -> None:
-        """Args: ``std`` by action; ``None`` where the network gives its logarithm."""
+        """Set ``std`` for each action, or ``None`` if the network outputs its logarithm."""
         self._draws, self._std = np.zeros((n_rows, n_actions)), std
         self._rngs: dict[int, np.random.Generator] = {}
 
@@ -69,13 +69,13 @@ class NormalNoise:
 
 
 class MatrixNoise:
-    """gSDE: a matrix drawn at the start of an episode, times the features of each step.
+    """gSDE noise: a matrix drawn at the start of an episode, times the features of each step.
 
-    SB3 draws anew every ``sde_sample_freq`` steps of a training; here an episode keeps its own.
+    In training, SB3 redraws it every ``sde_sample_freq`` steps; here an episode keeps its matrix.
     """
 
     def __init__(self, n_rows: int, std: FloatArray) -> None:
-        """Args: ``std``, of the matrix's entries, shape ``(features, actions)``."""
+        """Set ``std`` for the entries of the matrix, shape ``(features, actions)``."""
         self._std = std.astype(np.float64)
         self._matrices = np.zeros((n_rows, *std.shape))
 
@@ -83,12 +83,12 @@ class MatrixNoise:
         self._matrices[row] = self._std * rng.standard_normal(self._std.shape)
 
     def __call__(self, outputs: Outputs, rows: Sequence[int]) -> FloatArray:
-        # Not a product of matrices, whose low bits may depend on a row's place in the batch.
+        # In a matrix product, the low bits may depend on a row's place in the batch.
         return np.add.reduce(outputs[1][:, :, None] * self._matrices, axis=1)
 
 
 class ContinuousHead(ActionHead):
-    """Actions of a ``Box``: a mean, noise, and bounds that are clipped or scaled to."""
+    """Chooses actions of a ``Box``: a mean plus noise, clipped or scaled to the bounds."""
 
     def __init__(
         self,
@@ -99,14 +99,14 @@ class ContinuousHead(ActionHead):
         scaled: bool = False,
         clipped: bool = False,
     ) -> None:
-        """Say how ``model.predict`` treats what the network gives out.
+        """Set how ``model.predict`` processes the output of the network.
 
         Args:
-            space: of one action.
-            noise: ``None`` for the mean itself.
-            tanh: squash mean and noise.
-            scaled: the result is in [-1, 1], to be scaled to the bounds of the space.
-            clipped: clip mean and noise to [-1, 1] before that.
+            space: space of one action.
+            noise: noise to add to the mean; ``None`` for the mean itself.
+            tanh: whether to squash the sum of mean and noise.
+            scaled: whether the result is in [-1, 1] and must be scaled to the bounds of the space.
+            clipped: whether to clip the sum to [-1, 1] before scaling.
         """
         super().__init__()
         self._space, self._noise = space, noise
@@ -133,7 +133,7 @@ class ContinuousHead(ActionHead):
 
 
 class CategoricalHead(ActionHead):
-    """One or several choices, each among as many as it has logits."""
+    """Makes one or several choices, each from its own group of logits."""
 
     def __init__(
         self,
@@ -165,12 +165,12 @@ class CategoricalHead(ActionHead):
             return np.argmax(logits, axis=1)
         weights = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
         below = np.cumsum(weights, axis=1)
-        # The first whose share reaches beyond the draw; never one of weight zero.
+        # The first choice whose cumulative share exceeds the draw; its weight is never zero.
         return np.sum(below / below[:, -1:] <= self._draws[:, part, None], axis=1)
 
 
 class BernoulliHead(ActionHead):
-    """Switches that are thrown independently of each other."""
+    """Sets switches independently of each other."""
 
     def __init__(self, space: spaces.MultiBinary, n_rows: int, *, deterministic: bool) -> None:
         super().__init__()
@@ -186,16 +186,16 @@ class BernoulliHead(ActionHead):
         else:
             for row in rows:
                 self._rngs[row].random(out=self._draws[row])
-            with np.errstate(over="ignore"):  # of a switch that is as good as never on
+            with np.errstate(over="ignore"):  # a switch that is practically never on
                 on = self._draws < 1 / (1 + np.exp(-logits))
         return on.astype(self._space.dtype).reshape((-1, *self._space.shape))
 
 
 class GreedyHead(ActionHead):
-    """The action of the highest value, or any of them where the episode's coin says so."""
+    """Chooses the action of the highest value, or, at random steps, a random action."""
 
     def __init__(self, space: spaces.Discrete, exploration: float | None) -> None:
-        """Args: ``exploration``, the share of random actions; ``None`` throws no coin."""
+        """Set ``exploration``, the share of random actions; ``None`` draws nothing."""
         super().__init__()
         self._space, self._exploration = space, exploration
 

@@ -1,4 +1,4 @@
-"""Asks environments which actions are allowed, as sb3-contrib's MaskablePPO does."""
+"""Ask environments which actions are allowed, as sb3-contrib's MaskablePPO does."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _MASKED = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 class ActionMasks:
     """The masks of a batch: one flag for each choice of each part of an action.
 
-    ``Discrete(n)`` has ``n`` flags, ``MultiDiscrete`` those of all its parts one after the other,
+    ``Discrete(n)`` has ``n`` flags, ``MultiDiscrete`` the concatenated flags of its parts,
     ``MultiBinary(n)`` two for each switch: off and on.
     """
 
     def __init__(self, envs: Sequence[gym.Env], n_rows: int) -> None:
-        """Find the method of every environment, through its wrappers.
+        """Find the method of every environment through its wrappers.
 
         Args:
-            envs: row ``i`` belongs to ``envs[i]``.
-            n_rows: size of the batch; rows without an environment may do anything.
+            envs: the environments; row ``i`` belongs to ``envs[i]``.
+            n_rows: size of the batch; rows without an environment allow every action.
 
         Raises:
-            ConfigError: actions that have no choices, or an environment without a method
+            ConfigError: the action space has no discrete choices, or an environment has no method
                 ``action_masks()``.
         """
         space = envs[0].action_space
@@ -57,15 +57,15 @@ class ActionMasks:
 
     @classmethod
     def of(cls, envs: Sequence[gym.Env], n_rows: int) -> ActionMasks | None:
-        """The masks of environments that have some; ``None`` where all actions are allowed."""
+        """Return the masks of environments that have any, ``None`` if all actions are allowed."""
         has_parts = isinstance(envs[0].action_space, _MASKED)
         return cls(envs, n_rows) if has_parts and _method(envs[0]) is not None else None
 
     def __call__(self, rows: Sequence[int]) -> np.ndarray:
-        """The flags of this step, shape ``(B, flags)``.
+        """Return the flags of this step, shape ``(B, flags)``.
 
         Raises:
-            RowError: a mask has another size, or allows nothing.
+            RowError: a method raised, or its mask has the wrong size or allows nothing.
         """
         self._masks[...] = True
         for row in rows:
@@ -92,7 +92,7 @@ class ActionMasks:
 
 
 def _method(env: gym.Env) -> Callable[[], Any] | None:
-    """What tells the mask of an environment, through its wrappers."""
+    """Return the method that gives the mask of an environment, or ``None``."""
     try:
         method = env.get_wrapper_attr(METHOD)
     except AttributeError:
@@ -103,14 +103,14 @@ def _method(env: gym.Env) -> Callable[[], Any] | None:
 def sample_allowed(
     space: gym.Space, flags: npt.NDArray[np.bool_], rng: np.random.Generator
 ) -> np.ndarray:
-    """Choose each part of an action among what is allowed, all with the same probability.
+    """Choose each part of an action uniformly from its allowed choices.
 
-    As ``space.sample(mask)`` of Gymnasium does, whose masks look different for each space.
+    Gymnasium's ``space.sample(mask)`` does the same, but its masks differ for each space.
 
     Args:
-        space: of the action.
-        flags: one for each choice of each part, as :class:`ActionMasks` gives them.
-        rng: drawn from once for each part.
+        space: the action space.
+        flags: one flag for each choice of each part, as :class:`ActionMasks` returns them.
+        rng: generator that is used once for each part.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -123,7 +123,7 @@ def sample_allowed(
 
 
 def part_sizes(space: gym.Space) -> list[int]:
-    """How many choices each part of a discrete action has.
+    """Return how many choices each part of a discrete action has.
 
     Example:
         >>> part_sizes(spaces.MultiDiscrete([2, 3])), part_sizes(spaces.MultiBinary(3))

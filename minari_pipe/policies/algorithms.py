@@ -1,6 +1,6 @@
-"""The Stable-Baselines3 algorithms a config may name, and the policy networks they build.
+"""Define the Stable-Baselines3 algorithms that a config may name, and build their policies.
 
-A config gives names and plain values only; the tables here say which classes they stand for.
+A config holds names and plain values only; the tables here map the names to classes.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """How one algorithm is found and what its policies give out."""
+    """Where an algorithm is defined, and what its policies take and return."""
 
     target: str
     """``module:Class``."""
     head: str
-    """What the acting network computes: ``distribution`` (the parameters of one that the action
-    space decides), ``squashed`` (mean and log std before tanh), ``action`` (already in [-1, 1]) or
+    """Output of the acting network: ``distribution`` (parameters of one that depends on the action
+    space), ``squashed`` (mean and log std before tanh), ``action`` (already in [-1, 1]) or
     ``values`` (one for each discrete action)."""
     actions: tuple[str, ...]
-    """Names of the action spaces it supports."""
+    """Names of the supported action spaces."""
     policy_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """``policy_kwargs`` that the algorithm itself changes from its policy class's defaults."""
+    """``policy_kwargs`` for which the algorithm overrides the defaults of its policy class."""
     masked: bool = False
-    """Whether the environment says at every step which actions are allowed."""
+    """Whether the environment restricts the allowed actions at every step."""
     recurrent: bool = False
     """Whether the policy carries the state of an LSTM through an episode."""
 
     @property
     def distributions(self) -> tuple[str, ...]:
-        """The installed packages that decide what its policies do."""
+        """The distributions whose versions affect the policies."""
         contrib = ("sb3-contrib",) if self.target.startswith("sb3_contrib.") else ()
         return (*contrib, "stable-baselines3", "torch")
 
@@ -68,29 +68,29 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
 }
 
+#: Other algorithms of Stable-Baselines3 and sb3-contrib, which are rejected by name.
 _NOT_SUPPORTED = ("ars", "crossq", "her", "qrdqn", "tqc", "trpo")
-"""Further algorithms of Stable-Baselines3 and sb3-contrib, refused by name."""
 
+#: Names for ``policy_kwargs.activation_fn``, with their classes in ``torch.nn``.
 ACTIVATIONS = {
     "tanh": "Tanh",
     "relu": "ReLU",
     "elu": "ELU",
     "leaky_relu": "LeakyReLU",
 }
-"""What ``policy_kwargs.activation_fn`` may name, with the class of ``torch.nn``."""
 
+#: Errors that Stable-Baselines3 and PyTorch raise for unusable settings.
 UNBUILDABLE = (
     AssertionError,
     AttributeError,
     KeyError,
     MemoryError,
-    RuntimeError,  # PyTorch's, where the memory is too small; NotImplementedError is one
+    RuntimeError,  # from PyTorch if memory runs out; includes NotImplementedError
     TypeError,
     ValueError,
 )
-"""What Stable-Baselines3 and PyTorch raise of settings that cannot be used."""
 
-# Given by this package, or classes, which no plain value can name.
+#: Arguments that this package passes itself, or whose values are classes.
 _NOT_PLAIN = {
     "self",
     "observation_space",
@@ -102,10 +102,10 @@ _NOT_PLAIN = {
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The entry of ``ALGORITHMS`` called ``name``.
+    """Return the entry of ``ALGORITHMS`` called ``name``.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: there is none; the message suggests the nearest name.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
@@ -122,12 +122,12 @@ def find_algorithm(name: str) -> Algorithm:
 
 
 def _bare(name: object) -> str:
-    """``maskableppo`` out of ``MaskablePPO``, ``maskable-ppo`` or ``maskable_ppo``."""
+    """Return ``maskableppo`` for ``MaskablePPO``, ``maskable-ppo`` or ``maskable_ppo``."""
     return str(name).lower().replace("_", "").replace("-", "")
 
 
 def load_algorithm(name: str) -> type[BaseAlgorithm]:
-    """The Stable-Baselines3 class of the algorithm called ``name``.
+    """Return the Stable-Baselines3 class of the algorithm called ``name``.
 
     Raises:
         ConfigError: there is no such algorithm.
@@ -143,7 +143,7 @@ def load_algorithm(name: str) -> type[BaseAlgorithm]:
 
 
 def missing_package(algorithm: str, distribution: str) -> MissingDependencyError:
-    """What to raise where the package of an algorithm is not installed."""
+    """Return the error for an algorithm whose package is not installed."""
     wanted = "minari_pipe[contrib]" if distribution == "sb3-contrib" else distribution
     return MissingDependencyError(
         f"algorithm {algorithm!r} needs {distribution}; pip install '{wanted}'"
@@ -151,12 +151,12 @@ def missing_package(algorithm: str, distribution: str) -> MissingDependencyError
 
 
 def find_policy_class(algorithm: str, policy_class: str) -> type[BasePolicy]:
-    """The class that ``algorithm`` knows as ``policy_class``, such as ``MlpPolicy``.
+    """Return the class that ``algorithm`` calls ``policy_class``, such as ``MlpPolicy``.
 
-    RecurrentPPO's ``MlpLstmPolicy`` and its siblings may be called ``MlpPolicy`` here too.
+    RecurrentPPO's ``MlpLstmPolicy`` and its siblings can also be named without ``Lstm``.
 
     Raises:
-        ConfigError: it knows no such class.
+        ConfigError: the algorithm has no such class.
         MissingDependencyError: its package is not installed.
     """
     aliases = dict(load_algorithm(algorithm).policy_aliases)
@@ -173,7 +173,7 @@ def find_policy_class(algorithm: str, policy_class: str) -> type[BasePolicy]:
 def resolve_policy_kwargs(
     algorithm: str, policy_class: str, policy_kwargs: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The ``policy_kwargs`` of a config as the algorithm takes them: names become classes.
+    """Return the ``policy_kwargs`` of a config for the algorithm, names replaced by classes.
 
     Raises:
         ConfigError: an unknown key or activation function, a value that is not plain, or a layer
@@ -198,7 +198,7 @@ def resolve_policy_kwargs(
 
 
 def plain_settings(algorithm: str, policy_class: str) -> set[str]:
-    """The names of ``policy_kwargs`` that a config can give."""
+    """Return the names of ``policy_kwargs`` that a config can set."""
     signature = inspect.signature(find_policy_class(algorithm, policy_class).__init__)
     return {p for p in signature.parameters if p not in _NOT_PLAIN}
 
@@ -206,9 +206,9 @@ def plain_settings(algorithm: str, policy_class: str) -> set[str]:
 def trained_policy_kwargs(
     policy_kwargs: Mapping[str, Any], hyperparameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The ``policy_kwargs`` of a policy that was trained with these ``hyperparameters``.
+    """Return the ``policy_kwargs`` of a policy trained with these ``hyperparameters``.
 
-    ``use_sde`` is a setting of the algorithm, which hands it on to its policy.
+    ``use_sde`` is a setting of the algorithm, which passes it to its policy.
     """
     if "use_sde" not in hyperparameters:
         return dict(policy_kwargs)
@@ -234,7 +234,7 @@ def _policy_value(algorithm: str, key: str, value: Any) -> Any:
 
 
 def _check_lstm(value: Any) -> None:
-    # Others would have it take rows for steps, or give out another size than SB3 expects.
+    # Other arguments make the LSTM read rows as steps, or return a size that SB3 does not expect.
     if not isinstance(value, Mapping) or not value.keys() <= {"bias", "dropout"}:
         raise ConfigError(
             f"policy_kwargs.lstm_kwargs is {value!r}; expected a mapping of bias and dropout"
@@ -259,10 +259,10 @@ def _check_layers(algorithm: str, net_arch: Any) -> None:
 
 
 def require_plain(name: str, value: Any) -> None:
-    """Refuse a value that is not made of numbers, strings, lists and mappings.
+    """Reject a value that is not made of numbers, strings, lists and mappings.
 
     Raises:
-        ConfigError: names the setting and the type.
+        ConfigError: the value is not plain; the message names the setting and the type.
     """
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -280,7 +280,7 @@ def require_plain(name: str, value: Any) -> None:
 
 
 def network_observation_space(space: gym.Space) -> gym.Space:
-    """The space the network sees: images have their channels first, as SB3's wrapper makes them.
+    """Return the space that the network sees, with the channels of images first.
 
     Raises:
         ConfigError: Stable-Baselines3 has no network for such observations.
@@ -308,7 +308,7 @@ def network_observation_space(space: gym.Space) -> gym.Space:
 
 
 def _check_start(what: str, space: gym.Space) -> None:
-    """Refuse numbers that begin elsewhere than at 0, where the network's begin."""
+    """Reject numbers that do not start at 0, where those of the network start."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) and np.any(space.start):
         raise ConfigError(f"{what}: Stable-Baselines3 needs start=0")
 
@@ -316,10 +316,10 @@ def _check_start(what: str, space: gym.Space) -> None:
 def check_spaces(
     algorithm: str, policy_class: str, observation_space: gym.Space, action_space: gym.Space
 ) -> None:
-    """Refuse spaces that the algorithm or the policy class cannot work with.
+    """Reject spaces that the algorithm or the policy class does not support.
 
     Raises:
-        ConfigError: names the space and what would fit.
+        ConfigError: a space does not fit; the message names it and what would fit.
     """
     network_observation_space(observation_space)
     supported = find_algorithm(algorithm).actions
@@ -363,15 +363,15 @@ def build_policy(
         algorithm: a name of ``ALGORITHMS``.
         policy_class: ``MlpPolicy``, ``CnnPolicy`` or ``MultiInputPolicy``.
         policy_kwargs: plain values, ``activation_fn`` by name; ``None`` for SB3's defaults.
-        observation_space: the environment's.
-        action_space: the environment's.
+        observation_space: observation space of the environment.
+        action_space: action space of the environment.
 
     Returns:
-        The policy on the CPU in evaluation mode, without an optimizer. PyTorch's global generator
-        is left as it was.
+        The policy on the CPU in evaluation mode, without an optimizer. The state of PyTorch's
+        global generator does not change.
 
     Raises:
-        ConfigError: an unknown name, a value of the wrong kind, or spaces that do not fit.
+        ConfigError: a name is unknown, a value has the wrong type, or the spaces do not fit.
     """
     import torch
 
@@ -380,7 +380,7 @@ def build_policy(
     cls = find_policy_class(algorithm, policy_class)
     if "ortho_init" in inspect.signature(cls.__init__).parameters:
         kwargs.setdefault("ortho_init", False)  # slow, and the weights are replaced anyway
-    # It only acts; and the first optimizer of a process imports PyTorch's compiler, for 2 s.
+    # The policy needs no optimizer, and the first one imports PyTorch's compiler, which takes 2 s.
     kwargs["optimizer_class"] = lambda *_, **__: None
     seen = network_observation_space(observation_space)
     try:
@@ -397,6 +397,6 @@ def build_policy(
 
 
 def one_line(exc: Exception) -> str:
-    """The text of an error of another package, short enough to stand in one line."""
+    """Return the text of another package's error in one line of at most 300 characters."""
     text = " ".join(str(exc).split()) or type(exc).__name__
     return text if len(text) <= 300 else text[:297] + "..."

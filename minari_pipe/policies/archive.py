@@ -1,4 +1,4 @@
-"""Zip files that hold policies: read as a stranger's, and equal content written as equal bytes."""
+"""Read untrusted zip files that hold policies, and write equal content as equal bytes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from minari_pipe.errors import ConfigError
 
 MAX_ENTRY_BYTES = 1 << 30
 MAX_ENTRIES = 1000
-_MAX_RATIO = 100  # of an entry's size to its compressed size; weights hardly compress at all
-_FREE_BYTES = 1 << 26  # that all entries together may have, whatever their file has
+_MAX_RATIO = 100  # largest size of an entry over its compressed size; weights hardly compress
+_FREE_BYTES = 1 << 26  # total size of the entries that is allowed for a file of any size
+#: Compression methods that unpack in chunks; others unpack a whole entry whatever its stated size.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Others are unpacked whole, however long an entry says that it is."""
 
-# Everything a damaged or hostile archive raises on its way through zipfile and zlib.
+#: Errors that zipfile and zlib raise for a damaged or hostile archive.
 ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -34,10 +34,10 @@ ZIP_ERRORS = (
 
 
 def entry_names(path: str | os.PathLike[str]) -> list[str]:
-    """Names of the entries of a zip, each of them once.
+    """Return the names of the entries of a zip, each of them once.
 
     Raises:
-        ConfigError: no such file, not a zip, or a directory of entries that is made to deceive.
+        ConfigError: no such file, not a zip, too many or repeated entries, or entries too large.
     """
     content = read_file(path)
     try:
@@ -62,7 +62,7 @@ def entry_names(path: str | os.PathLike[str]) -> list[str]:
 
 
 def read_entry(path: str | os.PathLike[str], name: str, *, limit: int = MAX_ENTRY_BYTES) -> bytes:
-    """The bytes of one entry of a zip that may come from a stranger.
+    """Return the bytes of one entry of an untrusted zip.
 
     Raises:
         ConfigError: no such file or entry, not a zip, damaged, or larger than ``limit`` bytes.
@@ -89,7 +89,7 @@ def read_entry(path: str | os.PathLike[str], name: str, *, limit: int = MAX_ENTR
                     f"expected none, or deflate"
                 )
             with archive.open(entry) as file:
-                # In pieces: an entry may be longer than it says, and a whole read unpacks it.
+                # Read in chunks: one read would unpack an entry that is longer than it states.
                 return b"".join(iter(lambda: file.read(1 << 20), b""))
     except ConfigError:
         raise
@@ -98,10 +98,10 @@ def read_entry(path: str | os.PathLike[str], name: str, *, limit: int = MAX_ENTR
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """All bytes of a file.
+    """Return all bytes of a file.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     try:
         return Path(path).read_bytes()
@@ -110,10 +110,10 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz`` by name; one that would have to be unpickled is refused.
+    """Return the arrays of an ``.npz`` by name; reject arrays that need unpickling.
 
     Raises:
-        ConfigError: as :func:`read_entry`, or an entry is not an array of numbers.
+        ConfigError: as for :func:`read_entry`, or an entry is not a plain array.
     """
     arrays = {}
     for entry in entry_names(path):
@@ -123,17 +123,17 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
         except ConfigError:
             raise
-        except Exception as exc:  # NumPy passes on what its parsers of a header stumble over
+        except Exception as exc:  # NumPy's header parsers may raise anything
             raise ConfigError(f"{path}: {entry!r} is not a plain array ({exc})") from exc
         arrays[entry.removesuffix(".npy")] = array
     return arrays
 
 
 def _check_header(data: bytes) -> None:
-    """Refuse the name of a dtype of which NumPy ends the process, ``M8[s/0]``.
+    """Reject a header that may name a dtype that crashes NumPy, such as ``M8[s/0]``.
 
     Raises:
-        ValueError: the header may have one.
+        ValueError: the header holds a slash or a backslash.
     """
     start = 10 if data[6:7] == b"\1" else 12
     header = data[start : start + int.from_bytes(data[8:start], "little")]
@@ -152,7 +152,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray])
 
 
 def write_zip(path: str | os.PathLike[str], entries: Mapping[str, bytes]) -> None:
-    """Write a zip whose bytes depend on ``entries`` alone; beside its place, then renamed."""
+    """Write a zip to a temporary file and rename it; the bytes depend on ``entries`` alone."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")

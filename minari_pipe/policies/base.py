@@ -1,4 +1,4 @@
-"""What every policy is: it chooses the actions of environments that step together."""
+"""Define the base class of policies, which choose actions for environments in lockstep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minari_pipe.errors import InvalidEpisodeError
 
 
 class RowError(InvalidEpisodeError):
-    """What went wrong in one row; whoever runs the policy knows its episode and step."""
+    """An error in one row; the code that runs the policy adds the episode and the step."""
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(row, text)
@@ -27,33 +27,33 @@ class RowError(InvalidEpisodeError):
 class Policy(ABC):
     """Chooses the actions of the environments of one block, which step in lockstep.
 
-    Everything random in an episode comes from the generator handed to :meth:`start`, and rows
+    Everything random in an episode comes from the generator passed to :meth:`start`, and rows
     never influence each other: an episode's actions are the same in every row, whatever runs
-    beside it. That is what lets a dataset be made again to the byte.
+    beside it. So a dataset can be reproduced byte for byte.
     """
 
     def bind(self, envs: Sequence[gym.Env]) -> None:  # noqa: B027 - most policies need nothing
-        """Take the environments of the coming block; row ``i`` acts in ``envs[i]``.
+        """Receive the environments of the next block; row ``i`` acts in ``envs[i]``.
 
-        Called once per block, before any episode starts. ``len(envs)`` is the batch size before
-        padding and the same for all blocks of a run.
+        It is called once per block, before any episode starts. ``len(envs)`` is the batch size
+        before padding, and it is the same for all blocks of a run.
         """
 
     def start(self, row: int, episode: int, rng: np.random.Generator) -> dict[str, Any] | None:
-        """Begin episode number ``episode`` in ``row``; return the options of its ``reset``.
+        """Start episode ``episode`` in ``row``; return the options of its ``reset``.
 
         Args:
             row: index into the environments given to :meth:`bind`.
-            episode: the episode's number in the dataset.
+            episode: index of the episode in the dataset.
             rng: the episode's own generator, the only source of randomness.
         """
         return None
 
     @abstractmethod
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
-        """One action for each of ``rows``, given their current observations, in the same order.
+        """Return one action for each of ``rows``, in order, given their current observations.
 
-        ``None`` in place of an action says that the policy has no more actions for this row: the
+        ``None`` in place of an action means that the policy has no more actions for this row: the
         episode ends there and is recorded as truncated.
 
         Raises:
@@ -61,13 +61,13 @@ class Policy(ABC):
         """
 
     def finish(self, episode: int, buffer: EpisodeBuffer) -> dict[str, Any] | None:
-        """Report on a finished episode as plain JSON values, ``None`` if there is nothing to say.
+        """Return a report on a finished episode as plain JSON values, or ``None``.
 
-        The key ``findings`` of a report, a list of ``{"level", "path", "message"}``, reaches
+        The key ``findings`` of a report, a list of ``{"level", "path", "message"}``, is copied to
         ``validation.json``.
         """
         return None
 
     def n_episodes(self) -> int | None:
-        """How many episodes this policy can make, ``None`` if any number."""
+        """Return how many episodes this policy can make, or ``None`` if there is no limit."""
         return None

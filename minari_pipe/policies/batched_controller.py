@@ -1,7 +1,7 @@
-"""Calls a controller that takes the observations of all environments at once.
+"""Call a controller that takes the observations of all environments at once.
 
-Like a network it sees one batch of one size, the number of environments padded to a multiple of 8,
-so that what it computes cannot depend on how many episodes are still running.
+Like a network, it sees batches of one size, the number of environments padded to a multiple of 8,
+so that its results cannot depend on how many episodes are still running.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from minari_pipe.errors import ConfigError
 from minari_pipe.policies.batches import fill, padded, zeros
 
+#: A controller with a parameter of this name takes a batch.
 PARAMETER = "observations"
-"""The name that says that a controller takes a batch."""
 
 
 class BatchedController:
-    """A function, made once, or an instance of a class, made anew for every block."""
+    """A controller of batches: a function, or a class with a new instance for every block."""
 
     def __init__(
         self,
@@ -32,26 +32,26 @@ class BatchedController:
         is_class: bool,
         supplied: Sequence[str],
     ) -> None:
-        """Take what the check of its signature found.
+        """Store the controller and the result of its signature check.
 
         Args:
             controller: the function or class.
-            name: what messages call it.
+            name: its name in messages.
             kwargs: its own parameters.
             is_class: whether it is a class.
-            supplied: which of ``rngs`` and ``envs`` the function, or ``envs`` the class, takes.
+            supplied: the parameters among ``rngs`` and ``envs`` (class: ``envs``) that it takes.
         """
         self._controller, self._name, self._kwargs = controller, name, kwargs
         self._is_class, self._supplied = is_class, supplied
 
     def bind(self, envs: Sequence[gym.Env]) -> None:
-        """Take the environments of a block, and make an instance for them."""
+        """Receive the environments of a block, and create the instance of a class for them."""
         self._n_rows = padded(len(envs))
         self._space = envs[0].observation_space
         self._envs = list(envs)
-        # Whatever is drawn in rows without an episode is thrown away.
+        # Draws in rows without an episode are discarded.
         self._rngs = [np.random.default_rng(0) for _ in range(self._n_rows)]
-        zeros(self._space, self._n_rows)  # refuses here what cannot be stacked
+        zeros(self._space, self._n_rows)  # raises early if observations cannot be stacked
         self._reset: Callable[..., Any] | None = None
         if not self._is_class:
             self._call, self._call_takes = self._controller, tuple(self._supplied)
@@ -65,7 +65,7 @@ class BatchedController:
         self._reset = getattr(self._call, "reset", None)
 
     def start(self, row: int, rng: np.random.Generator) -> None:
-        """An episode begins in ``row``."""
+        """Start an episode in ``row``."""
         self._rngs[row] = rng
         if self._reset is not None:
             offered = {"row": row, "rng": rng}
@@ -73,10 +73,10 @@ class BatchedController:
             self._reset(**{name: offered[name] for name in offered if name in takes})
 
     def __call__(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
-        """The actions of ``rows``.
+        """Return the actions of ``rows``.
 
         Raises:
-            ConfigError: the controller returned something else than one action for each row.
+            ConfigError: the controller did not return one action for each row.
         """
         batch = zeros(self._space, self._n_rows)
         fill(batch, observations, rows)
@@ -86,8 +86,8 @@ class BatchedController:
         return [actions[row] for row in rows]
 
     def _split(self, result: Any) -> list[Any]:
-        """One action for each row of the batch."""
-        if isinstance(result, Mapping):  # of a Dict space, as arrays
+        """Return one action for each row of the batch."""
+        if isinstance(result, Mapping):  # a Dict space, one array for each key
             parts = {key: self._split(part) for key, part in result.items()}
             return [{key: part[row] for key, part in parts.items()} for row in range(self._n_rows)]
         result = as_array(result)
@@ -106,15 +106,15 @@ class BatchedController:
 
 
 def as_array(value: Any) -> Any:
-    """A tensor of PyTorch as an array; anything else as it is."""
+    """Convert a PyTorch tensor to an array; return anything else unchanged."""
     return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def call_signature(controller: Any) -> inspect.Signature:
-    """What a controller takes when it is called; ``forward``'s for a module of PyTorch.
+    """Return the signature of calling a controller, that of ``forward`` for a PyTorch module.
 
     Args:
-        controller: a function, a class (then of its instances), or an instance.
+        controller: a function, an instance, or a class, whose instances are then called.
     """
     call = getattr(controller, "forward", None)
     if call is None:

@@ -1,10 +1,10 @@
-"""Runs a network on one fixed batch so that no row influences another.
+"""Run a network on batches of one size so that no row influences another.
 
 The low bits of a matrix product depend on the number of rows, so the batch has one size: the number
 of environments, padded to a multiple of 8. Even then a row's bits may depend on its place: PyTorch
-2.13 with MKL on an AMD EPYC gave other bits to three rows of four where a layer had 2 to 11 outputs
-(the usual number of actions), none where it had 12 or more. So small layers are padded with outputs
-that are thrown away, and a network whose rows still disagree on this machine runs row by row.
+2.13 with MKL on an AMD EPYC gave different bits in three rows of four if a layer had 2 to 11
+outputs (the usual number of actions), in none if it had 12 or more. So small layers are padded with
+outputs that are discarded, and a network whose rows still disagree on this machine runs row by row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Batch = np.ndarray | dict[str, np.ndarray]
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """One thread for PyTorch and its BLAS inside; the number of before afterwards."""
+    """Limit PyTorch and its BLAS to one thread; restore the number of threads on exit."""
     import torch
 
     before = torch.get_num_threads()
@@ -41,7 +41,7 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def pad_small_layers(module: nn.Module) -> None:
-    """Give every linear layer with few outputs further ones of weight zero, and cut them off."""
+    """Pad every small linear layer with outputs of weight zero, and cut off their results."""
     import torch
     from torch import nn
 
@@ -71,24 +71,24 @@ def pad_small_layers(module: nn.Module) -> None:
 
 
 class BatchedNetwork:
-    """A network on a batch of one size, each row of the result a function of that row alone."""
+    """Runs a network on batches of one size; a row of the result depends on that row alone."""
 
     def __init__(
         self, forward: Callable[..., tuple[torch.Tensor, ...]], example: Sequence[Batch]
     ) -> None:
-        """Prove that rows are independent, or fall back to one row at a time.
+        """Test whether rows are independent, and fall back to one row at a time if not.
 
         Args:
-            forward: from tensors of shape ``(B, ...)``, or dicts of such, to tensors of shape
+            forward: maps tensors of shape ``(B, ...)``, or dicts of them, to tensors of shape
                 ``(B, ...)``.
             example: batches of the size that will be used, one for each argument of ``forward``,
-                their rows distinct.
+                with distinct rows.
         """
         self._forward = forward
         self.by_row = not self._rows_are_independent(example)
 
     def __call__(self, *batches: Batch) -> tuple[np.ndarray, ...]:
-        """Apply the network to ``batches``; arrays of shape ``(B, ...)``."""
+        """Apply the network to ``batches``; return arrays of shape ``(B, ...)``."""
         if self.by_row:
             n = _length(batches[0])
             rows = [self._run(*(_take(b, slice(i, i + 1)) for b in batches)) for i in range(n)]
@@ -115,7 +115,7 @@ class BatchedNetwork:
 
 
 def _tensors(batch: Batch) -> Any:
-    """Copies: a tensor would otherwise share the memory of the caller's batch."""
+    """Copy a batch to tensors, which would otherwise share the memory of the caller's batch."""
     import torch
 
     if isinstance(batch, dict):

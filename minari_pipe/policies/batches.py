@@ -1,4 +1,4 @@
-"""Observations of all rows at once: arrays of one size, zeros where a row has no episode."""
+"""Stack the observations of all rows in arrays of one size, zeros in rows without an episode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH_MULTIPLE = 8
 
 
 def padded(n_rows: int) -> int:
-    """``n_rows`` rounded up to a multiple of ``BATCH_MULTIPLE``.
+    """Return ``n_rows`` rounded up to a multiple of ``BATCH_MULTIPLE``.
 
     Example:
         >>> padded(1), padded(8), padded(9)
@@ -26,10 +26,10 @@ def padded(n_rows: int) -> int:
 
 
 def zeros(space: gym.Space, n_rows: int) -> Any:
-    """A batch of ``n_rows`` observations: arrays in the dicts and tuples of ``space``.
+    """Return a batch of ``n_rows`` zero observations: arrays in the dicts and tuples of ``space``.
 
     Raises:
-        ConfigError: such observations cannot be stacked.
+        ConfigError: observations of this space cannot be stacked.
 
     Example:
         >>> zeros(spaces.Dict({"x": spaces.Box(-1, 1, (2,))}), 8)["x"].shape
@@ -47,10 +47,10 @@ def zeros(space: gym.Space, n_rows: int) -> Any:
 
 
 def fill(batch: Any, observations: Sequence[Any], rows: Sequence[int], where: str = "") -> None:
-    """Put the observations into their rows of what :func:`zeros` made, zeros into all others.
+    """Write observations into their rows of a batch of :func:`zeros`, zeros into all others.
 
     Raises:
-        RowError: an observation has another shape than its space.
+        RowError: the shape of an observation is not that of its space.
     """
     if isinstance(batch, dict | tuple):
         for key, part in batch.items() if isinstance(batch, dict) else enumerate(batch):

@@ -1,17 +1,17 @@
-"""Reads and writes Stable-Baselines3 checkpoints; reading runs no code that the file brings.
+"""Read and write Stable-Baselines3 checkpoints; reading runs no code from the file.
 
 A checkpoint is a zip::
 
     policy.zip
     ├─ data                         JSON; non-plain values as base64 pickles, which are never read
-    ├─ policy.pth                   the weights: what torch.save makes of the policy's state_dict
+    ├─ policy.pth                   the weights: the policy's state_dict, written by torch.save
     ├─ <optimizer>.pth              state of each optimizer; read by SB3 only
     ├─ pytorch_variables.pth        read by SB3 only
     └─ _stable_baselines3_version
 
-Written here, the bytes depend on the model alone: no times, paths, random states or facts about the
-host, entries stored in alphabetical order. Lost against ``model.save``: the last observation, the
-statistics of recent episodes, ``system_info.txt``, the state of the spaces' generators.
+The bytes written here depend on the model alone: they hold no times, paths, random states or facts
+about the host, and entries are in alphabetical order. Unlike ``model.save``, this drops the last
+observation, statistics of recent episodes, ``system_info.txt`` and the spaces' generator states.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _PICKLE_PROTOCOL = 4
 _MOST_DIMENSIONS = 32
 
-# What a training leaves in a model that says when and where it ran, or what it saw last.
+#: Attributes that reveal when and where a training ran or what it saw last, with neutral values.
 _VOLATILE = {
     "start_time": 0.0,
     "tensorboard_log": None,
@@ -71,17 +71,17 @@ _VOLATILE = {
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """The weights of a checkpoint, by parameter name; nothing else of it is read.
+    """Return the weights of a checkpoint by parameter name, without reading anything else.
 
     Args:
-        path: a zip as ``model.save(path)`` of Stable-Baselines3 or :func:`write_checkpoint` make.
+        path: a zip written by Stable-Baselines3's ``model.save`` or by :func:`write_checkpoint`.
 
     Returns:
         Dense tensors on the CPU with finite values.
 
     Raises:
-        ConfigError: there is no such file, it is no such zip, it is damaged, it would fill the
-            memory, or its weights hold anything but tensors.
+        ConfigError: the file is missing, damaged, or not such a zip, it would fill the memory, or
+            its weights are anything but finite tensors.
     """
     inner = read_entry(path, "policy.pth")
     try:
@@ -95,7 +95,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
             f"checkpoint {path}: its policy.pth is not an archive of PyTorch 1.6 or later "
             f"({one_line(exc)}); load it with the library that wrote it and save it again"
         ) from exc
-    except Exception as exc:  # whatever the parsers of a zip, a pickle and numbers stumble over
+    except Exception as exc:  # the zip, pickle and number parsers may raise anything
         raise ConfigError(
             f"checkpoint {path}: its policy.pth is damaged ({one_line(exc)})"
         ) from exc
@@ -108,7 +108,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class _Values:
-    """What a pickle says about the values of a tensor."""
+    """A pickle's reference to the values of a tensor."""
 
     dtype: str
     key: str
@@ -116,12 +116,12 @@ class _Values:
 
 
 class _Weights(Machine):
-    """Builds what ``torch.save`` writes of a ``state_dict``, and refuses the rest.
+    """Rebuilds a ``state_dict`` that ``torch.save`` wrote, and rejects everything else.
 
-    PyTorch's own reader of weights can be made to crash, or to take all memory.
+    A crafted file can make PyTorch's own reader of weights crash or take all memory.
 
     Args:
-        records: of the archive, by name.
+        records: records of the archive, by name.
     """
 
     hint = "a mapping of plain tensors can be read"
@@ -144,7 +144,7 @@ class _Weights(Machine):
     }
 
     def __init__(self, records: Mapping[str, bytes]) -> None:
-        # Names may share their values, as those of extractors of features do.
+        # Parameters may share their values, as those of feature extractors do.
         super().__init__(Allowance(8 * sum(map(len, records.values()))))
         pickles = [name for name in records if name.endswith("/data.pkl")]
         if len(pickles) != 1:
@@ -156,11 +156,11 @@ class _Weights(Machine):
             raise RefusedError("numbers of another byte order")
 
     def read(self) -> Any:
-        """What the pickle makes.
+        """Return the object that the pickle describes.
 
         Raises:
-            RefusedError: it holds or calls something else.
-            ValueError, LookupError: it is damaged.
+            RefusedError: the pickle holds or calls something other than weights.
+            ValueError, LookupError: the pickle is damaged.
         """
         return interpret(self._program, self)
 
@@ -191,7 +191,7 @@ class _Weights(Machine):
                 raise RefusedError(f"calls {callee.kind} in an unknown way; {self.hint}")
 
     def build(self) -> None:
-        self.pop()  # the versions of modules, as attributes of the mapping
+        self.pop()  # attributes of the mapping, which hold versions of modules
         self.top(dict)
 
     def _tensor(
@@ -221,11 +221,11 @@ class _Weights(Machine):
 
 
 def _records(inner: bytes) -> dict[str, bytes]:
-    """The records of an archive of PyTorch's.
+    """Return the records of a PyTorch archive by name.
 
     Raises:
-        zipfile.BadZipFile: it is none.
-        RefusedError: it is made to grow while it is read.
+        zipfile.BadZipFile: it is not a zip.
+        RefusedError: its records are compressed or overlap, so they could outgrow the file.
         ValueError: it is damaged.
     """
     with zipfile.ZipFile(io.BytesIO(inner)) as archive:
@@ -261,15 +261,20 @@ def load_policy(
     action_space: gym.Space,
     weights: Mapping[str, torch.Tensor] | None = None,
 ) -> BasePolicy:
-    """Build the policy a config describes and fill it with a checkpoint's weights.
+    """Build the policy that a config describes and load a checkpoint's weights into it.
 
     Args:
-        policy_kwargs: what the file itself says in plain JSON need not be given again.
-        weights: what :func:`load_weights` made of ``path``, to read the file only once.
+        path: the checkpoint.
+        algorithm: a name of ``ALGORITHMS``.
+        policy_class: ``MlpPolicy``, ``CnnPolicy`` or ``MultiInputPolicy``.
+        policy_kwargs: plain values; those in the file's own plain JSON may be left out.
+        observation_space: observation space of the environment.
+        action_space: action space of the environment.
+        weights: result of :func:`load_weights` for ``path``, to read the file only once.
 
     Raises:
-        ConfigError: as :func:`load_weights` and :func:`build_policy`, or the weights are those of
-            another policy or of other spaces; names the first parameter that differs.
+        ConfigError: as for :func:`load_weights` and :func:`build_policy`, or the weights belong to
+            another policy or other spaces; the message names the first parameter that differs.
     """
     import torch
 
@@ -326,15 +331,17 @@ def trusted_load(
     observation_space: gym.Space | None = None,
     action_space: gym.Space | None = None,
 ) -> BasePolicy:
-    """The policy of a checkpoint that the user trusts, unpickled in full by its own library.
+    """Return the policy of a checkpoint that the user trusts, unpickled in full by SB3.
 
     Args:
-        observation_space: the environment's, compared with the checkpoint's where given.
-        action_space: likewise.
+        path: the checkpoint.
+        algorithm: a name of ``ALGORITHMS``.
+        observation_space: the environment's, compared with the checkpoint's if both are given.
+        action_space: the environment's, compared with the checkpoint's if both are given.
 
     Raises:
-        TrustError: the user did not trust the file's sha256.
-        ConfigError: there is no such file, it cannot be loaded, or it was made for other spaces.
+        TrustError: the user does not trust the file's sha256.
+        ConfigError: the file is missing, cannot be loaded, or was made for other spaces.
     """
     content = read_file(path)
     sha256 = hashlib.sha256(content).hexdigest()
@@ -346,7 +353,7 @@ def trusted_load(
         )
     try:
         model = load_algorithm(algorithm).load(io.BytesIO(content), device="cpu")
-    except Exception as exc:  # unpickling foreign objects raises anything
+    except Exception as exc:  # unpickling may raise anything
         raise ConfigError(
             f"checkpoint {path} cannot be loaded as {algorithm} ({one_line(exc)})"
         ) from exc
@@ -363,10 +370,10 @@ def trusted_load(
 
 
 def write_checkpoint(model: BaseAlgorithm, path: str | os.PathLike[str]) -> None:
-    """Write ``model`` so that ``type(model).load(path)`` reads it; equal models, equal bytes.
+    """Write ``model`` for ``type(model).load(path)``; equal models give equal bytes.
 
     Raises:
-        ConfigError: the model holds something that cannot be pickled by name.
+        ConfigError: the model has an attribute that cannot be pickled, or an unsupported space.
     """
     import stable_baselines3
     import torch
@@ -388,7 +395,7 @@ def write_checkpoint(model: BaseAlgorithm, path: str | os.PathLike[str]) -> None
 
 
 def _entry(name: str, value: Any) -> Any:
-    """One attribute as SB3's ``data`` holds it: plain JSON, or a pickle with texts beside it."""
+    """Return an attribute in the form of SB3's ``data``: JSON, or a pickle with texts beside it."""
     if isinstance(value, gym.Space):
         value = _plain_space(value)
     try:
@@ -416,7 +423,7 @@ def _entry(name: str, value: Any) -> Any:
 
 
 def _plain_space(space: gym.Space) -> gym.Space:
-    """An equal space without the state of a generator, cached texts or a user's subclass."""
+    """Return an equal space without generator state, cached texts or a user's subclass."""
     if isinstance(space, spaces.Box):
         return spaces.Box(space.low.copy(), space.high.copy(), space.shape, space.dtype)
     if isinstance(space, spaces.Discrete):

@@ -1,7 +1,7 @@
-"""What a checkpoint says about itself in plain JSON, beside the pickles that nobody reads.
+"""Read what a checkpoint says about itself in plain JSON, beside the pickles, which stay unread.
 
-Nothing here is proof: a stranger may write anything. It makes messages say what to change, and it
-catches honest mistakes that the shapes of the weights do not show.
+Nothing here is proof, because anyone may have written the file. The claims help messages to say
+what to change, and they catch honest mistakes that the shapes of the weights do not show.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MAX_TEXT = 10_000
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a checkpoint says about itself in plain JSON; not to be trusted, good for messages.
+    """Return the untrusted claims that a checkpoint makes about itself in plain JSON.
 
     Returns:
-        Attributes of the model by name, those that are pickled as a mapping of the texts beside
-        the pickle; empty if there is no such entry.
+        Attributes of the model by name; for a pickled one, a mapping of the texts beside the
+        pickle. Empty if there is no such entry.
     """
     try:
         data = json.loads(read_entry(path, "data", limit=_MAX_DATA_BYTES))
@@ -50,10 +50,10 @@ def other_spaces(
     *,
     weights_fit: bool,
 ) -> str | None:
-    """How the recorded spaces differ from the environment's, or ``None``.
+    """Return how the recorded spaces differ from the environment's, or ``None``.
 
-    Where the weights fit, other bounds of the observations are of no account; other bounds of the
-    actions are, since actions are scaled or clipped to them.
+    If the weights fit, the bounds of observations do not matter. The bounds of actions do, because
+    actions are scaled or clipped to them.
     """
     spaces = {"action": action_space}
     if not weights_fit:
@@ -67,7 +67,7 @@ def other_spaces(
 
 
 def _recorded_words(recorded: Mapping[str, Any], key: str) -> str | None:
-    """A recorded space in the words of :func:`_words`."""
+    """Return a recorded space in the notation of :func:`_words`, or ``None``."""
     item = recorded.get(key)
     if not isinstance(item, dict):
         return None
@@ -99,14 +99,14 @@ def _short(text: str | None) -> str:
 def plain_settings(
     recorded: Mapping[str, Any], shapes: Collection[tuple[int, ...]]
 ) -> dict[str, Any]:
-    """The ``policy_kwargs`` that the file names and that cost nothing if they are not true.
+    """Return the ``policy_kwargs`` in the file that are harmless if they are false.
 
-    They are flags and numbers, an activation function of the list, and layers of which the weights
-    have each: no file makes a network larger than itself.
+    These are flags and floats, a known activation function, and layer sizes that all occur in the
+    weights, so that no file makes a network larger than itself.
 
     Args:
-        recorded: what :func:`describe` returned.
-        shapes: of the weights.
+        recorded: result of :func:`describe`.
+        shapes: shapes of the weights.
     """
     told = recorded.get("policy_kwargs")
     if not isinstance(told, dict):
@@ -119,7 +119,7 @@ def plain_settings(
                 found[name] = value
         elif (name == "net_arch" and _has_layers(value, shapes)) or isinstance(value, bool | float):
             found[name] = value
-    if recorded.get("use_sde") is True:  # of the algorithm, which hands it on to its policy
+    if recorded.get("use_sde") is True:  # the algorithm passes it to its policy
         found["use_sde"] = True
     return found
 
@@ -137,12 +137,12 @@ def _has_layers(net_arch: Any, shapes: Collection[tuple[int, ...]]) -> bool:
 
 
 def told_kwargs(recorded: Mapping[str, Any]) -> str:
-    """The end of a message: which ``policy_kwargs`` the file itself names, if any."""
+    """Return the end of a message, with the ``policy_kwargs`` that the file names, if any."""
     told = recorded.get("policy_kwargs")
     if not isinstance(told, dict):
         return ""
     plain = {k: v for k, v in told.items() if not k.startswith(":")}
-    if recorded.get("use_sde") is True:  # of the algorithm, which hands it on to its policy
+    if recorded.get("use_sde") is True:  # the algorithm passes it to its policy
         plain["use_sde"] = True
     if "activation_fn" in plain:
         plain["activation_fn"] = activation(plain["activation_fn"])
@@ -152,12 +152,12 @@ def told_kwargs(recorded: Mapping[str, Any]) -> str:
 def other_setting(
     recorded: Mapping[str, Any], policy: BasePolicy, used: Mapping[str, Any]
 ) -> str | None:
-    """How a setting of the training differs from the config's, or ``None``.
+    """Return how a setting of the training differs from the config's, or ``None``.
 
     Args:
-        recorded: what :func:`describe` returned.
-        policy: as built from the config.
-        used: the ``policy_kwargs`` it was built from, classes by their names.
+        recorded: result of :func:`describe`.
+        policy: the policy that was built from the config.
+        used: the ``policy_kwargs`` that it was built from, with classes by name.
     """
     told = recorded.get("policy_kwargs")
     if not isinstance(told, dict):
@@ -175,7 +175,7 @@ def other_setting(
 
 
 def _unseen(policy: BasePolicy) -> set[str]:
-    """Settings that decide the actions and leave no mark in the shapes of the weights."""
+    """Return the settings that affect the actions but not the shapes of the weights."""
     from stable_baselines3.common.preprocessing import is_image_space
 
     unseen = {"activation_fn", "squash_output"}
@@ -195,7 +195,7 @@ def _comparable(name: str, value: Any) -> Any:
 
 
 def _parsed(value: Any) -> Any:
-    """What SB3 writes as text because JSON cannot hold it, such as a NumPy number."""
+    """Parse a value that SB3 writes as text because JSON cannot hold it, e.g. a NumPy number."""
     if isinstance(value, str) and len(value) <= _MAX_TEXT:
         try:
             return ast.literal_eval(value)
@@ -205,13 +205,13 @@ def _parsed(value: Any) -> Any:
 
 
 def activation(cls: Any) -> str:
-    """``relu`` out of ``<class 'torch.nn.modules.activation.ReLU'>`` or its text."""
+    """Return ``relu`` for ``<class 'torch.nn.modules.activation.ReLU'>`` or its text."""
     name = str(cls).rstrip("'>").rpartition(".")[2]
     return next((known for known, value in ACTIVATIONS.items() if value == name), name)
 
 
 def texts(items: Mapping[str, Any]) -> dict[str, Any]:
-    """The texts SB3 puts beside a pickle, without those that would show an address in memory."""
+    """Return the texts that SB3 puts beside a pickle, except those with memory addresses."""
     plain: dict[str, Any] = {}
     for key, value in items.items():
         if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Controllers that ship with the package, for :class:`policies.scripted.ScriptedPolicy`."""
+"""Provide the package's controllers for :class:`policies.scripted.ScriptedPolicy`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from minari_pipe.errors import ConfigError
 FloatArray = npt.NDArray[np.floating[Any]]
 Cell = tuple[int, int]
 
-WALL = 1  # as gymnasium_robotics.envs.maze.maps writes it; every other cell can be crossed
+WALL = 1  # the value in gymnasium_robotics.envs.maze.maps; every other cell can be crossed
 
 
 class PointMazeWaypoints:
-    """Drives the ball of a PointMaze to its goal, cell by cell along a shortest way.
+    """Drives the ball of a PointMaze to its goal, cell by cell along a shortest path.
 
-    A breadth-first search from the goal's cell gives for every cell the next one; a PD controller
-    pulls the ball to the centre of that cell, and in the goal's cell to the goal itself.
+    A breadth-first search from the goal's cell gives the next cell for every cell. A PD controller
+    pulls the ball to the centre of the next cell, or to the goal if that is in this or the next.
     """
 
     def __init__(self, env: gym.Env, p: float = 10.0, d: float = -1.0) -> None:
-        """Look up the maze.
+        """Store the maze of the environment.
 
         Args:
             env: a PointMaze environment of gymnasium-robotics.
@@ -49,7 +49,7 @@ class PointMazeWaypoints:
         self._goal = None
 
     def __call__(self, observation: Mapping[str, FloatArray]) -> npt.NDArray[np.float32]:
-        """The force on the ball, shape ``(2,)``, each entry within [-1, 1]."""
+        """Return the force on the ball, shape ``(2,)``, each entry within [-1, 1]."""
         position, goal = observation["achieved_goal"], observation["desired_goal"]
         velocity = observation["observation"][2:4]
         target = self._target(position, goal)
@@ -57,12 +57,12 @@ class PointMazeWaypoints:
         return np.clip(force, -1.0, 1.0).astype(np.float32)
 
     def _target(self, position: FloatArray, goal: FloatArray) -> FloatArray:
-        """Where to go next, x and y in metres."""
+        """Return the next target of the ball, x and y in metres."""
         cell, goal_cell = self._cell(position), self._cell(goal)
-        if goal_cell != self._goal:  # also within an episode: reset_target=True moves it
+        if goal_cell != self._goal:  # reset_target=True moves it within an episode
             self._goal = goal_cell
             self._next = next_cells(self._maze.maze_map, goal_cell)
-        step = self._next.get(cell, cell)  # a bounce may put the centre into a wall's cell
+        step = self._next.get(cell, cell)  # a bounce may put the ball's centre into a wall cell
         if goal_cell in (cell, step):
             return goal
         centre: FloatArray = self._maze.cell_rowcol_to_xy(np.array(step))
@@ -74,11 +74,11 @@ class PointMazeWaypoints:
 
 
 def next_cells(maze_map: Sequence[Sequence[Any]], goal: Cell) -> dict[Cell, Cell]:
-    """For every cell that can reach ``goal``, the next cell on a shortest way there.
+    """Return the next cell on a shortest path to ``goal`` for every cell that can reach it.
 
     Args:
         maze_map: rows of cells; :data:`WALL` cannot be entered.
-        goal: row and column; maps to itself.
+        goal: row and column of the goal, which maps to itself.
 
     Example:
         >>> next_cells([[0, 1], [0, 0]], goal=(0, 0))

@@ -1,4 +1,4 @@
-"""The demonstration policy: replays recorded actions from recorded initial states."""
+"""Provide the demonstration policy, which replays recorded actions from recorded states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERRIDE = "policy.source.path=FILE"
 
 @dataclass
 class _Replay:
-    """The actions that one row replays, and how many of them it has handed out."""
+    """The actions that one row replays, and the number of those already returned."""
 
     actions: Array
     next_step: int = 0
@@ -35,12 +35,12 @@ class _Replay:
 class DemonstrationPolicy(Policy):
     """Replays demonstration ``e`` of a file in episode ``e``.
 
-    The environment is reset to the recorded initial state, through an option of its ``reset``, and
-    given the recorded actions, clipped to its action space and cast to its dtype. Observations,
-    rewards and flags are the simulator's. Nothing is random. When the actions are exhausted before
-    the environment ended the episode, the demonstration ended: the episode is truncated there.
+    An option of ``reset`` sets the environment to the recorded initial state. The environment then
+    steps through the recorded actions, clipped to its action space and cast to its dtype, so that
+    observations, rewards and flags come from the simulator. Nothing is random. If the actions run
+    out before the environment ends the episode, the episode is truncated there.
 
-    The file is read and checked when the policy is made.
+    The constructor reads and checks the file.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class DemonstrationPolicy(Policy):
         """Read the demonstrations.
 
         Args:
-            source: where the file is; a plain path means the file there.
-            format: ``"dapg"`` or ``"d4rl"``; ``None``: told from the file's content.
+            source: where the file is; a plain path names a local file.
+            format: ``"dapg"`` or ``"d4rl"``; ``None``: detected from the file's content.
             reset_option: name of the ``reset`` option that takes the initial state, a dict of
-                arrays. The default is what the Adroit environments of gymnasium-robotics take.
-            state_keys: names of the arrays in that dict. ``None``: what the environment says it
-                takes, if it does (Adroit), else all that the format knows as state.
+                arrays. The default is that of the Adroit environments of gymnasium-robotics.
+            state_keys: names of the arrays in that dict. ``None``: those that the environment
+                declares, if it does (Adroit), else all that the format knows as state.
 
         Raises:
-            ConfigError: the source cannot be meant.
-            RemoteError: the source is out of reach, or another file than the config means.
+            ConfigError: the source is incomplete, or its local file is missing or the wrong one.
+            RemoteError: the file cannot be downloaded, or the download is the wrong file.
             UnknownFormatError: the file is in no known format.
             InvalidEpisodeError: the file is damaged or hostile, or cannot be replayed.
         """
@@ -97,7 +97,7 @@ class DemonstrationPolicy(Policy):
         self._replays = [None] * len(envs)
 
     def _check_state_is_taken(self, env: gym.Env, first: Demonstration) -> None:
-        """Refuse an environment that starts elsewhere than it is told: replaying is then noise."""
+        """Reject an environment that ignores the initial state, because its replay is noise."""
         starts = []
         for seed in (0, 1):
             try:
@@ -129,7 +129,7 @@ class DemonstrationPolicy(Policy):
         return self._options(demonstration)
 
     def _options(self, demonstration: Demonstration) -> dict[str, Any]:
-        """The options of a reset to where the demonstration begins."""
+        """Return the options of a reset to the initial state of the demonstration."""
         state = demonstration.initial_state
         keys = sorted(state) if self._state_keys is None else self._state_keys
         return {self._reset_option: {key: state[key].copy() for key in keys}}
@@ -142,11 +142,11 @@ class DemonstrationPolicy(Policy):
 
         Returns:
             ``recorded_steps``, ``replayed_steps``, ``recorded_return``, ``replayed_return``,
-            ``recorded_terminal``, and ``observation_gap_max``, ``observation_gap_median``: of the
-            absolute differences between all entries of the recorded observations and the same
-            rows of the replayed ones, ``None`` if their shapes differ. ``findings`` names an
-            environment that ended before the actions did, and a recorded terminal step at which
-            the environment did not terminate.
+            ``recorded_terminal``, and ``observation_gap_max``, ``observation_gap_median``: maximum
+            and median absolute difference between all entries of the recorded observations and
+            the same rows of the replayed ones, ``None`` if their shapes differ. ``findings`` says
+            whether the environment ended the episode before the actions ran out, or did not
+            terminate at a recorded terminal step.
         """
         demonstration = self._demonstrations[episode]
         gap = _observation_gap(demonstration.observations, buffer.observations)
@@ -174,7 +174,7 @@ class DemonstrationPolicy(Policy):
         return action
 
     def _check_state(self, env: gym.Env, space: spaces.Dict, first: Demonstration) -> None:
-        """Take the names of the state's parts from an environment that tells them."""
+        """Get the names of the state's parts from the environment, and compare their shapes."""
         if self._state_keys is None:
             self._state_keys = tuple(sorted(space.spaces))
         held, taken = first.initial_state, space.spaces
@@ -197,8 +197,8 @@ def _name(env: gym.Env) -> str:
 
 
 def _fitted(actions: Array, space: spaces.Box) -> Array:
-    """Actions clipped to the space and cast to its dtype, shape ``(T, ...)`` unchanged."""
-    # Clipping first, in the recorded precision: the bounds survive the cast, other values may not.
+    """Clip actions to the space and cast them to its dtype; the shape ``(T, ...)`` stays."""
+    # Clip first, in the recorded precision: the bounds survive the cast, other values may not.
     clipped = np.clip(actions, space.low, space.high)
     if np.issubdtype(space.dtype, np.integer):
         clipped = np.rint(clipped)
@@ -207,7 +207,7 @@ def _fitted(actions: Array, space: spaces.Box) -> Array:
 
 
 def _observation_gap(recorded: Array, replayed: Any) -> Array | None:
-    """``|replayed - recorded|`` over the rows that both have; ``None`` if not comparable."""
+    """Return ``|replayed - recorded|`` in the rows that both have, ``None`` if shapes differ."""
     if isinstance(replayed, dict | tuple):
         return None
     rows = np.asarray(replayed)
@@ -219,7 +219,7 @@ def _observation_gap(recorded: Array, replayed: Any) -> Array | None:
 
 
 def _plain(value: Any) -> float | None:
-    """A float that JSON can hold."""
+    """Return a float that JSON can hold, ``None`` for NaN and infinity."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""Returns of a policy over many episodes: the measurements behind the reference scores."""
+"""Measure the returns of a policy over many episodes, as the reference scores need them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minari_pipe.recording.recorder import to_float
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """What one evaluation episode came to."""
+    """The result of one evaluation episode."""
 
     episode: int
     seed: int
@@ -26,21 +26,21 @@ class EpisodeResult:
     """Undiscounted sum of the rewards."""
     n_steps: int
     success: bool | None
-    """Whether the environment told of a success at any step; see :func:`succeeded`."""
+    """Whether the environment reported a success at any step; see :func:`succeeded`."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def succeeded(info: Mapping[str, Any], before: bool | None = None) -> bool | None:
-    """Whether an episode has had a success by the step that gave ``info``.
+    """Return whether an episode has had a success up to the step that returned ``info``.
 
-    Environments tell it as ``success`` (Adroit, PointMaze, Meta-World) or as ``is_success`` (Fetch,
-    and what Stable-Baselines3 looks for); ``None`` stands for one that never does.
+    Environments report it as ``success`` (Adroit, PointMaze, Meta-World) or as ``is_success``
+    (Fetch, and the key that Stable-Baselines3 reads); ``None`` means that none was reported.
 
     Args:
-        info: of a step.
-        before: what this function said of the step before.
+        info: info of a step.
+        before: result of this function for the step before.
 
     Example:
         >>> succeeded({}), succeeded({"success": 1.0}), succeeded({"is_success": False}, True)
@@ -53,7 +53,7 @@ def succeeded(info: Mapping[str, Any], before: bool | None = None) -> bool | Non
 
 
 class _Counter:
-    """Sums an episode up without keeping its steps."""
+    """Sums up an episode without storing its steps."""
 
     def start(self, observation: Any, info: dict, *, seed: int, options: dict | None) -> None:
         self._seed, self._return, self._n_steps = seed, 0.0, 0
@@ -76,7 +76,7 @@ class _Counter:
             self._success = succeeded(info, self._success)
 
     def truncate(self) -> None:
-        """A return does not change where an episode is cut."""
+        """Do nothing, because truncation does not change the return."""
 
     def finish(self, episode: int) -> EpisodeResult:
         return EpisodeResult(episode, self._seed, self._return, self._n_steps, self._success)
@@ -93,8 +93,8 @@ def evaluate(
 ) -> Iterator[EpisodeResult]:
     """Run ``episodes`` of ``policy`` and yield their results in order.
 
-    Deterministic in ``seed``: the results do not depend on how the episodes are divided among
-    calls. Arguments as :func:`rollout.run_lockstep`.
+    For one ``seed``, the results do not depend on how the episodes are divided among calls. The
+    arguments are those of :func:`rollout.run_lockstep`.
     """
     return run_lockstep(
         make_env,

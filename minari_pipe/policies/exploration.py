@@ -1,7 +1,7 @@
-"""What a config may say of the noise of policies that have none of their own.
+"""Check the noise that a config sets for policies that have none of their own.
 
-TD3, DDPG and DQN act without chance; what they explored with was part of their training. To sample
-them (``deterministic: false``), a config says how: ``action_noise`` or ``exploration``.
+TD3, DDPG and DQN act deterministically; their exploration noise belonged to the training. To sample
+them (``deterministic: false``), a config must set ``action_noise`` or ``exploration``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def check_exploration(
     exploration: float | None = None,
     action_noise: float | Sequence[float] | None = None,
 ) -> None:
-    """Refuse settings that do not fit the algorithm, or sampling without one that it needs.
+    """Reject settings that do not fit the algorithm, or sampling without one that it needs.
 
     Raises:
-        ConfigError: names the setting and what to do.
+        ConfigError: a setting is wrong or missing; the message says what to do.
 
     Example:
         >>> check_exploration("dqn", deterministic=False, exploration=0.05)

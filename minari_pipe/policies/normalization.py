@@ -1,10 +1,10 @@
-"""Normalises observations as Stable-Baselines3's ``VecNormalize`` does, from plain arrays.
+"""Normalise observations as Stable-Baselines3's ``VecNormalize`` does, from plain arrays.
 
-SB3 pickles the whole wrapper; here its statistics lie in an ``.npz``, read without unpickling::
+SB3 pickles the whole wrapper; here its statistics are in an ``.npz``, read without unpickling::
 
     obs_mean, obs_var       shape of an observation, float64, in units of the environment (squared)
-    obs_mean.KEY, obs_var.KEY   instead of these for each normalised key of a Dict
-    clip_obs, epsilon       scalars: bound of the result, added to the variance
+    obs_mean.KEY, obs_var.KEY   replace these for each normalised key of a Dict
+    clip_obs, epsilon       scalars: bound of the result, and the term added to the variance
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class ObservationNormalization:
     """``clip((obs - mean) / sqrt(var + epsilon), ±clip_obs)``, computed in float64."""
 
     statistics: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    """Mean and variance by key; ``""`` for observations that are no dict."""
+    """Mean and variance by key; ``""`` for observations that are not a dict."""
     clip_obs: float
     epsilon: float
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ObservationNormalization:
-        """Read an ``.npz``.
+        """Read and check an ``.npz``.
 
         Raises:
-            ConfigError: a name is missing or unknown, or a value makes no sense.
+            ConfigError: the file is unreadable, a name missing or unknown, or a value invalid.
         """
         try:
             arrays = read_arrays(path)
@@ -73,7 +73,7 @@ class ObservationNormalization:
         """Compare the shapes of the statistics with an observation space.
 
         Raises:
-            ConfigError: names the key, both shapes, or a space that cannot be normalised.
+            ConfigError: a key or shape differs, or a space cannot be normalised; it is named.
         """
         parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         for key, moments in self.statistics.items():
@@ -109,7 +109,7 @@ class ObservationNormalization:
 
 
 def write_normalization(wrapper: VecNormalize, path: str | os.PathLike[str]) -> None:
-    """Write the observation statistics of a ``VecNormalize`` as the ``.npz`` read above.
+    """Write the observation statistics of a ``VecNormalize`` to an ``.npz``.
 
     Raises:
         ConfigError: the wrapper does not normalise observations.

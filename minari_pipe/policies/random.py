@@ -1,4 +1,4 @@
-"""The random policy: uniform samples of the action space, the lower end of the reference scores."""
+"""Provide the random policy, which samples the action space and gives the lower reference score."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from minari_pipe.policies.base import Policy
 
 
 class RandomPolicy(Policy):
-    """Samples the environment's action space, freshly seeded at the start of every episode.
+    """Samples the environment's action space, which it seeds at the start of every episode.
 
-    Where the environment has ``action_masks()``, it samples what they allow at this step.
+    If the environment has ``action_masks()``, it samples only actions that these allow.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class RandomPolicy(Policy):
         self._masks: ActionMasks | None = None
 
     def bind(self, envs: Sequence[gym.Env]) -> None:
-        # Deep copies: seeding must not touch the space of the environment or of another row.
+        # Deep copies, because seeding must not affect the space of an environment or another row.
         self._spaces = [copy.deepcopy(env.action_space) for env in envs]
         self._masks = ActionMasks.of(envs, len(envs))
 

@@ -1,8 +1,8 @@
-"""Runs a policy in environments that step in lockstep, one generator per episode.
+"""Run a policy in environments that step in lockstep, with one generator per episode.
 
-Episode ``e`` draws everything from ``np.random.SeedSequence(seed, spawn_key=(e,))``: the seed of
-its reset and the policy's own generator. So an episode does not depend on which environment runs
-it, on what ran before, or on how the episodes are divided into blocks.
+Episode ``e`` derives its reset seed and the policy's generator from
+``np.random.SeedSequence(seed, spawn_key=(e,))``. So an episode does not depend on which environment
+runs it, on what ran before, or on how the episodes are divided into blocks.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from minari_pipe.recording.recorder import EpisodeRecorder
 from minari_pipe.storage.attributes import check_options
 from minari_pipe.storage.columns import check_space_names
 
+#: Passed on unchanged. All other errors get the number of their episode, including some that are
+#: not an ``Exception``: a policy or an environment may call ``sys.exit``, and Rust code panics.
 _PASSED = (ConfigError, Stopped, KeyboardInterrupt)
-"""Not named by their episode; everything else is, and not all of it is an ``Exception``: a policy
-or an environment may call ``sys.exit``, and those written in Rust panic."""
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
 def episode_seed(seed: int, episode: int) -> tuple[int, np.random.Generator]:
-    """The reset seed and the policy's generator of one episode.
+    """Return the reset seed and the policy's generator of one episode.
 
-    The reset seed has 32 bits: environments that seed NumPy's legacy generator take no more.
+    The reset seed has 32 bits because some environments pass it to NumPy's legacy generator.
     """
     reset, policy = np.random.SeedSequence(seed, spawn_key=(episode,)).spawn(2)
     return int(reset.generate_state(1, np.uint32)[0]), np.random.default_rng(policy)
 
 
 class EpisodeSink(Protocol[T_co]):
-    """Takes one episode at a time, step by step, as the recorder of ``recording`` does."""
+    """Receives one episode at a time, step by step, like the recorder of ``recording``."""
 
     def start(self, observation: Any, info: dict, *, seed: int, options: dict | None) -> None: ...
 
@@ -66,7 +66,7 @@ class _Row(Generic[T]):
 
     env: gym.Env
     action_space: gym.Space
-    """The environment's, which its wrappers would look up anew at every step."""
+    """Action space of ``env``, kept because wrappers would look it up again at every step."""
     sink: EpisodeSink[T]
     episode: int = -1
     observation: Any = None
@@ -83,17 +83,17 @@ def run_lockstep(
     n_envs: int,
     on_step: Callable[[int], None] = lambda n: None,
 ) -> Iterator[T]:
-    """Run ``episodes`` and yield what their sinks make of them, in the order of ``episodes``.
+    """Run ``episodes`` and yield the results of their sinks, in the order of ``episodes``.
 
     Args:
         make_env: makes one environment; called ``n_envs`` times.
-        make_sink: makes the sink of one environment's episodes.
+        make_sink: makes the sink for the episodes of one environment.
         policy: bound to the environments before the first episode.
-        episodes: episode numbers in the dataset.
+        episodes: indices of the episodes in the dataset.
         seed: root of every episode's randomness.
-        n_envs: how many environments step together; it decides the batch that the policy's
-            network sees, and with it the low bits of its actions.
-        on_step: called with the number of environment steps of each round.
+        n_envs: number of environments that step together; it sets the batch size of the policy's
+            network, which affects the low bits of the actions.
+        on_step: called after each round with its number of environment steps.
 
     Raises:
         ConfigError: the environment has no time limit.
@@ -133,7 +133,7 @@ def _lockstep(
         reset_seed, rng = episode_seed(seed, episode)
         try:
             options = policy.start(index, episode, rng)
-            # A copy of its own: an environment may consume the options that it is given.
+            # Pass a copy, because an environment may modify the options that it receives.
             row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
             row.sink.start(row.observation, info, seed=reset_seed, options=options)
         except _PASSED:
@@ -177,14 +177,14 @@ def _lockstep(
 
 
 def _step(row: _Row, action: Any) -> bool:
-    """Step one environment; whether its episode ended."""
+    """Step one environment; return whether its episode ended."""
     if action is None:
         if row.n_steps == 0:
             raise InvalidEpisodeError("the policy had no action for the first step")
         row.sink.truncate()
         return True
     action = element(row.action_space, action)
-    # A copy of its own: an environment may change the array that it is given.
+    # Pass a copy, because an environment may modify the array that it receives.
     row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
     row.sink.step(action, row.observation, reward, terminated, truncated, info)
     row.n_steps += 1
@@ -192,21 +192,21 @@ def _step(row: _Row, action: Any) -> bool:
 
 
 def _named(exc: BaseException, rows: Sequence[_Row], who: str = "") -> Exception:
-    """``exc`` with what ran, its episode and its step."""
+    """Return an error with the text of ``exc`` and the episodes and steps of ``rows``."""
     where = "; ".join(f"episode {row.episode}, step {row.n_steps}" for row in rows)
     text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
     return InvalidEpisodeError(f"{who}{where}: {text}")
 
 
 def element(space: gym.Space, value: Any) -> Any:
-    """``value`` as a fresh element of ``space``, so that what is stored is what was stepped.
+    """Return ``value`` as a new element of ``space``, so that the stored action is the one stepped.
 
-    A float64 action recorded as float32 would replay differently, and an environment may change
-    the array it is given.
+    A float64 action recorded as float32 would replay differently, and an environment may modify
+    the array that it receives.
 
     Raises:
-        InvalidEpisodeError: another shape than the space's, a value that its integers lack, NaN or
-            infinity.
+        InvalidEpisodeError: the shape is not that of the space, or a value does not fit its integer
+            dtype, or is NaN or infinite.
     """
     if isinstance(space, _ARRAYS):
         if isinstance(space, spaces.Discrete) and isinstance(value, _INTEGERS):
@@ -218,7 +218,7 @@ def element(space: gym.Space, value: Any) -> Any:
                 f"the policy gave an action of shape {array.shape}, the action space "
                 f"{space} has {space.shape}"
             )
-        # The sum of squares is quicker to ask, but may be infinite of finite numbers.
+        # The sum of squares is faster to check, but finite numbers may overflow it.
         if is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
             raise InvalidEpisodeError(
                 f"the policy gave an action that holds NaN or infinity: {_short(array)}"
@@ -241,7 +241,7 @@ def _short(array: np.ndarray) -> str:
 
 
 def _whole(space: gym.Space, value: Any) -> np.ndarray:
-    """``value`` in the integers of ``space``, into which nothing is rounded."""
+    """Return ``value`` in the integer dtype of ``space``; raise if that would change it."""
     given = np.asarray(value)
     with np.errstate(invalid="ignore"):
         array = given.astype(space.dtype)
@@ -253,10 +253,10 @@ def _whole(space: gym.Space, value: Any) -> np.ndarray:
 
 
 def require_time_limit(env: gym.Env) -> None:
-    """Refuse an environment whose episodes may never end.
+    """Reject an environment whose episodes may never end.
 
     Raises:
-        ConfigError: says what to set.
+        ConfigError: the environment has no time limit; the message says what to set.
     """
     if env.spec is not None and env.spec.max_episode_steps is None:
         text = without_time_limit(env.spec.id)
@@ -264,7 +264,7 @@ def require_time_limit(env: gym.Env) -> None:
 
 
 def without_time_limit(env_id: str, where: str = "env") -> str:
-    """What to tell of an environment without a time limit that the config names at ``where``."""
+    """Return the message for an environment at ``where`` in the config without a time limit."""
     return (
         f"environment {env_id!r} has no time limit, so an episode may never end; set "
         f"{where}.kwargs.max_episode_steps, e.g. +{where}.kwargs.max_episode_steps=1000"
@@ -272,11 +272,11 @@ def without_time_limit(env_id: str, where: str = "env") -> str:
 
 
 def simulator_state(env: gym.Env) -> dict[str, Any]:
-    """The full simulator state of an environment: what ``get_env_state`` says, or MuJoCo's."""
+    """Return the full simulator state of an environment, from ``get_env_state`` or MuJoCo."""
     base = env.unwrapped
     if hasattr(base, "get_env_state"):
         return dict(base.get_env_state())
-    inner = getattr(base, "point_env", base)  # gymnasium-robotics' mazes hold theirs inside
+    inner = getattr(base, "point_env", base)  # gymnasium-robotics' mazes wrap their simulator
     if hasattr(inner, "data") and hasattr(inner.data, "qpos"):
         return {"qpos": inner.data.qpos.copy(), "qvel": inner.data.qvel.copy()}
     raise ConfigError(
@@ -286,7 +286,7 @@ def simulator_state(env: gym.Env) -> dict[str, Any]:
 
 
 class _Recorder(EpisodeRecorder):
-    """Refuses at the start of an episode what could not be stored at its end."""
+    """Rejects at the start of an episode any options that could not be stored at its end."""
 
     def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
         check_options(kwargs.get("options"))
@@ -294,7 +294,7 @@ class _Recorder(EpisodeRecorder):
 
 
 class _StateRecorder(_Recorder):
-    """Records the simulator's state beside the environment's own infos, as ``infos["state"]``."""
+    """Records the simulator's state as ``infos["state"]``, beside the environment's own infos."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env.observation_space, env.action_space, record_infos=True)
@@ -329,11 +329,17 @@ def run_episodes(
     record_state: bool = False,
     on_step: Callable[[int], None] = lambda n: None,
 ) -> Iterator[EpisodeBuffer]:
-    """Record ``episodes``; arguments as :func:`run_lockstep`.
+    """Record ``episodes`` and yield them in order.
 
     Args:
-        record_infos: record what ``reset`` and ``step`` return as info.
-        record_state: record the full simulator state as ``infos["state"]`` as well.
+        make_env: makes one environment; called ``n_envs`` times.
+        policy: chooses the actions.
+        episodes: indices of the episodes in the dataset.
+        seed: root of every episode's randomness.
+        n_envs: number of environments that step together.
+        record_infos: whether to record the infos that ``reset`` and ``step`` return.
+        record_state: whether to record the full simulator state as ``infos["state"]`` as well.
+        on_step: called after each round with its number of environment steps.
 
     Raises:
         UnsupportedSpaceError: a space has a key that cannot be stored.
@@ -350,7 +356,7 @@ def run_episodes(
 def make_recorder(
     env: gym.Env, *, record_infos: bool = False, record_state: bool = False
 ) -> EpisodeRecorder:
-    """The recorder of one environment's episodes; arguments as :func:`run_episodes`.
+    """Return a recorder for one environment; arguments as for :func:`run_episodes`.
 
     Raises:
         UnsupportedSpaceError: a space has a key that cannot be stored.

@@ -1,8 +1,8 @@
-"""Acts with a Stable-Baselines3 checkpoint in environments that step together.
+"""Act with a Stable-Baselines3 checkpoint in environments that step together.
 
-The network runs on one fixed batch (:mod:`batched_network`); what follows it, noise, clipping and
-scaling, is :mod:`action_heads`. Noise comes from the episode's own generator, never from PyTorch's
-global one, which ``model.predict`` draws from.
+The network runs on batches of one size (:mod:`batched_network`). Noise, clipping and scaling follow
+in :mod:`action_heads`. Noise comes from the episode's own generator, not from PyTorch's global one,
+which ``model.predict`` uses.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class SB3Policy(Policy):
-    """The policy of a checkpoint; an episode's actions depend on that episode alone.
+    """The policy of a checkpoint; the actions of an episode depend on that episode alone.
 
     Row ``i`` of the batch is environment ``i``; rows without an episode hold zeros.
     """
@@ -62,20 +62,20 @@ class SB3Policy(Policy):
 
         Args:
             algorithm: a name of ``algorithms.ALGORITHMS``.
-            checkpoint: a zip as ``model.save`` of Stable-Baselines3 writes it.
+            checkpoint: a zip written by ``model.save`` of Stable-Baselines3.
             policy_class: ``MlpPolicy``, ``CnnPolicy`` or ``MultiInputPolicy``.
-            policy_kwargs: as in the training, plain values only (``activation_fn: tanh``). Left
-                out, they are SB3's defaults, or those of a checkpoint that the user trusts.
-            normalize: an ``.npz`` as :mod:`normalization` describes it, if the training normalised
-                observations.
-            deterministic: act with the mode of the policy; otherwise sample from its distribution.
-            exploration: of a DQN policy that is sampled, the share of random actions, 0 to 1.
-            action_noise: of a TD3 or DDPG policy that is sampled, the standard deviation of normal
-                noise, in units of actions scaled to [-1, 1]; one number, or one for each dimension.
+            policy_kwargs: as in the training, plain values only (``activation_fn: tanh``). By
+                default those that the file names, else SB3's; a trusted checkpoint has its own.
+            normalize: an ``.npz`` in the format of :mod:`normalization`, if the training
+                normalised observations.
+            deterministic: whether to act with the policy's mode; if not, sample its distribution.
+            exploration: share of random actions of a sampled DQN policy, 0 to 1.
+            action_noise: standard deviation of the normal noise of a sampled TD3 or DDPG policy, in
+                units of actions scaled to [-1, 1]; one number, or one for each dimension.
 
         Raises:
-            ConfigError: an unknown name, no file, a damaged one, or noise that does not fit the
-                algorithm.
+            ConfigError: a name is unknown, a file is missing or damaged, or the noise does not fit
+                the algorithm.
             MissingDependencyError: the algorithm's package is not installed.
             RemoteError: a file could not be fetched.
         """
@@ -101,13 +101,13 @@ class SB3Policy(Policy):
         if normalize is not None:
             file = _find(normalize, "the normalization", "policy.normalize.path=FILE")
             self._normalization = ObservationNormalization.load(file)
-        # Full unpickling only where it is both needed and allowed by the user.
+        # Unpickle the whole file only if there are no policy_kwargs and the user trusts the file.
         self._trusted = not policy_kwargs and is_trusted_sha256(sha256_file(self._path))
         self._weights = None if self._trusted else load_weights(self._path)
         self._bound: tuple[Any, ...] = ()
 
     def bind(self, envs: Sequence[gym.Env]) -> None:
-        """Build the network for these environments' spaces, unless it is built already.
+        """Build the network for the spaces of these environments, unless it exists already.
 
         Raises:
             ConfigError: the checkpoint was made for other spaces or another network, or the
@@ -201,7 +201,7 @@ class SB3Policy(Policy):
                 )
 
     def _seen(self, batch: Batch) -> Batch:
-        """The batch as the network sees it: normalised, channels first."""
+        """Return the batch as the network sees it: normalised, channels first."""
         if self._normalization is not None:
             batch = self._normalization(batch)
         if isinstance(batch, dict):
@@ -227,7 +227,7 @@ def _find(source: FileSource | str | os.PathLike[str], what: str, override: str)
 
 
 def _example(space: gym.Space, column: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Distinct rows such as the space may hold, shape and dtype of ``column``."""
+    """Return distinct rows that the space may hold, in the shape and dtype of ``column``."""
     if isinstance(space, spaces.Box) and column.dtype.kind == "f":
         return rng.standard_normal(column.shape).astype(column.dtype)
     highest = {"Discrete": "n", "MultiDiscrete": "nvec"}.get(type(space).__name__)
@@ -236,7 +236,7 @@ def _example(space: gym.Space, column: np.ndarray, rng: np.random.Generator) -> 
 
 
 def _channels_last_images(space: gym.Space) -> set[str]:
-    """Keys of the images whose channels have to be moved; ``""`` for the observation itself."""
+    """Return the keys of images with channels last; ``""`` is the observation itself."""
     parts = space.spaces if isinstance(space, spaces.Dict) else {"": space}
     return {key for key, sub in parts.items() if network_observation_space(sub) != sub}
 

@@ -1,4 +1,4 @@
-"""The scripted policy: a Python function or class chooses the actions."""
+"""Provide the scripted policy, whose actions come from a Python function or class."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ Controller = Callable[..., Any]
 
 
 class ScriptedPolicy(Policy):
-    """Calls a controller of one's own.
+    """Calls a controller that the user wrote.
 
-    A controller with a parameter called ``observations`` takes those of all environments at once,
-    any other takes one. Taking **one observation**:
+    A controller with a parameter ``observations`` receives those of all environments at once, any
+    other receives one. With **one observation**, a controller is:
 
-    - A **function** ``fn(observation, **kwargs)``. If it has a parameter ``rng``, it is given the
-      episode's generator, if it has one called ``env``, the environment it acts in.
-    - A **class**, made as ``cls(**kwargs)``, or ``cls(env=env, **kwargs)`` if it has a parameter
+    - A **function** ``fn(observation, **kwargs)``. It also receives the episode's generator if it
+      has a parameter ``rng``, and the environment that it acts in if it has a parameter ``env``.
+    - A **class**, called as ``cls(**kwargs)``, or ``cls(env=env, **kwargs)`` if it has a parameter
       ``env``; its instances are called with the observation. With a method ``reset()`` or
       ``reset(rng)`` there is one instance for each environment, reset at the start of every
-      episode; without, a new instance for every episode, so that nothing is carried over.
+      episode; without it, every episode gets a new instance, so that no state carries over.
 
-    Taking **a batch**, an array of shape ``(B, ...)`` or the dict or tuple of such that the space
-    says, and returning ``B`` actions (an array, a tensor of PyTorch, a list, or for a Dict space a
-    dict of these). ``B`` is the number of environments padded to a multiple of 8, also for one;
-    rows without an episode hold zeros, and their actions are thrown away:
+    A **batch** is an array of shape ``(B, ...)``, or a dict or tuple of such arrays if the space is
+    one. The controller returns ``B`` actions (an array, a PyTorch tensor, a list, or a dict of
+    these for a Dict space). ``B`` is the number of environments padded to a multiple of 8, even for
+    one; rows without an episode hold zeros, and their actions are discarded. A controller is:
 
-    - A **function** ``fn(observations, **kwargs)``, given ``rngs``, the ``B`` generators of the
-      rows' episodes, and ``envs``, the environments, if it has such parameters.
-    - A **class**, made once for each block as ``cls(**kwargs)`` or ``cls(envs=envs, **kwargs)``;
-      its instance is called as the function is, with ``rngs`` if it takes them. ``reset(row)`` or
-      ``reset(row, rng)`` is called at the start of every episode; a class without it must carry
-      nothing from one call to the next. Modules of PyTorch are such classes, their ``forward``
-      tells the parameters.
+    - A **function** ``fn(observations, **kwargs)``. If it has parameters ``rngs`` and ``envs``, it
+      also receives the ``B`` generators of the rows' episodes and the environments.
+    - A **class**, called once for each block as ``cls(**kwargs)`` or ``cls(envs=envs, **kwargs)``;
+      its instance is called like the function, with ``rngs`` if it takes them. ``reset(row)`` or
+      ``reset(row, rng)`` is called at the start of every episode; a class without it must keep no
+      state between calls. PyTorch modules are such classes; the parameters are those of
+      ``forward``.
 
-    A row's action has to depend on that row alone. What is computed element by element or along a
-    row then has the same bits in every row. A product of matrices may round otherwise in another
-    row (NumPy's did from 16 rows on, in float32), so that with such a controller the low bits of an
-    episode depend on ``n_envs`` and ``block_episodes`` as well, though on nothing else.
+    A row's action must depend on that row alone. Results that are computed element by element or
+    along a row then have the same bits in every row. A matrix product may round differently in
+    another row (NumPy's did from 16 rows on, in float32). With such a controller the low bits of
+    an episode also depend on ``n_envs`` and ``block_episodes``, but on nothing else.
 
-    An action must lie in the action space once it is cast to its dtype: the controller clips.
-    ``None`` instead of an action ends the episode, truncated.
-    Whatever is random in a controller must come from ``rng``, and the environment is for looking
-    up facts (a map, a limit), not for stepping: else the dataset cannot be made again.
+    An action must be in the action space after a cast to its dtype, so the controller must clip.
+    ``None`` in place of an action ends the episode, truncated.
+    All randomness of a controller must come from ``rng``, and it may only look up facts (a map, a
+    limit) in the environment, not step it. Otherwise the dataset cannot be reproduced.
     """
 
     def __init__(self, controller: Controller, kwargs: Mapping[str, Any] | None = None) -> None:
@@ -79,7 +79,7 @@ class ScriptedPolicy(Policy):
             raise ConfigError(f"a controller is a function or a class, got {controller!r}")
         self._is_class = inspect.isclass(controller)
         if not self._is_class and hasattr(controller, "reset"):
-            # Its state would be shared between the environments of a block.
+            # The environments of a block would share its state.
             raise ConfigError(
                 f"controller {self._name!r} is an object with a state; name its class instead, so "
                 f"that every environment gets its own"
@@ -157,7 +157,7 @@ class ScriptedPolicy(Policy):
         try:
             cast = np.asarray(action, space.dtype) if isinstance(space, spaces.Box) else action
             valid = space.contains(cast)
-        except (TypeError, ValueError):  # not numbers at all
+        except (TypeError, ValueError):  # not numeric
             valid = False
         if not valid:
             raise RowError(
@@ -175,7 +175,7 @@ class ScriptedPolicy(Policy):
 def _takes_batch(controller: Controller) -> bool:
     try:
         return PARAMETER in call_signature(controller).parameters
-    except (TypeError, ValueError):  # some builtins do not tell
+    except (TypeError, ValueError):  # some builtins have no signature
         return False
 
 
@@ -187,7 +187,7 @@ def _check_signature(
     is_class: bool,
     batch: Mapping[str, None] = MappingProxyType({}),
 ) -> tuple[str, ...]:
-    """The names among ``offered`` that the controller takes, after a dry run of the call."""
+    """Return the names in ``offered`` that the controller takes; raise if it cannot be called."""
     try:
         signature = inspect.signature(controller) if is_class else call_signature(controller)
     except ValueError as error:

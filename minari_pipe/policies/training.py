@@ -1,7 +1,7 @@
-"""Trains a Stable-Baselines3 policy so that the same arguments give the same checkpoint bytes.
+"""Train a Stable-Baselines3 policy so that the same arguments give the same checkpoint bytes.
 
-One thread, environments that step in this process, every generator seeded before the first one is
-used, and a checkpoint without time or place (:mod:`checkpoint`).
+Training uses one thread, steps the environments in this process, seeds all generators before the
+first is used, and writes a checkpoint without times and paths (:mod:`checkpoint`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-# Arguments of an algorithm that a config may not give, and why.
 _OWN_KEY = "it has a key of its own"
+#: Arguments of an algorithm that a config must not set, with the reasons.
 _REFUSED = {
     "policy": _OWN_KEY,
     "env": _OWN_KEY,
@@ -55,7 +55,8 @@ _REFUSED = {
     "tensorboard_log": "training writes its checkpoint and nothing else",
     "verbose": "a progress bar is shown instead",
 }
-# Stable-Baselines3 checks few of these, and learns nothing or fails in the middle.
+#: Settings that must be at least 1. Stable-Baselines3 checks few of them; with a lower value it
+#: learns nothing or fails midway.
 _AT_LEAST_ONE = (
     "batch_size",
     "buffer_size",
@@ -66,12 +67,12 @@ _AT_LEAST_ONE = (
     "train_freq",
 )
 _PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
-_WINDOW = 100  # episodes of the mean return that is shown and reported
+_WINDOW = 100  # episodes in the mean return that is shown and reported
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a training left behind."""
+    """The result of a training."""
 
     checkpoint: Path
     normalization: Path | None
@@ -80,7 +81,7 @@ class Training:
     """Mean return of the last (at most 100) training episodes, exploration included; ``None`` if
     none ended."""
     checkpoints: tuple[int, ...]
-    """Steps of the checkpoints that were saved on the way and at the end."""
+    """Steps of the checkpoints that were saved during the training and at its end."""
 
 
 def train(
@@ -105,24 +106,23 @@ def train(
         algorithm: a name of ``algorithms.ALGORITHMS``.
         policy_class: ``MlpPolicy``, ``CnnPolicy`` or ``MultiInputPolicy``.
         policy_kwargs: plain values, ``activation_fn`` by name.
-        total_timesteps: environment steps over all environments; rounded up by the algorithm to
-            whole rollouts.
+        total_timesteps: steps over all environments; the algorithm rounds up to whole rollouts.
         hyperparameters: plain arguments of the algorithm. ``action_noise`` is a number: the
             standard deviation of normal noise, in units of actions scaled to [-1, 1].
-        seed: of everything random, 0 to 2**32 - 1.
-        n_envs: environments that step together.
-        normalize_observations: by running mean and variance (SB3's ``VecNormalize``), frozen in
-            ``normalize.npz``.
+        seed: seed of everything random, 0 to 2**32 - 1.
+        n_envs: number of environments that step together.
+        normalize_observations: whether to normalise by running mean and variance (SB3's
+            ``VecNormalize``), whose final values are written to ``normalize.npz``.
         n_checkpoints: how often to save the policy, evenly over the steps, the last time at the
             end: in folders ``checkpoints/STEP`` with files of the same names. A checkpoint holds
             the policy that has learned from all steps up to ``STEP``, so it is saved between two
-            rounds of collecting: there are fewer if the algorithm has fewer rounds.
-        vector_env: makes one environment of many as SB3 takes it, SB3's ``DummyVecEnv`` if left
-            out; it does not close them.
-        out_dir: made if missing; a file is put there whole or not at all.
+            rollouts; there are fewer if the algorithm has fewer rollouts.
+        vector_env: combines the environments in SB3's vector form and does not close them;
+            ``None``: SB3's ``DummyVecEnv``.
+        out_dir: created if missing; every file in it is written atomically.
 
     Raises:
-        ConfigError: an unknown or unusable setting, or weights that became NaN.
+        ConfigError: a setting is unknown or unusable, or the weights became NaN.
     """
     settings = check_hyperparameters(algorithm, hyperparameters)
     kwargs = resolve_policy_kwargs(algorithm, policy_class, policy_kwargs)
@@ -141,7 +141,7 @@ def train(
     with _seeded(seed), one_torch_thread(), _environments(make_env, n_envs) as envs:
         check_spaces(algorithm, policy_class, envs[0].observation_space, envs[0].action_space)
         if find_algorithm(algorithm).masked:
-            ActionMasks(envs, n_envs)  # Stable-Baselines3 would find out in the middle
+            ActionMasks(envs, n_envs)  # Stable-Baselines3 would fail only midway
         env, normalizer = _vector_env(vector_env or _dummy, envs, normalize=normalize_observations)
         model = _build(algorithm, policy_class, env, kwargs, settings, seed)
         saved: list[int] = []
@@ -179,14 +179,14 @@ def train(
 def check_hyperparameters(
     algorithm: str, hyperparameters: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Compare ``hyperparameters`` with what the algorithm takes.
+    """Check ``hyperparameters`` against the arguments of the algorithm.
 
     Returns:
-        The same, lists as tuples.
+        The same hyperparameters, with lists as tuples.
 
     Raises:
-        ConfigError: an unknown name (with the nearest), one that a config may not give, a value of
-            the wrong type, a count below 1.
+        ConfigError: a name is unknown (the message suggests the nearest) or must not be set, a
+            value has the wrong type, or a count is below 1.
     """
     signature = inspect.signature(load_algorithm(algorithm).__init__, eval_str=True)
     plain = {name: _plain_types(p.annotation) for name, p in signature.parameters.items()}
@@ -218,7 +218,7 @@ def check_hyperparameters(
 
 
 def _plain_types(annotation: Any) -> tuple[type, ...]:
-    """The plain types that an annotation such as ``float | Callable | None`` allows."""
+    """Return the plain types that an annotation such as ``float | Callable | None`` allows."""
     parts = typing.get_args(annotation) if not isinstance(annotation, type) else (annotation,)
     if typing.get_origin(annotation) is not None and not _is_union(annotation):
         parts = (typing.get_origin(annotation),)
@@ -239,7 +239,7 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators, which SB3 draws from, and put back their states afterwards."""
+    """Seed the global generators, which SB3 uses, and restore their states on exit."""
     import torch
     from stable_baselines3.common.utils import set_random_seed
 
@@ -274,7 +274,7 @@ def _dummy(envs: list[gym.Env]) -> VecEnv:
 def _vector_env(
     make: Callable[[list[gym.Env]], VecEnv], envs: list[gym.Env], *, normalize: bool
 ) -> tuple[VecEnv, VecNormalize | None]:
-    """The environments as SB3 takes them, and the wrapper that normalises, if any."""
+    """Return the environments in SB3's vector form, and the normalising wrapper, if any."""
     from stable_baselines3.common.vec_env import VecNormalize
 
     env = make(envs)
@@ -319,7 +319,7 @@ def _build(
         )
     except UNBUILDABLE as exc:
         raise ConfigError(f"{algorithm} refuses these settings: {one_line(exc)}") from exc
-    # SB3's own logger makes a folder named after the time for every training.
+    # SB3's default logger creates a folder with a timestamp for every training.
     model.set_logger(Logger(folder=None, output_formats=[]))
     return model
 
@@ -346,7 +346,7 @@ def _progress(total_timesteps: int, label: str, on_round: Callable[[], None]) ->
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Progress(BaseCallback):
-        """Shows the steps done and the mean return of recent episodes."""
+        """Shows the number of steps and the mean return of recent episodes."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -357,7 +357,7 @@ def _progress(total_timesteps: int, label: str, on_round: Callable[[], None]) ->
             self._running: np.ndarray | float = 0.0
 
         def _on_rollout_start(self) -> None:
-            on_round()  # what was collected so far has been learned from
+            on_round()  # the policy has learned from all steps so far
 
         def _on_step(self) -> bool:
             dones = np.asarray(self.locals["dones"])

@@ -1,18 +1,18 @@
-"""Tests that every storage must pass, and strategies that generate what it must store.
+"""Provide the tests that every storage must pass, and strategies that generate the test data.
 
-A format of another package, registered under the entry points ``minari_pipe.storages``, is tested
-with three lines in a file of pytest's::
+A package that registers a format under the entry-point group ``minari_pipe.storages`` tests it with
+three lines in a pytest file::
 
     from minari_pipe.testing import StorageContract
 
     class TestMine(StorageContract):
         data_format = "mine"
 
-The tests need pytest, Hypothesis and NumPy, which ``pip install minari_pipe`` does not bring.
+The tests need pytest and Hypothesis, which ``pip install minari_pipe`` does not install.
 ``MINARI_PIPE_FULL=1`` in the environment runs the random cases at full count.
 
 Example:
-    Episodes of any space, for property tests of your own:
+    Episodes of any space, for your own property tests:
 
     >>> from hypothesis import given
     >>> @examples(5)
@@ -28,7 +28,7 @@ from __future__ import annotations
 import pytest
 
 _PARTS = ("base", "changes", "comparison", "images", "processes", "remotes", "values")
-# so that a failure shows the values that were compared
+# Failed assertions in these modules show the compared values.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from minari_pipe.testing.base import ACTION, OBSERVATION, make, steps_of  # noqa: E402

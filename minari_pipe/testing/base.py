@@ -1,4 +1,4 @@
-"""What the parts of the storage contract share: a small dataset, and where it is put."""
+"""Provide the small dataset and the fixtures that all parts of the storage contract share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTION = gym.spaces.Discrete(5)
 
 
 def make(seed: int = 0, count: int = 3) -> list[EpisodeBuffer]:
-    """Return episodes of ``OBSERVATION`` and ``ACTION``, always the same of one seed.
+    """Return episodes of ``OBSERVATION`` and ``ACTION``, always the same for one seed.
 
     Example:
         >>> [len(buffer) for buffer in make(count=2)] == [len(buffer) for buffer in make(count=2)]
@@ -36,30 +36,30 @@ def make(seed: int = 0, count: int = 3) -> list[EpisodeBuffer]:
 
 
 class Contract:
-    """The fixtures of every part of the contract."""
+    """Base class of the parts of the contract, with their fixtures."""
 
     data_format: str
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Iterator[Path]:
-        """Where a test has its dataset."""
+        """Yield the data path of a test's dataset."""
         yield tmp_path / "data"
         MemoryStorage.forget(tmp_path / "data")
 
     @pytest.fixture
     def storage(self, path: Path) -> MinariStorage:
-        """A storage without episodes."""
+        """Return a storage without episodes."""
         return self.new(path)
 
     @pytest.fixture
     def in_files(self, storage: MinariStorage, path: Path) -> None:
-        """Skip a test that is about files or other processes if the format has no files."""
+        """Skip a test of files or other processes if the format has no files."""
         if not (path / METADATA_FILE_NAME).is_file():
             pytest.skip(f"{self.data_format} has no files")
 
     @pytest.fixture
     def other_processes(self, in_files: None) -> None:
-        """Skip a test that needs other processes where it cannot have them."""
+        """Skip a test that needs other processes if there are no files or no ``os.fork``."""
         if not hasattr(os, "fork"):
             pytest.skip("this system has no fork")
 
@@ -71,7 +71,7 @@ class Contract:
         *,
         jpeg_encoding: bool = False,
     ) -> MinariStorage:
-        """Begin a storage of the format that is tested."""
+        """Create a storage of the tested format."""
         return MinariStorage.new(
             path,
             observation_space,
@@ -85,11 +85,11 @@ def steps_of(buffer: EpisodeBuffer, begin: int, end: int, *, first: bool) -> Epi
     """Return some steps of an episode.
 
     Args:
-        buffer: its columns are arrays and lists.
-        begin: number of the first step.
-        end: number after the last step.
-        first: with the observation before the first step, and with seed and options; without, the
-            result continues an episode.
+        buffer: an episode whose columns are arrays and lists.
+        begin: index of the first step.
+        end: index after the last step.
+        first: whether to include the observation before the first step, seed and options; if not,
+            the result continues an episode.
     """
     total = len(buffer)
 

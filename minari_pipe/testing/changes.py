@@ -1,4 +1,4 @@
-"""The contract's changes: appends, continuations, attributes and copies, all or nothing of each."""
+"""Test that appends, continuations, attribute changes and copies succeed whole or do nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from minari_pipe.testing.strategies import episode
 
 
 class ChangesContract(Contract):
-    """Beginning, appending, continuing, changing, copying."""
+    """Tests of creating, appending, continuing, changing and copying."""
 
     def test_a_new_storage_is_empty(self, storage: MinariStorage, path: Path) -> None:
         assert_stored(MinariStorage.read(path), [])
@@ -84,7 +84,7 @@ class ChangesContract(Contract):
     def test_a_generator_may_write_each_episode_over_the_last(
         self, path: Path, as_lists: bool
     ) -> None:
-        """As with real Minari, which writes an episode before it asks for the next one."""
+        """Allow what real Minari allows: it writes an episode before it requests the next."""
         numbers, rewards, weights = np.zeros((4, 2)), np.zeros(3), np.zeros(2)
         rows, flags = list(numbers), [False] * 3
 
@@ -122,7 +122,7 @@ class ChangesContract(Contract):
             storage.update_metadata({"author": {"B", "A"}, "dataset_id": "aa/b-v0"})
             storage.update_episodes([episode(space, ACTION, rng)])
             storage.update_episode_metadata([{"x": 1}], [0])
-            time.sleep(1.1)  # HDF5 stores times in seconds, where it stores them
+            time.sleep(1.1)  # HDF5 may store timestamps, in whole seconds
         assert_same(state(tmp_path / "first"), state(tmp_path / "second"))
         MemoryStorage.forget(tmp_path / "first")
         MemoryStorage.forget(tmp_path / "second")

@@ -1,4 +1,4 @@
-"""Exact comparison: two values are the same if type, dtype, shape and every bit are."""
+"""Compare values exactly: type, dtype, shape and every bit must agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, reward_statisti
 from minari_pipe.core.tree import without_padding
 from minari_pipe.storage import MinariStorage
 
-#: what belongs to the steps of an episode in the standard
+#: Fields that hold an episode's steps in the standard.
 ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
 
 
@@ -19,9 +19,9 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
     """Assert that two values agree in type, dtype, shape and every bit.
 
     Args:
-        left: what is expected: arrays, numbers and strings in dicts, lists and tuples.
-        right: what was found.
-        where: begins the messages.
+        left: expected value: arrays, numbers and strings in dicts, lists and tuples.
+        right: value that was found.
+        where: prefix of the messages.
 
     Example:
         >>> assert_same({"x": np.zeros(2)}, {"x": np.zeros(2)})
@@ -60,11 +60,11 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
 
 
 def assert_episode(stored: EpisodeData | dict, buffer: EpisodeBuffer) -> None:
-    """Assert that an episode that was read is the one that was written.
+    """Assert that an episode that was read equals the one that was written.
 
     Args:
-        stored: the episode, or what ``get_episodes`` yields.
-        buffer: what was given to ``update_episodes``; its seed and its extras count too.
+        stored: the episode, or an item of ``get_episodes``.
+        buffer: the episode that was passed to ``update_episodes``; seed and extras count too.
 
     Example:
         >>> from gymnasium.spaces import Discrete
@@ -82,7 +82,7 @@ def assert_episode(stored: EpisodeData | dict, buffer: EpisodeBuffer) -> None:
 
 
 def assert_stored(storage: MinariStorage, buffers: list[EpisodeBuffer]) -> None:
-    """Assert that a storage holds exactly these episodes, with all that belongs to them.
+    """Assert that a storage holds exactly these episodes, with all their attributes.
 
     Example:
         >>> from gymnasium.spaces import Discrete
@@ -110,7 +110,7 @@ def assert_stored(storage: MinariStorage, buffers: list[EpisodeBuffer]) -> None:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """Return the content of every file below a directory by its path, hidden ones too."""
+    """Return the content of every file below a directory by path, including hidden files."""
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -119,10 +119,10 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def state(data_path: Path) -> dict[str, Any]:
-    """Return all that a dataset consists of, to compare it later.
+    """Return the whole content of a dataset, for a later comparison.
 
     Args:
-        data_path: the data directory, or what the format takes for one.
+        data_path: the data directory, or its equivalent in the format.
     """
     storage = MinariStorage.read(data_path)
     indices = range(storage.total_episodes)

@@ -1,4 +1,4 @@
-"""What every storage must do; a format's test is a subclass that names its ``data_format``."""
+"""Define the tests of every storage; a format subclasses them and names its ``data_format``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minari_pipe.testing.values import ValuesContract
 
 
 class StorageContract(ValuesContract, ChangesContract, ImagesContract, ProcessesContract):
-    """Inherit and set ``data_format``; pytest collects what a format must do.
+    """All tests of a storage format; inherit from it and set ``data_format`` to run them.
 
     Attributes:
         data_format: the name under which the format is registered.

@@ -1,4 +1,4 @@
-"""The contract's images: exact unless they were asked to be JPEG, and then lossy only once."""
+"""Test that images are stored exactly, or as JPEG on request, which loses data only once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CAMERAS = gym.spaces.Dict(
 
 
 def gradient(rows: int, shape: tuple[int, ...], first: int = 0) -> np.ndarray:
-    """Return pictures that JPEG changes a little, each another one."""
+    """Return pictures that JPEG changes slightly, each of them different."""
     height, width = np.arange(shape[0]), np.arange(shape[1])
     plane = height[:, None] * 3 + width[None]
     picture = plane if len(shape) == 2 else np.stack([plane * (i + 1) for i in range(shape[2])], -1)
@@ -37,7 +37,7 @@ def gradient(rows: int, shape: tuple[int, ...], first: int = 0) -> np.ndarray:
 
 
 def filmed(steps: int, *, first: int = 0) -> EpisodeBuffer:
-    """Return an episode of ``CAMERAS``, its actions pictures too."""
+    """Return an episode of ``CAMERAS`` whose actions are pictures too."""
     buffer = episode(CAMERAS, PICTURE, np.random.default_rng(first), steps)
     rows = len(buffer) + 1
     cameras = (gradient(rows, (40, 32, 3), first), gradient(rows, (32, 32), first))
@@ -57,7 +57,7 @@ def pictures(fields: Any) -> list[np.ndarray]:
 
 
 class ImagesContract(Contract):
-    """Images without loss, and with."""
+    """Tests of images without and with JPEG."""
 
     @pytest.mark.parametrize(
         "shape",
@@ -134,7 +134,7 @@ class ImagesContract(Contract):
 
 
 def with_pictures_of(found: dict[str, Any], buffer: EpisodeBuffer) -> dict[str, Any]:
-    """Return an episode with the pictures of another."""
+    """Return the episode ``found`` with the pictures of ``buffer``."""
     cameras = buffer.observations["cameras"]
     observations = {**found["observations"], "cameras": cameras}
     return {**found, "observations": observations, "actions": buffer.actions}

@@ -1,4 +1,4 @@
-"""The contract's other processes: killed writers, readers beside a writer, two writers at once."""
+"""Test killed writers, readers during a write, and two writers at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minari_pipe.testing.base import ACTION, OBSERVATION, Contract, make, steps_
 from minari_pipe.testing.comparison import assert_same, assert_stored, state
 from minari_pipe.testing.strategies import FULL, episode
 
-#: what changes names in a file system; all that becomes visible does so in one of these
+#: Functions that change names in a file system; every change becomes visible in one of them.
 _CALLS = ("replace", "rename", "link", "symlink", "mkdir", "unlink", "remove", "rmdir")
 _KILLED = 77
 
@@ -46,7 +46,7 @@ CHANGES: dict[str, Callable[[MinariStorage], None]] = {
 
 
 class ProcessesContract(Contract):
-    """What is on disk is one whole state at any time, whoever writes, reads or dies."""
+    """Tests that the disk holds one whole state at any time, while processes write, read or die."""
 
     @pytest.mark.usefixtures("other_processes")
     @pytest.mark.parametrize("name", CHANGES)
@@ -168,7 +168,7 @@ class ProcessesContract(Contract):
         storage.update_episodes(batch)
 
         def append() -> None:
-            warnings.simplefilter("ignore")  # of an append that an earlier one left unfinished
+            warnings.simplefilter("ignore")  # warns if an earlier append was left unfinished
             while True:
                 storage.update_episodes(batch)
 
@@ -184,7 +184,7 @@ class ProcessesContract(Contract):
 
 def _content(path: Path) -> dict[str, Any]:
     content = state(path)
-    del content["files"]  # a kill may leave some that nobody reads
+    del content["files"]  # a kill may leave files that are never read
     return content
 
 
@@ -197,9 +197,9 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _fork(run: Callable[[], None]) -> int:
-    """Run a function in a child; return the child's number."""
+    """Run a function in a child process; return its pid."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # other tests may have left threads, which it does not use
+        warnings.simplefilter("ignore")  # the child does not use threads that other tests left
         child = os.fork()
     if child:
         return child
@@ -217,7 +217,7 @@ def _wait(child: int) -> int:
 
 
 def _die_at(call: int, path: Path, change: Callable[[MinariStorage], None]) -> None:
-    """Change a dataset and end like a killed process before the given call to the file system."""
+    """Change a dataset, but exit like a killed process before file system call ``call``."""
     count = iter(range(1000))
 
     def dying(original: Callable[..., Any]) -> Callable[..., Any]:

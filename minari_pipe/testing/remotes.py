@@ -1,7 +1,7 @@
-"""What every remote must do; a remote's test is a subclass with a fixture that names its address.
+"""Define the tests of every remote; a subclass with a fixture for the address runs them.
 
-A remote of another package, registered under the entry points ``minari_pipe.remotes``, is tested
-with a few lines in a file of pytest's::
+A package that registers a remote under the entry-point group ``minari_pipe.remotes`` tests it with
+a few lines in a pytest file::
 
     from minari_pipe.testing.remotes import RemoteContract
 
@@ -53,14 +53,14 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def another_root(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Let a folder be the local root, as on another machine."""
+    """Make a folder the local root, as on another machine, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     monkeypatch.setenv(ROOT_VARIABLE, str(folder))
     return folder
 
 
 def an_upload(dataset_id: str = ID, *, size: int = 10, seed: int = 0) -> Upload:
-    """Return an upload of files that no format has, for tests of a remote's own methods."""
+    """Return an upload of files in no real format, for tests of a remote's own methods."""
     data = hashlib.shake_256(str(seed).encode()).digest(size)
     files = {
         "data/main_data.bin": UploadSource.of(data),
@@ -72,17 +72,17 @@ def an_upload(dataset_id: str = ID, *, size: int = 10, seed: int = 0) -> Upload:
 
 
 def publish(remote: Remote, upload: Upload) -> None:
-    """Send and reveal."""
+    """Send and reveal an upload."""
     remote.send(upload, lambda size: None)
     remote.reveal(upload)
 
 
 class RemoteContract:
-    """Inherit and give the fixture ``address``; pytest collects what a remote must do."""
+    """All tests of a remote; inherit from it and define the fixture ``address`` to run them."""
 
     @pytest.fixture
     def address(self) -> str:
-        """An address at which there is nothing yet, for each test another one."""
+        """Return an address with no content, a different one for each test."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -94,11 +94,11 @@ class RemoteContract:
         another_root(monkeypatch, tmp_path / "root")
 
     def is_empty(self, address: str) -> bool:
-        """Whether nobody would see a dataset or a namespace there."""
+        """Return whether no dataset and no namespace is visible at an address."""
         remote = open_remote(address)
         return not remote.dataset_ids() and not remote.namespaces()
 
-    # the remote's own methods
+    # Tests of the remote's own methods.
 
     def test_an_upload_leaves_what_lies_at_its_place_and_is_not_of_it(
         self, remote: Remote, address: str
@@ -223,7 +223,7 @@ class RemoteContract:
         ]
         assert again.dataset_ids("other") == []
 
-    # datasets by way of the library
+    # Tests of datasets through the library.
 
     def test_a_dataset_comes_back_byte_for_byte(
         self, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -401,7 +401,7 @@ class RemoteContract:
                 errors.append(error)
 
         threads = [threading.Thread(target=fetch) for _ in range(4)]
-        with warnings.catch_warnings():  # for the whole process, whichever thread asks
+        with warnings.catch_warnings():  # affects all threads of the process
             warnings.simplefilter("ignore")
             for thread in threads:
                 thread.start()

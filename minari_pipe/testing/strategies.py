@@ -1,4 +1,4 @@
-"""Hypothesis strategies: any space of the standard, and datasets of any episodes in it."""
+"""Provide Hypothesis strategies for any space of the standard, and for datasets in it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from minari_pipe.core.episode import EpisodeBuffer
 
-#: the random cases at full count
+#: Whether random tests run at full count.
 FULL = os.environ.get("MINARI_PIPE_FULL") == "1"
-#: characters of generated texts: of all lengths in UTF-8, and those that parsers stumble over
+#: Characters of generated texts: all lengths in UTF-8, and characters that often break parsers.
 TEXT = "abcxyz ÄßΩ漢🙂\n\t\"'\\/"
 SEEDS = (None, 0, 7, 2**63, 2**64 - 1)
 
@@ -24,7 +24,7 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 class Dataset(NamedTuple):
-    """Two spaces and episodes of them."""
+    """An observation space, an action space, and episodes in them."""
 
     observation_space: gym.Space
     action_space: gym.Space
@@ -32,10 +32,10 @@ class Dataset(NamedTuple):
 
 
 def examples(count: int) -> Callable[[Any], Any]:
-    """Settings of a property test: always the same few cases.
+    """Return settings of a property test that always runs the same few cases.
 
     Args:
-        count: how many; 20 times as many with ``MINARI_PIPE_FULL=1`` in the environment.
+        count: number of cases; 20 times as many with ``MINARI_PIPE_FULL=1`` in the environment.
 
     Example:
         >>> examples(5).max_examples in (5, 100)
@@ -51,10 +51,10 @@ def examples(count: int) -> Callable[[Any], Any]:
 
 
 def spaces(*, max_leaves: int = 5) -> st.SearchStrategy[gym.Space]:
-    """Any space of the standard: Box of all dtypes, discrete ones, Text, in Dicts and Tuples.
+    """Return a strategy for all spaces: Box of any dtype, discrete, Text, Dict and Tuple.
 
     Args:
-        max_leaves: about how many spaces are nested in one, at most.
+        max_leaves: approximate maximum number of leaf spaces in one space.
 
     Example:
         >>> from hypothesis import find
@@ -74,7 +74,7 @@ def spaces(*, max_leaves: int = 5) -> st.SearchStrategy[gym.Space]:
 def episodes(
     observation_space: gym.Space, action_space: gym.Space, *, steps: int | None = None
 ) -> st.SearchStrategy[EpisodeBuffer]:
-    """Episodes of these spaces, see :func:`episode`.
+    """Return a strategy for episodes of these spaces; see :func:`episode`.
 
     Example:
         >>> two = gym.spaces.Discrete(2)
@@ -90,7 +90,7 @@ def episodes(
 
 @st.composite
 def datasets(draw: st.DrawFn, *, max_episodes: int = 3) -> Dataset:
-    """Two spaces and a few episodes of them.
+    """Draw an observation space, an action space and a few episodes in them.
 
     Example:
         >>> from hypothesis import find
@@ -108,13 +108,13 @@ def episode(
     rng: np.random.Generator,
     steps: int | None = None,
 ) -> EpisodeBuffer:
-    """One episode of any content that every format must store.
+    """Return a random episode that every format must be able to store.
 
     Args:
         observation_space: space of one observation.
         action_space: space of one action.
-        rng: draws everything.
-        steps: number of steps ``T``; None draws it, from 1 to 6.
+        rng: source of all random values.
+        steps: number of steps ``T``; ``None`` draws it, from 1 to 6.
 
     Example:
         >>> two = gym.spaces.Discrete(2)
@@ -141,7 +141,7 @@ def episode(
 
 
 def column(space: gym.Space, rows: int, rng: np.random.Generator) -> Any:
-    """Rows of a space as stored: any bits at all for floats, so NaN and -0.0 are among them.
+    """Return random rows of a space as stored; floats have any bits, including NaN and -0.0.
 
     Example:
         >>> column(gym.spaces.MultiBinary(2), 3, np.random.default_rng(0)).shape
@@ -172,7 +172,7 @@ def column(space: gym.Space, rows: int, rng: np.random.Generator) -> Any:
 
 
 def infos(rows: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Infos of every kind that can be stored, or none."""
+    """Return infos of every kind that can be stored, or none."""
     if rng.random() < 0.3:
         return {}
     return {
@@ -182,13 +182,13 @@ def infos(rows: int, rng: np.random.Generator) -> dict[str, Any]:
         "state": {"qpos": rng.random((rows, 3)), "deep": {"m": rng.random((rows, 2, 2))}},
         "empty": np.zeros((rows, 0), np.float32),
         "note": np.array(["", "ünï", "x" * 300][: min(3, rows)] * rows, dtype=object)[:rows],
-        # begins like a JPEG file, which it is not
+        # Starts like a JPEG file but is none.
         "bytes": np.tile(np.array([0xFF, 0xD8, 0xFF, 0], np.uint8), (rows, 1)),
     }
 
 
 def extras(steps: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Extra groups of step data, with and without a row for the reset, or none."""
+    """Return extra groups of step data, with and without a row for the reset, or none."""
     if rng.random() < 0.3:
         return {}
     return {
@@ -199,7 +199,7 @@ def extras(steps: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def options(rng: np.random.Generator) -> dict[str, Any] | None:
-    """Reset options of every kind that can be stored, or none."""
+    """Return reset options of every kind that can be stored, or ``None``."""
     if rng.random() < 0.3:
         return None
     return {

@@ -1,4 +1,4 @@
-"""The contract's values: whatever the standard can express comes back exactly."""
+"""Test that all values that the standard allows are read back exactly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from minari_pipe.testing.strategies import (
 
 
 class Mission(gym.Space[str]):
-    """A space of another package, as the missions of BabyAI are: text, but no Text space."""
+    """A third-party space like BabyAI's missions: its values are text, but it is no Text space."""
 
     def __init__(self, verb: str) -> None:
         super().__init__(dtype=str)
@@ -49,10 +49,11 @@ class Mission(gym.Space[str]):
 
 
 class Note(Text):
-    """A Text space of another package, with a form of its own."""
+    """A third-party Text space with its own serialized form."""
 
 
 def register_spaces() -> None:
+    """Register the serialization of ``Mission`` and ``Note``."""
 
     def form(kind: str, **fields: Any) -> Any:
         return {"type": kind, **fields}
@@ -123,7 +124,7 @@ def _rows(observations: Any, steps: int, **others: Any) -> EpisodeBuffer:
 
 
 class ValuesContract(Contract):
-    """Spaces, infos, extras, seeds, options and lengths."""
+    """Tests of spaces, infos, extras, seeds, options and lengths."""
 
     @examples(15)
     @given(datasets())
@@ -171,7 +172,7 @@ class ValuesContract(Contract):
         if np.finfo(np.longdouble).nmant != 63:
             pytest.skip("every byte of this machine's longdouble means something")
         wide = np.arange(3).astype(np.longdouble)
-        wide.view(np.uint8).reshape(3, -1)[:, 10:] = 0xAB  # what was in memory before
+        wide.view(np.uint8).reshape(3, -1)[:, 10:] = 0xAB  # fill the padding bytes
         storage = self.new(tmp_path / "wide", ACTION)
         storage.update_episodes([_rows(np.arange(3), 2, infos={"x": wide})] * 2)
         assert not any(b"\xab" * 6 in content for content in files(tmp_path / "wide").values())
@@ -259,7 +260,7 @@ class ValuesContract(Contract):
         buffers = [replace(_rows(np.arange(3), 2), metadata=metadata) for _ in range(2)]
         storage.update_episodes(buffers)
         assert_stored(storage, buffers)
-        storage.update_episode_metadata([{"again": True}, {}])  # HDF5 writes these in another way
+        storage.update_episode_metadata([{"again": True}, {}])  # HDF5 writes updates differently
         (attributes, _) = storage.get_episode_metadata([0, 1])
         for name, value in metadata.items():
             assert_same(value, attributes[name])

@@ -1,8 +1,7 @@
-"""The file formats of demonstrations: a module for each, registered here.
+"""Register the file formats of demonstrations, one module for each, and read files in them.
 
-An installed package adds its own through the entry-point group
-``minari_pipe.demonstration_formats``, each entry a
-:class:`~minari_pipe.policies.demonstration_formats.base.DemonstrationFormat`.
+Other packages add formats through the entry-point group ``minari_pipe.demonstration_formats``, each
+entry a :class:`~minari_pipe.policies.demonstration_formats.base.DemonstrationFormat`.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def read_demonstrations(
 
     Args:
         path: the file.
-        format: the name of its format; ``None``: told from its content.
-        state_keys: names of the state's parts that are wanted, ``None``: the format's default.
+        format: the name of its format; ``None``: detected from the content.
+        state_keys: names of the state's parts to read; ``None``: the default of the format.
 
     Raises:
         UnknownFormatError: no format has this name, or none recognises the content.

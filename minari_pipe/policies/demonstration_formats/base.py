@@ -1,4 +1,4 @@
-"""What a demonstration is, and what every file of demonstrations must hold."""
+"""Define a demonstration and its file format, and check what every file must hold."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Demonstration:
     """One recorded episode of ``T >= 1`` steps; there is no observation after the last step.
 
     Attributes:
-        observations: shape ``(T, ...)``; row ``t`` was seen before action ``t``.
-        actions: shape ``(T, ...)``, finite, as recorded: possibly outside the action space.
+        observations: shape ``(T, ...)``; row ``t`` was observed before action ``t``.
+        actions: shape ``(T, ...)``, finite, as recorded, possibly outside the action space.
         rewards: shape ``(T,)``.
-        terminal: whether the recording says that the environment terminated at its last step.
-        initial_state: the simulator's state at row 0, by name; finite.
+        terminal: whether the environment terminated at the last recorded step.
+        initial_state: arrays of the simulator's state at row 0, by name; finite.
     """
 
     observations: Array
@@ -38,18 +38,18 @@ class Demonstration:
         return len(self.actions)
 
 
+#: Names of the state's parts to read; ``None``: those that the format knows as state.
 StateKeys = Sequence[str] | None
-"""Names of the state's parts that are wanted; ``None``: those that the format knows as state."""
 
 
 @dataclass(frozen=True)
 class DemonstrationFormat:
-    """One way to write demonstrations to a file.
+    """A file format of demonstrations.
 
     Attributes:
-        name: as the config writes it.
-        title: as messages write it.
-        matches: tells from a file's content whether it is of this format.
+        name: its name in configs.
+        title: its name in messages.
+        matches: returns whether the content of a file is in this format.
         read: reads and checks a file; raises :class:`InvalidEpisodeError`.
     """
 
@@ -60,22 +60,22 @@ class DemonstrationFormat:
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names out of a stranger's file, on one line of bearable length."""
+    """Return names from an untrusted file in one line of limited length."""
     line = ", ".join(repr(name) for name in itertools.islice(names, 20)) or "nothing"
     return line if len(line) <= 200 else line[:200] + "…"
 
 
 def check_demonstrations(demonstrations: Sequence[Demonstration], label: str) -> None:
-    """Refuse a file that cannot be replayed, naming the demonstration.
+    """Reject a file that cannot be replayed, and name the faulty demonstration.
 
     Args:
-        demonstrations: of one file.
-        label: the file, for messages.
+        demonstrations: the demonstrations of one file.
+        label: name of the file in messages.
 
     Raises:
-        InvalidEpisodeError: no demonstration, one without steps, columns of different length,
-            different shapes or parts of the state from one demonstration to the next, actions or
-            states that are not finite.
+        InvalidEpisodeError: there is no demonstration, one has no steps, columns of different
+            length, or actions or states that are not finite, or shapes or parts of the state
+            differ between demonstrations.
     """
     if not len(demonstrations):
         raise InvalidEpisodeError(f"{label} holds no demonstrations")

@@ -1,13 +1,13 @@
-"""Demonstrations in D4RL's flat HDF5 layout: all steps of all episodes below each other.
+"""Read demonstrations in D4RL's flat HDF5 layout, the steps of all episodes one after another.
 
 ::
 
-    observations   (N, ...)     row t was seen before action t
+    observations   (N, ...)     row t was observed before action t
     actions        (N, ...)
     rewards        (N,)
     terminals      (N,) bool    the environment terminated at this step: an episode ends here
     timeouts       (N,) bool    optional; an episode ends here without being terminal
-    infos/qpos     (N, ...)     the simulator's state before action t, one dataset for each part
+    infos/qpos     (N, ...)     the simulator's state before action t, a dataset for each part
 
 Fu et al. 2020, https://github.com/Farama-Foundation/D4RL. The last episode ends with the file.
 ``next_observations``, ``metadata`` and other entries are not read.
@@ -35,8 +35,8 @@ from minari_pipe.policies.demonstration_formats.base import (
 from minari_pipe.storage.hdf5.parser.checked import check_structure
 from minari_pipe.storage.legacy.rows import episode_bounds
 
-# The parts of a simulator's state under the names that D4RL gave them in its Adroit datasets;
-# infos also holds what is no state, such as action_log_std.
+#: Names of state parts in D4RL's Adroit datasets; infos also holds entries that are no state, such
+#: as action_log_std.
 STATE_KEYS = (
     "qpos",
     "qvel",
@@ -51,7 +51,7 @@ STATE_KEYS = (
 
 
 class _FlatEpisodes(Sequence[Demonstration]):
-    """The episodes of one file, read when asked for: the files of D4RL reach gigabytes."""
+    """The episodes of one file, read on access because D4RL's files reach gigabytes."""
 
     def __init__(self, path: Path, state_keys: StateKeys, label: str) -> None:
         self._path = path
@@ -114,7 +114,7 @@ class _FlatEpisodes(Sequence[Demonstration]):
 
 @contextmanager
 def _opened(path: Path, label: str) -> Iterator[h5py.File]:
-    """Open a file from a stranger: whatever HDF5 stumbles over in it is one clear error."""
+    """Open an untrusted file; turn every failure of HDF5 in it into one clear error."""
     try:
         check_structure(path, values=True)
         with h5py.File(path, "r") as file:
@@ -135,7 +135,7 @@ def _has(group: h5py.Group, name: str) -> bool:
 
 
 def _column(file: h5py.File, key: str, label: str) -> h5py.Dataset:
-    """The dataset ``key``, which must lie in this file and hold plain numbers in rows."""
+    """Return the dataset ``key``, which must be in this file and hold rows of plain numbers."""
     found: Any = file
     for part in key.split("/"):
         if not isinstance(found, h5py.Group) or not _has(found, part):

@@ -1,8 +1,8 @@
-"""Demonstrations as DAPG published them: a pickled list with a dict for each episode.
+"""Read demonstrations as DAPG published them: a pickled list with a dict for each episode.
 
 ::
 
-    [ { "observations":    (T, ...) float64      row t was seen before action t
+    [ { "observations":    (T, ...) float64      row t was observed before action t
         "actions":         (T, ...) float64
         "rewards":         (T,)     float64
         "init_state_dict": {"qpos": ..., "qvel": ..., ...}     the simulator's state at row 0
@@ -38,7 +38,7 @@ from minari_pipe.policies.demonstration_formats.plain_pickle import (
 def _matches(path: Path) -> bool:
     with open(path, "rb") as file:
         start = file.read(2)
-    # \x80 and the protocol from protocol 2 on; before, an (empty) list starts the stream.
+    # From protocol 2 on, \x80 and the protocol start the stream; before, an (empty) list does.
     return (start[:1] == b"\x80" and start[1:2] <= b"\x05") or start[:1] in (b"(", b"]")
 
 

@@ -1,13 +1,13 @@
 """Read a pickle of lists, dicts and NumPy arrays without executing anything it says.
 
 A pickle is a program. The interpreter below knows only the operations that build lists, tuples,
-dicts, strings and numbers; where a pickle calls NumPy to make a dtype or an array, it notes the
-arguments instead, and :meth:`PickledArray.build` makes the array from the noted bytes after
-checking their number. Python's own unpickler is not used, because it can be made to crash or to
-take all memory before any class lookup (memo indices, deeply nested keys), and NumPy's
-reconstructors are not, because a damaged pickle can crash them.
+dicts, strings and numbers. If a pickle calls NumPy to make a dtype or an array, the interpreter
+only records the arguments; :meth:`PickledArray.build` makes the array from the recorded bytes after
+checking their number. Python's own unpickler is not used, because a crafted pickle (memo indices,
+deeply nested keys) makes it crash or take all memory before any class lookup. NumPy's
+reconstructors are not used, because a damaged pickle can crash them.
 
-Every protocol is read, Python 2's pickles too: their bytes come as text, one character per byte.
+All protocols are supported, including Python 2's, whose bytes are text, one character per byte.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from minari_pipe.policies.demonstration_formats.base import Array
 _MOST_OPERATIONS = 2_000_000
 _MOST_DIMENSIONS = 32
 _MOST_ENTRIES = 2**62
-# Bytes that an array without entries would have if its dimensions of zero were one.
+# Largest size in bytes that an empty array may have if its dimensions of zero are taken as one.
 _MOST_EMPTY = 2**31
 # Bytes that all arrays together may take beyond the file's size, because a few bytes of a pickle
-# can name the same array again and again; and what an array takes besides its values. A pickle of
-# _MOST_OPERATIONS that names each array once stays below.
+# can name the same array many times; and the overhead of one array. A pickle of _MOST_OPERATIONS
+# that names each array once stays below the limit.
 _SHARED = 2**24
 _ARRAY_BYTES = 128
 
@@ -84,12 +84,12 @@ _DTYPE_CODES = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", 
 
 
 class RefusedError(Exception):
-    """What the pickle holds is not read; the text says what it is."""
+    """Raised for content of a pickle that is not read; the text describes it."""
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """Stands on the stack for a name that a pickle may use, or for what it makes with one."""
+    """A placeholder on the stack for a global that a pickle may use."""
 
     kind: str
 
@@ -105,21 +105,21 @@ class _PickledDtype:
 
 @dataclass(frozen=True)
 class _Latin1:
-    """Bytes as text, not encoded yet: a few bytes can ask for the same text again and again."""
+    """Bytes as text, encoded on use only: a few bytes of a pickle can repeat the same text."""
 
     text: str
 
 
 @dataclass
 class Allowance:
-    """The bytes that all arrays of one pickle may still take."""
+    """The number of bytes that all arrays of one pickle may still take."""
 
     left: int
 
 
 @dataclass
 class PickledArray:
-    """What a pickle says about an array; nothing of it is believed before :meth:`build`."""
+    """A pickle's description of an array, untrusted until :meth:`build` checks it."""
 
     allowance: Allowance
     data: Any = None
@@ -129,7 +129,7 @@ class PickledArray:
     axes: Any = None
 
     def build(self, where: str) -> Array:
-        """The array, read-only.
+        """Return the array, read-only.
 
         Raises:
             InvalidEpisodeError: the type is not plain numbers, or type, shape and bytes disagree.
@@ -181,19 +181,19 @@ class PickledArray:
 
 @dataclass
 class PickledScalar:
-    """What a pickle says about a NumPy scalar."""
+    """A pickle's description of a NumPy scalar, untrusted until :meth:`build` checks it."""
 
     allowance: Allowance
     dtype: Any
     data: Any
 
     def build(self, where: str) -> Array:
-        """The scalar as an array of shape ``()``; raises like :meth:`PickledArray.build`."""
+        """Return the scalar as an array of shape ``()``; raise like :meth:`PickledArray.build`."""
         return PickledArray(self.allowance, self.data, self.dtype, ()).build(where)
 
 
 def type_name(value: Any) -> str:
-    """The type of something out of a pickle, as messages name it."""
+    """Return the name of an unpickled value's type for messages."""
     if isinstance(value, PickledArray):
         return "NumPy array"
     if isinstance(value, PickledScalar):
@@ -204,18 +204,18 @@ def type_name(value: Any) -> str:
 
 
 def load(path: Path, label: str) -> Any:
-    """Read a pickle; arrays in it come as :class:`PickledArray`, not built yet.
+    """Read a pickle; return its arrays as :class:`PickledArray`, not built yet.
 
     Args:
         path: the file.
-        label: the file, for messages.
+        label: name of the file in messages.
 
     Raises:
         InvalidEpisodeError: the file is damaged, or holds or calls anything else.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd escapes in a damaged file
+            warnings.simplefilter("ignore")  # odd escapes in a damaged file
             return _run(path.read_bytes())
     except RefusedError as error:
         raise InvalidEpisodeError(f"{label}: {error}") from error
@@ -231,11 +231,11 @@ def _run(data: bytes) -> Any:
 
 
 def interpret(data: bytes, machine: Machine) -> Any:
-    """Let a machine do what a pickle says; what is left on its stack.
+    """Run a pickle on a machine; return the one value left on its stack.
 
     Raises:
-        RefusedError: the pickle holds or calls what the machine does not know.
-        ValueError, LookupError, ArithmeticError, MemoryError: it is damaged.
+        RefusedError: the pickle holds or calls something that the machine does not know.
+        ValueError, LookupError, ArithmeticError, MemoryError: the pickle is damaged.
     """
     stream = io.BytesIO(data)
     for count, (name, argument) in enumerate(_operations(stream)):
@@ -250,10 +250,10 @@ def interpret(data: bytes, machine: Machine) -> Any:
 
 
 def _operations(stream: io.BytesIO) -> Iterator[tuple[str, Any]]:
-    """Each operation before STOP and its argument.
+    """Yield each operation before STOP and its argument.
 
-    Like :func:`pickletools.genops`, which takes Python 2's STRING for ASCII; it is Latin-1 here,
-    as the binary forms are there.
+    Unlike :func:`pickletools.genops`, which decodes Python 2's STRING as ASCII, this decodes it as
+    Latin-1, like the binary forms.
     """
     while code := stream.read(1):
         opcode = _OPCODES.get(code)
@@ -270,10 +270,10 @@ def _operations(stream: io.BytesIO) -> Iterator[tuple[str, Any]]:
 
 
 class Machine:
-    """The stack and memo of a pickle, and what each permitted operation does to them."""
+    """The stack and memo of a pickle, and the effect of each permitted operation on them."""
 
     globals: ClassVar[Mapping[str, str]] = _GLOBALS
-    """The only names that a pickle may use, and what stands in for each."""
+    """The only globals that a pickle may use, with the kind of placeholder for each."""
     hint = "a list of dicts of plain NumPy arrays can be read"
 
     def __init__(self, allowance: Allowance) -> None:
@@ -367,7 +367,7 @@ class Machine:
         if len(flat) % 2:
             raise ValueError("a key has no value")
         for key, value in zip(flat[::2], flat[1::2], strict=True):
-            # Only text: hashing a deeply nested tuple overflows the C stack.
+            # Only strings, because hashing a deeply nested tuple overflows the C stack.
             if not isinstance(key, str):
                 raise RefusedError(f"contains a dict with a {type_name(key)} as a key; {self.hint}")
             holder[key] = value
@@ -383,7 +383,7 @@ class Machine:
         self.stack.append(StandIn(self.globals[argument]))
 
     def call(self) -> None:
-        """Note what NumPy would be asked to make."""
+        """Record the arguments of a call to NumPy; do not make the call."""
         arguments, callee = self.pop(), self.pop()
         if not isinstance(callee, StandIn) or not isinstance(arguments, tuple):
             raise RefusedError(f"calls a {type_name(callee)}; {self.hint}")
@@ -404,7 +404,7 @@ class Machine:
                 raise RefusedError(f"calls {callee.kind} in an unknown way; {self.hint}")
 
     def build(self) -> None:
-        """Note the state that NumPy's object would be given."""
+        """Record the state that the pickle sets on a NumPy object."""
         state = self.pop()
         target = self.stack[-1]
         if isinstance(target, PickledArray) and isinstance(state, tuple) and len(state) == 5:
@@ -435,7 +435,7 @@ def _set_order(dtype: _PickledDtype, state: tuple[Any, ...]) -> None:
 def _as_bytes(data: Any) -> bytes | bytearray | None:
     text = data.text if isinstance(data, _Latin1) else data
     if isinstance(text, str):
-        # Python 2 wrote bytes as text; NumPy reads it the same way.
+        # Python 2 wrote bytes as text; NumPy converts it in the same way.
         try:
             return text.encode("latin-1")
         except UnicodeEncodeError:

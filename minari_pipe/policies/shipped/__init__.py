@@ -1,4 +1,4 @@
-"""Checkpoints that come with the package; the provenance beside each names its script.
+"""Hold the checkpoints of the package; the provenance beside each names the script that made it.
 
-Configs name them ``shipped:FILE``. They are loaded like a stranger's: their weights only.
+Configs name them ``shipped:FILE``. As with untrusted files, only their weights are loaded.
 """
