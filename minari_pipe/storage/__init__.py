@@ -1,31 +1,31 @@
-"""The bytes of one dataset: one module per format behind one interface.
+"""Store the episodes and metadata of a dataset, with one module or package per format.
 
 ::
 
-    EpisodeBuffer                   what a user hands in, judged by nobody yet
-      │  columns.episode_columns    pure: arrays of the spaces' dtypes, or InvalidEpisodeError
+    EpisodeBuffer                   what a user passes in, not checked yet
+      │  columns.episode_columns    pure: arrays in the spaces' dtypes, or InvalidEpisodeError
       ▼
-    writer.EpisodeWriter            numbering, attributes, continued episodes: alike everywhere
-      ├─ hdf5, hdf5_values          one file; read by hdf5_format, which spares libhdf5 damage
-      │  └─ hdf5_direct             writes numbers as fast as bytes, in what hdf5_layout lays out
-      ├─ arrow, arrow_values        arrow and parquet: a folder for each episode
+    writer.EpisodeWriter            numbering, attributes, continued episodes: same in all formats
+      ├─ hdf5                       one file; hdf5.parser checks it before libhdf5 opens it
+      │  └─ hdf5.writer             writes numbers without libhdf5, as fast as raw bytes
+      ├─ arrow                      arrow and parquet: one folder per episode
       ├─ memory                     no files, for tests
-      └─ of another package         an entry point of the group minari_pipe.storages
+      └─ other packages             entry points of the group minari_pipe.storages
       │
       ▼
-    files.transaction               new files in a hidden folder, committed by one rename
+    core.files.atomic.transaction   new files in a hidden folder, committed by one rename
 
-    base.MinariStorage              what users see: new, create, update_episodes, ...
-    reading.StoredEpisodes          its half that changes nothing: read, get_episodes, ...
-    formats                         which storage is behind a data_format, or an older layout
-    directory.DirectoryStorage      what a format with files inherits
-    attributes, json_attributes     attributes of episodes, exact, in what HDF5 and JSON hold
-    jpeg                            images under jpeg_encoding, the one lossy thing here
-    legacy                          the layouts before Minari 0.5, and D4RL's: read only
+    base.MinariStorage              the public API: new, create, update_episodes, ...
+    reading.StoredEpisodes          its read-only half: read, get_episodes, ...
+    formats                         maps a data_format, or an older layout, to its storage class
+    directory.DirectoryStorage      base class of the formats that use files
+    attributes, json_attributes     lossless episode attributes in HDF5 and in JSON
+    jpeg                            images under jpeg_encoding, the only lossy encoding
+    legacy                          the layouts before Minari 0.5, and D4RL's; read-only
 
 A new format implements the abstract methods of ``DirectoryStorage`` and ``EpisodeWriter`` and
-passes :class:`minari_pipe.testing.StorageContract`. Each format's module opens with its layout on
-the disk.
+passes :class:`minari_pipe.testing.StorageContract`. The module of each format opens with its
+on-disk layout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether what was read of an episode can be one: rows that fit together and to the spaces; pure.
+"""Check that the columns read for an episode match each other, the spaces and the step count; pure.
 
-A file says of each column how long it is, so a damaged or hand-made one can say what no writer
-would. Older generations have rules of their own.
+A file declares the length of each column, so a damaged or hand-made file can declare lengths that
+no writer would produce. Older layouts have their own checks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.columns import subscripts
 from minari_pipe.storage.jpeg import Frames
 
+#: columns with one number per step, and the dtype kinds that real Minari writes for them
 STEP_KINDS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
-"""Columns of one number a step, and the kinds of dtypes that real Minari writes for them."""
 
 
 def check_agreement(
@@ -31,17 +31,17 @@ def check_agreement(
 ) -> None:
     """Check the columns of an episode against each other, the spaces and the number of steps.
 
-    The dtype of a number may be another than the space's: real Minari stores what it is given.
+    The dtype of a number may differ from the space's: real Minari stores what it is given.
 
     Args:
         episode: ``observations``, ``actions``, ``rewards``, ``terminations``, ``truncations``,
             ``infos`` and ``extras``: trees of columns as a format reads them.
         observation_space: space of one observation.
         action_space: space of one action.
-        total_steps: what the attribute of this name says.
+        total_steps: value of the episode's ``total_steps`` attribute.
 
     Raises:
-        CorruptDatasetError: names the leaf and both numbers.
+        CorruptDatasetError: columns do not match; the message names the leaf and both numbers.
 
     Example:
         >>> columns = {
@@ -56,7 +56,7 @@ def check_agreement(
     for name, kinds in STEP_KINDS.items():
         column = episode[name]
         _expect(column, (name,), steps, "steps")
-        # real Minari keeps rewards of shape (T, 1) as they are
+        # real Minari stores rewards of shape (T, 1) unchanged
         if column.shape[1:] not in ((), (1,)) or column.dtype.kind not in kinds:
             raise CorruptDatasetError(
                 f"{name} is {column.dtype} in rows of shape {column.shape[1:]}, expected one "
@@ -79,14 +79,14 @@ def check_agreement(
 
 
 def check_total(total_steps: Any, steps: int) -> None:
-    """Check the attribute of this name against the number of rewards.
+    """Check the ``total_steps`` attribute against the number of rewards.
 
     Raises:
-        CorruptDatasetError: it is none that Minari would have written for so many steps.
+        CorruptDatasetError: Minari would not have written this value for this number of steps.
     """
     total_steps = total_steps.item() if isinstance(total_steps, np.generic) else total_steps
     is_count = isinstance(total_steps, int) and not isinstance(total_steps, bool)
-    # Minari 0.5.4 sets the attribute of an episode that it continues to the steps it added
+    # when Minari 0.5.4 continues an episode, it sets total_steps to the number of added steps
     if not is_count or not min(1, steps) <= total_steps <= steps:
         said = (
             "there is no attribute total_steps"
@@ -97,7 +97,7 @@ def check_total(total_steps: Any, steps: int) -> None:
 
 
 def _of_space(tree: Any, space: gym.Space, path: Path) -> Iterator[tuple[Path, gym.Space, Any]]:
-    """Yield the leaves of a column that was read along its space, each with its space."""
+    """Yield the leaves of a column, each with its path and its space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
@@ -107,7 +107,7 @@ def _of_space(tree: Any, space: gym.Space, path: Path) -> Iterator[tuple[Path, g
 
 
 def _check_leaf(leaf: Any, space: gym.Space, path: Path) -> None:
-    if isinstance(leaf, Frames):  # whose shapes are seen when they are decoded
+    if isinstance(leaf, Frames):  # decoding checks their shapes
         return
     if isinstance(space, spaces.Text):
         if not isinstance(leaf, list) or not all(isinstance(text, str) for text in leaf):

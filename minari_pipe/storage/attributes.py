@@ -1,9 +1,9 @@
-"""Episode attributes: nested values to flat HDF5 attributes and back, without loss.
+"""Convert nested episode attributes to flat HDF5 attributes and back, without loss.
 
-Real Minari flattens ``options={"goal": {"x": 1}}`` to the attribute ``options/goal/x``, and so
-does this module, for every reader. HDF5 cannot tell a list from an array or hold None, an empty
-dict or a key with a slash; where the flat attributes alone would come back different, the
-attribute ``minari_pipe_exact`` holds the value's exact form as JSON too.
+Real Minari flattens ``options={"goal": {"x": 1}}`` to the attribute ``options/goal/x``. This module
+does the same, so that every reader finds it. HDF5 does not distinguish a list from an array, and
+cannot store None, an empty dict or a key with a slash. Where the flat attributes would not
+round-trip a value, the attribute ``minari_pipe_exact`` also holds its exact form as JSON.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from minari_pipe.core.tree import MAX_DEPTH, is_deep, named_dtype
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 
 EXACT = "minari_pipe_exact"
-#: bytes that HDF5 writes as the length of a name hold no more; longer names come back damaged
+#: HDF5 stores the length of a name in two bytes; longer names come back damaged
 _MAX_NAME_BYTES = 65_534
-#: of arrays that come back from HDF5 as they were
+#: dtypes of arrays that HDF5 returns unchanged
 _EXACT_DTYPES = frozenset({"b1", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8))}) | {
     "f4",
     "f8",
@@ -34,10 +34,10 @@ _EXACT_DTYPES = frozenset({"b1", *(f"{kind}{size}" for kind in "iu" for size in 
 
 
 def whole_seed(seed: Any) -> int | None:
-    """Return the seed of a reset as it is stored.
+    """Return the seed of a reset in the form in which it is stored.
 
     Raises:
-        InvalidEpisodeError: it is no whole number, or negative.
+        InvalidEpisodeError: the seed is not an integer, or is negative.
 
     Example:
         >>> whole_seed(np.uint64(2**63))
@@ -58,10 +58,10 @@ def whole_seed(seed: Any) -> int | None:
 
 
 def check_options(options: Any) -> None:
-    """Check before an episode begins that the options of its reset can be stored with it.
+    """Raise an error, before an episode begins, if the options of its reset cannot be stored.
 
     Raises:
-        InvalidEpisodeError: they cannot.
+        InvalidEpisodeError: the options cannot be stored.
     """
     if options is None:
         return
@@ -74,11 +74,11 @@ def check_options(options: Any) -> None:
 
 
 def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn nested attributes into the flat ones that are written.
+    """Flatten nested attributes to those that are written to the file.
 
     Raises:
         InvalidEpisodeError: a value is neither a number, a string, None, an array, nor a list,
-            tuple or dict of these; or a key gives no name that HDF5 can hold and hold apart.
+            tuple or dict of these; or HDF5 cannot store the name of a key, or two names clash.
     """
     flat: dict[str, Any] = {}
     names: list[str] = []
@@ -90,7 +90,7 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
             )
     ambiguous = any("/" in key for key in attributes)
     for key, value in attributes.items():
-        if type(value) in (bool, float) and not ambiguous:  # most of them, and surely exact
+        if type(value) in (bool, float) and not ambiguous:  # the common case, and always exact
             flat[key] = value
             names.append(key)
             continue
@@ -104,7 +104,7 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
             continue
         form = exact_form(value, key)
         again = unflatten_attributes(own)
-        # as text: Python has 1 == 1.0 == True and 0.0 == -0.0
+        # compare as text: in Python 1 == 1.0 == True and 0.0 == -0.0
         if (
             ambiguous
             or key not in again
@@ -118,10 +118,10 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn the attributes of an episode's group into nested values again.
+    """Return the attributes of an episode's group as nested values.
 
     Raises:
-        CorruptDatasetError: they are nested deeper than any that are written.
+        CorruptDatasetError: they are nested deeper than this package writes.
     """
     nested: dict[str, Any] = {}
     exact = json.loads(flat.get(EXACT, "{}"))
@@ -144,7 +144,7 @@ def unflatten_attributes(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_deep_form(form: Any) -> bool:
-    """Whether values are deep whose :func:`exact_form`, of two levels for each, are below this."""
+    """Return whether an :func:`exact_form`, with two levels per value level, is too deep."""
     return is_deep(form, 2 * MAX_DEPTH + 4)
 
 
@@ -159,7 +159,7 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_exact(value: Any) -> bool:
-    """Tell of most values that flat attributes hold them exactly, without trying; False of some."""
+    """Return True if flat attributes surely hold a value exactly; False means it is not known."""
     kind = type(value)
     if kind is str:
         return is_storable_text(value)
@@ -191,7 +191,7 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 
 def clashing_name(names: Iterable[str]) -> str | None:
-    """Return a name that is there twice, or that another one continues after a slash."""
+    """Return a name that occurs twice or is a parent path of another name, or None."""
     ordered = sorted(f"{name}/" for name in names)
     for name, after in pairwise(ordered):
         if after.startswith(name):
@@ -200,7 +200,7 @@ def clashing_name(names: Iterable[str]) -> str | None:
 
 
 def _storable(value: Any) -> Any:
-    """Return what h5py can write as one attribute, None if nothing can represent the value."""
+    """Return a value that h5py can write as one attribute, or None if there is none."""
     if isinstance(value, str):
         return value if is_storable_text(value) else None
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
@@ -209,7 +209,7 @@ def _storable(value: Any) -> Any:
         return None
     try:
         array = np.asarray(value)
-    except ValueError:  # a ragged list
+    except ValueError:  # ragged list
         return None
     if array.dtype.kind in "biufc":
         return array[()] if array.ndim == 0 else array
@@ -218,12 +218,12 @@ def _storable(value: Any) -> Any:
 
 
 def is_storable_text(text: str) -> bool:
-    """HDF5 strings end at the first NUL and are UTF-8."""
+    """Return whether HDF5 can store a text: its strings are UTF-8 and end at the first NUL."""
     return is_encodable(text) and "\0" not in text
 
 
 def is_encodable(text: str) -> bool:
-    """Tell whether a text can be UTF-8, which has no lone surrogates."""
+    """Return whether a text can be encoded as UTF-8, which has no lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -232,7 +232,7 @@ def is_encodable(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Turn what h5py read into a Python value; scalars of unusual width stay NumPy's."""
+    """Convert a value that h5py read to Python; scalars of unusual width stay NumPy's."""
     if isinstance(value, h5py.Empty):
         return None
     if isinstance(value, np.generic) and value.dtype.str[1:] in ("i8", "u8", "f8", "b1"):
@@ -243,13 +243,13 @@ def _plain(value: Any) -> Any:
 
 
 def exact_form(value: Any, name: str) -> Any:
-    """Return a form of a value that JSON can hold; its text is the same only for the same value.
+    """Return a JSON-compatible form of a value, with equal text only for identical values.
 
-    The same means the same type, dtype, shape and bits. Integers and floats of NumPy's default
+    Identical means the same type, dtype, shape and bits. NumPy integers and floats of the default
     width count as Python's. The order of a dict's keys does not matter.
 
     Raises:
-        InvalidEpisodeError: the value has no such form; ``name`` says where it is.
+        InvalidEpisodeError: the value has no such form; the message locates it by ``name``.
     """
     if isinstance(value, np.bool_ | np.int64 | np.uint64 | np.float64):
         value = value.item()
@@ -282,7 +282,7 @@ def exact_form(value: Any, name: str) -> Any:
 
 
 def from_exact_form(form: Any) -> Any:
-    """Rebuild the value of an :func:`exact_form`."""
+    """Rebuild a value from its :func:`exact_form`."""
     if not isinstance(form, list):
         return form
     kind, *rest = form

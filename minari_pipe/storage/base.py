@@ -1,4 +1,4 @@
-"""What every storage is: the bytes of one dataset in one directory, whatever their format.
+"""Define the base class of all storages: one dataset in one directory, in any format.
 
 A format is one subclass of :class:`~minari_pipe.storage.directory.DirectoryStorage` and one entry
 of the registry in :mod:`minari_pipe.storage.formats`, or an entry point of the group
@@ -57,8 +57,8 @@ __all__ = [
 class MinariStorage(StoredEpisodes):
     """Reads and writes the episodes and the metadata in one data directory.
 
-    The metadata on disk is always that of the episodes on disk: an append is visible wholly or
-    not at all, also to a process that reads meanwhile. One process writes at a time, others wait.
+    The metadata on disk always match the episodes on disk: an append becomes visible as a whole or
+    not at all, even to processes that are reading. One process writes at a time; others wait.
 
     Example:
         >>> from gymnasium.spaces import Discrete
@@ -82,7 +82,7 @@ class MinariStorage(StoredEpisodes):
         >>> storage.total_episodes, storage.total_steps, storage.observation_space
         (1, 2, Discrete(9))
 
-        Attributes of the dataset and of its episodes:
+        Set attributes of the dataset and of its episodes:
 
         >>> storage.update_metadata({"author": {"Ada"}})
         >>> storage.metadata["author"], storage.metadata["action_space"]
@@ -93,7 +93,7 @@ class MinariStorage(StoredEpisodes):
         >>> next(storage.get_episode_metadata([0]))["weather"]
         'rain'
 
-        Everything of some episodes, to append it elsewhere:
+        Copy episodes with everything stored for them:
 
         >>> other = MinariStorage.new(
         ...     "other/data", storage.observation_space, storage.action_space, data_format="hdf5"
@@ -110,7 +110,7 @@ class MinariStorage(StoredEpisodes):
         True
     """
 
-    #: whether the format takes a gzip level
+    #: True if the format supports gzip compression
     COMPRESSES = False
     _compression: int | None = None
 
@@ -125,24 +125,23 @@ class MinariStorage(StoredEpisodes):
         jpeg_encoding: bool = False,
         compression: int | None = None,
     ) -> MinariStorage:
-        """Begin an empty storage; if that fails, nothing is left behind.
+        """Create an empty storage; leave nothing behind if that fails.
 
         Args:
-            data_path: directory of the data, made if it does not exist.
+            data_path: directory of the data, created if it does not exist.
             observation_space: space of the observations; None takes the environment's.
             action_space: space of the actions; None takes the environment's.
             env_spec: spec of the environment that the data comes from.
             data_format: one of :func:`get_storage_keys`.
-            jpeg_encoding: store images lossily; unlike Minari's, the default is lossless.
-            compression: gzip level, 1 to 9, of the numbers that this storage appends; hdf5 alone
-                takes one.
-
+            jpeg_encoding: store images lossily; unlike in Minari, the default is lossless.
+            compression: gzip level, 1 to 9, for the numbers that this storage appends; only hdf5
+                supports it.
         Raises:
-            ConfigError: the format takes no such level.
-            InvalidMetadataError: neither both spaces nor ``env_spec`` are given.
+            ConfigError: the format does not support this compression level.
+            InvalidMetadataError: ``env_spec`` is missing, and so is at least one space.
             UnknownFormatError: there is no such format.
-            UnsupportedSpaceError: a space has no form in the standard.
-            DatasetExistsError: the directory holds a dataset.
+            UnsupportedSpaceError: the standard cannot represent a space.
+            DatasetExistsError: the directory already holds a dataset.
         """
         storage_class, spaces, metadata = _beginning(
             Path(data_path), observation_space, action_space, env_spec, data_format, jpeg_encoding
@@ -166,22 +165,22 @@ class MinariStorage(StoredEpisodes):
         jpeg_encoding: bool = False,
         judge: BufferChecker | None = None,
     ) -> MinariStorage:
-        """Write a whole storage at once, into a directory that nobody else looks into yet.
+        """Write a whole storage at once, into a directory that no other process reads yet.
 
         Args:
-            data_path: directory of the data, made if it does not exist.
-            episodes: taken one after the other.
-            metadata: what :meth:`update_metadata` takes.
-            observation_space: see :meth:`new`, as for those below.
+            data_path: directory of the data, created if it does not exist.
+            episodes: an iterable, consumed one episode at a time.
+            metadata: as for :meth:`update_metadata`.
+            observation_space: see :meth:`new`, also for the next four arguments.
             action_space: space of the actions.
             env_spec: spec of the environment that the data comes from.
             data_format: one of :func:`get_storage_keys`.
             jpeg_encoding: store images lossily.
-            judge: looks at the values before they are written, and may refuse them.
+            judge: checks the values before they are written, and may reject them.
 
         Raises:
-            InvalidMetadataError: a value of the metadata has a wrong type.
-            InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+            InvalidMetadataError: a metadata value has the wrong type.
+            InvalidEpisodeError: a buffer's values do not match each other or the spaces.
             MinariPipeError: see :meth:`new`.
 
         Example:
@@ -223,16 +222,16 @@ class MinariStorage(StoredEpisodes):
     def check_spaces(
         cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
     ) -> None:
-        """Check that this format can store values of these spaces.
+        """Raise an error if this format cannot store values of these spaces.
 
         Args:
             observation_space: space of the observations.
             action_space: space of the actions.
-            jpeg_encoding: whether images are to be JPEG.
+            jpeg_encoding: whether images will be stored as JPEG.
 
         Raises:
-            UnsupportedSpaceError: it cannot.
-            MissingDependencyError: images are to be JPEG and Pillow is not installed.
+            UnsupportedSpaceError: the format cannot store one of the spaces.
+            MissingDependencyError: images are stored as JPEG and Pillow is not installed.
         """
         serialize_space(observation_space)
         serialize_space(action_space)
@@ -241,13 +240,13 @@ class MinariStorage(StoredEpisodes):
 
     @classmethod
     def check_compression(cls, level: int) -> None:
-        """Check that this format can store numbers with a gzip level.
+        """Raise an error if this format cannot compress numbers at this gzip level.
 
         Args:
             level: from 1, the fastest, to 9, the smallest.
 
         Raises:
-            ConfigError: it cannot, or there is no such level.
+            ConfigError: the format does not compress, or there is no such level.
 
         Example:
             >>> from minari_pipe.storage.base import get_minari_storage
@@ -268,13 +267,13 @@ class MinariStorage(StoredEpisodes):
         jpeg_encoding: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> MinariStorage:
-        """Begin an empty storage with this metadata; if that fails, nothing is left behind."""
+        """Create an empty storage with this metadata; leave nothing behind if that fails."""
 
     @abstractmethod
     def _change(self) -> AbstractContextManager[Change]:
-        """Begin a change of metadata and episodes; at a clean exit all of it counts, else nothing.
+        """Begin a change of metadata and episodes; commit all of it on a clean exit, else nothing.
 
-        One change at a time, in all processes.
+        Only one change runs at a time, across all processes.
         """
 
     def update_episodes(
@@ -283,15 +282,15 @@ class MinariStorage(StoredEpisodes):
         """Append episodes, all or none of them.
 
         A buffer whose ``id`` is that of a stored episode continues that episode: it has no row
-        for a reset, so as many observations as actions.
+        for the reset, so it has as many observations as actions.
 
         Args:
-            episodes: taken one after the other, so a generator need not hold all of them, and can
-                write each one over the last.
-            judge: looks at the values before they are written, and may refuse them.
+            episodes: an iterable, consumed one episode at a time, so a generator can reuse the
+                arrays of one episode for the next.
+            judge: checks the values before they are written, and may reject them.
 
         Raises:
-            InvalidEpisodeError: a buffer's values do not fit together or to the spaces.
+            InvalidEpisodeError: a buffer's values do not match each other or the spaces.
         """
         self.check_spaces(
             self.observation_space, self.action_space, jpeg_encoding=self.jpeg_encoding
@@ -311,14 +310,14 @@ class MinariStorage(StoredEpisodes):
     def update_episode_metadata(
         self, metadatas: Iterable[dict], episode_indices: Iterable[int] | None = None
     ) -> None:
-        """Add attributes to episodes, replacing those of the same names; all or none of them.
+        """Add attributes to episodes or replace those of the same names; change all or none.
 
         Args:
             metadatas: the attributes, one dict for each episode.
             episode_indices: the episodes; None means all.
 
         Raises:
-            InvalidMetadataError: the two have different lengths, or would change id or steps.
+            InvalidMetadataError: the two differ in length, or a dict changes an id or step count.
         """
         if episode_indices is None:
             episode_indices = range(self.total_episodes)
@@ -330,13 +329,13 @@ class MinariStorage(StoredEpisodes):
                 change.writer.update_metadata(int(index), new)
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:
-        """Add values to the metadata or change them.
+        """Add or change metadata values.
 
         Args:
-            metadata: keys of the standard, or any others with what JSON can hold.
+            metadata: keys of the standard, or any other keys with JSON-compatible values.
 
         Raises:
-            InvalidMetadataError: a value has a wrong type, or a key may not change any more.
+            InvalidMetadataError: a value has the wrong type, or a key can no longer change.
         """
         validate_metadata(metadata)
         with self._change() as change:
@@ -350,14 +349,14 @@ class MinariStorage(StoredEpisodes):
     def update_from_storage(
         self, storage: MinariStorage, episode_indices: Iterable[int] | None = None
     ) -> None:
-        """Append another storage's episodes with their seeds, options, infos and attributes.
+        """Append episodes of another storage with their seeds, options, infos and attributes.
 
         Args:
-            storage: where the episodes come from; its authors are added to this one's.
-            episode_indices: which of them; None means all.
+            storage: source of the episodes; its authors are added to this storage's authors.
+            episode_indices: the episodes to copy; None means all.
 
         Raises:
-            InvalidEpisodeError: the episodes are not of this storage's spaces.
+            InvalidEpisodeError: the episodes do not match this storage's spaces.
         """
         theirs, ours = storage.metadata, self.metadata
         if episode_indices is None:
@@ -372,7 +371,7 @@ class MinariStorage(StoredEpisodes):
 
 
 class Change:
-    """What one change writes: the metadata, and the episodes if it asks for the writer."""
+    """One change to a storage: the metadata, and the episodes if the writer is used."""
 
     def __init__(self, metadata: dict[str, Any], open_writer: Callable[[], EpisodeWriter]) -> None:
         self.metadata = metadata
@@ -381,7 +380,7 @@ class Change:
 
     @cached_property
     def writer(self) -> EpisodeWriter:
-        """The writer of episodes, opened when it is first asked for."""
+        """The episode writer, opened on first access."""
         self.has_episodes = True
         return self._open_writer()
 
@@ -394,7 +393,7 @@ def _beginning(
     data_format: str,
     jpeg_encoding: bool,
 ) -> tuple[type[MinariStorage], tuple[gym.Space, gym.Space], dict[str, Any]]:
-    """Return class, spaces and first metadata of a new storage; see :meth:`MinariStorage.new`."""
+    """Return class, spaces and initial metadata of a new storage; see :meth:`MinariStorage.new`."""
     if env_spec is None and (observation_space is None or action_space is None):
         raise InvalidMetadataError(
             "Since env_spec is not specified, you need to specify both action space and "

@@ -1,4 +1,4 @@
-"""An episode buffer's values as the arrays that go on disk, checked; pure, no files."""
+"""Convert an episode buffer's values to the arrays that are stored, and check them; pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minari_pipe.storage.jpeg import Frames
 
 Columns = dict[str, Any]
 
-#: names of the layout that no group of extra step data can have
+#: names in the layout, which groups of extra step data cannot have
 RESERVED_GROUPS = frozenset(
     {"observations", "actions", "rewards", "terminations", "truncations", "infos", "extras", "id"}
 )
@@ -33,25 +33,25 @@ def episode_columns(
     episode: int,
     continues: bool = False,
 ) -> Columns:
-    """Stack a buffer's values and check that they fit together.
+    """Stack a buffer's values and check that they match each other and the spaces.
 
-    Arrays keep their dtype; lists of Python numbers take the space's dtype if nothing is lost.
+    Arrays keep their dtype; lists of Python numbers take the space's dtype if that is lossless.
 
     Args:
         buffer: the episode.
-        observation_space: space of one observation; None checks the numbers of rows only.
-        action_space: space of one action, likewise.
-        episode: number of the episode, for messages.
-        continues: the buffer continues a stored episode, so it has no row for a reset.
+        observation_space: space of one observation; None checks only the row counts.
+        action_space: space of one action; None checks only the row counts.
+        episode: number of the episode, for error messages.
+        continues: the buffer continues a stored episode, so it has no row for the reset.
 
     Returns:
         ``observations``, ``actions``, ``rewards`` (float64), ``terminations``, ``truncations``
-        (bool), ``infos``, and ``extras`` if there are any: groups of extra step data by name; a
-        leaf is an array ``(rows, ...)``, a list of strings, or of images
-        :class:`~minari_pipe.storage.jpeg.Frames`, if the buffer has these.
+        (bool), ``infos``, and ``extras`` if there are any: groups of extra step data by name.
+        A leaf is an array ``(rows, ...)``, a list of strings, or
+        :class:`~minari_pipe.storage.jpeg.Frames` if the buffer holds JPEG images.
 
     Raises:
-        InvalidEpisodeError: rows, shapes or keys do not fit, or a value cannot be stored.
+        InvalidEpisodeError: rows, shapes or keys do not match, or a value cannot be stored.
     """
     where = f"episode {episode}: "
     try:
@@ -93,12 +93,12 @@ def episode_columns(
 
 
 def check_space_names(observation_space: gym.Space, action_space: gym.Space) -> None:
-    """Check that HDF5 can hold the keys of all Dict spaces, and hold them apart.
+    """Raise an error if HDF5 cannot store the keys of all Dict spaces without clashes.
 
-    A key with a slash between two parts is read back, though not by real Minari.
+    This package can read back a key with a slash inside; real Minari cannot.
 
     Raises:
-        UnsupportedSpaceError: names the key.
+        UnsupportedSpaceError: a key is invalid or clashes; the message names it.
     """
     for root, space in (("observations", observation_space), ("actions", action_space)):
         name = clashing_name(map(_layout_name, _ends(space, (root,))))
@@ -107,7 +107,7 @@ def check_space_names(observation_space: gym.Space, action_space: gym.Space) -> 
 
 
 def _ends(space: gym.Space, path: Path) -> Iterator[Path]:
-    """Yield the path of every leaf, and of every Dict or Tuple without one."""
+    """Yield the path of every leaf, and of every Dict or Tuple without leaves."""
     parts: Mapping[Any, gym.Space] = {}
     if isinstance(space, spaces.Dict):
         parts = space.spaces
@@ -141,7 +141,7 @@ def _clash(name: str) -> str:
 
 
 def subscripts(path: Path) -> str:
-    """Write a path as an expression: what messages about episodes call a leaf.
+    """Return a path as an expression, which is how messages about episodes name a leaf.
 
     Example:
         >>> subscripts(("actions", "arm", 0))
@@ -177,7 +177,7 @@ def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
         return value
     composite = space is None or isinstance(space, spaces.Dict | spaces.Tuple)
     if composite and isinstance(value, list) and value and isinstance(value[0], Mapping | tuple):
-        value = stack(value)  # rows of trees become a tree of rows
+        value = stack(value)  # turn rows of trees into a tree of rows
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
             found = list(value) if isinstance(value, Mapping) else type(value).__name__
@@ -221,7 +221,7 @@ def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
     if array.dtype != space.dtype:
         if array.dtype.kind == "O":
             raise InvalidEpisodeError(f"{subscripts(path)} is text, the space says {space}")
-        # only Python numbers have no dtype of their own; an array's dtype is what was recorded
+        # only Python numbers lack a dtype; the dtype of an array was recorded and stays
         if _is_python_number(value) and fits_exactly(array, space.dtype):
             return array.astype(space.dtype)
     return array
@@ -242,7 +242,7 @@ def _rows(value: Any, path: Path) -> npt.NDArray[Any]:
             f"{subscripts(path)} has rows of different shapes: {shapes[:4]}"
         ) from None
     if array.dtype.kind == "U" and not isinstance(value, np.ndarray):
-        # NumPy turns the numbers of a mixed list into text
+        # NumPy converted the numbers of a mixed list to text
         array = np.asarray(value, dtype=object)
     array = without_padding(as_array(array, path))
     if array.ndim == 0:
@@ -263,7 +263,7 @@ def _info_column(value: Any, path: Path) -> Any:
             _check_key(key, path)
         return {key: _info_column(part, (*path, key)) for key, part in value.items()}
     if isinstance(value, tuple):
-        # the layout has no tuples in infos: like Minari, their entries get these names
+        # infos cannot hold tuples in the layout: name their entries as Minari does
         return {
             f"_index_{index}": _info_column(part, (*path, index))
             for index, part in enumerate(value)
@@ -274,7 +274,7 @@ def _info_column(value: Any, path: Path) -> Any:
 
 
 def _without_empty(column: Any) -> Any:
-    """Leave out dicts without a leaf, which hold no rows and which not every format can keep."""
+    """Remove dicts without a leaf, which hold no rows and which not every format can store."""
     if not isinstance(column, Mapping):
         return column
     parts = {key: _without_empty(part) for key, part in column.items()}

@@ -1,4 +1,4 @@
-"""What every format of files is: a directory whose changes count wholly or not at all."""
+"""Define the base class of formats with files: changes to the directory are all or nothing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from minari_pipe.storage.writer import BufferChecker, EpisodeWriter
 
 
 class DirectoryStorage(MinariStorage):
-    """A storage whose data are files in a directory, ``metadata.json`` among them.
+    """A storage whose data are files in a directory, including ``metadata.json``.
 
-    A format implements the reading of :class:`MinariStorage` and :meth:`_writer`. What it has read
-    counts if :meth:`check_version` passes afterwards: a download may put another version in the
-    place of the directory, of which some files would be read otherwise.
+    A format implements the reading methods of :class:`MinariStorage` and :meth:`_writer`. Values it
+    reads are valid only if :meth:`check_version` passes afterwards: a download may replace the
+    directory in between, so that some files would come from another version.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DirectoryStorage(MinariStorage):
         data_path.mkdir(parents=True, exist_ok=True)
         try:
             cls._create_files(data_path)
-            if metadata is not None:  # else the caller, such as a test of Minari's, wrote it
+            if metadata is not None:  # else the caller wrote it, such as a test of Minari
                 with transaction(data_path) as stage:
                     _write_metadata(stage, metadata)
         except BaseException:
@@ -79,7 +79,7 @@ class DirectoryStorage(MinariStorage):
         episodes: Iterable[EpisodeBuffer | Segment],
         judge: BufferChecker | None,
     ) -> DirectoryStorage:
-        """Write all files in their places: nobody sees them before all of them are there."""
+        """Write all files in place: no other process reads them before all of them exist."""
         data_path.mkdir(parents=True, exist_ok=True)
         before = set(data_path.iterdir())
         try:
@@ -111,16 +111,16 @@ class DirectoryStorage(MinariStorage):
 
     @classmethod
     def _create_files(cls, data_path: Path) -> None:
-        """Write the files of a storage without episodes, if the format has any."""
+        """Write the files of a storage without episodes, if the format needs any."""
 
     @abstractmethod
     def _writer(self, stage: Path, total_episodes: int) -> AbstractContextManager[EpisodeWriter]:
-        """Begin to write episodes.
+        """Open a writer of episodes.
 
         Args:
-            stage: folder for new versions of the files; each takes the place of the one of the
-                same relative path when the change is committed. It is the directory of the data
-                itself if that is new, and seen by nobody yet.
+            stage: folder for new versions of the files; each replaces the file of the same
+                relative path when the change is committed. For a new dataset it is the data
+                directory itself, which no other process reads yet.
             total_episodes: number of episodes that count. Files may hold more, if real Minari was
                 killed between writing them and the metadata; those are dropped with a warning.
         """
@@ -143,18 +143,18 @@ class DirectoryStorage(MinariStorage):
             self._wrote(change.writer)
 
     def _wrote(self, writer: EpisodeWriter) -> None:
-        """Take note of what a writer knows of the files that are in their places now."""
+        """Record what a writer knows about the files that are now in place."""
 
 
 def _write_metadata(
     stage: Path, metadata: dict[str, Any], sizes: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Write the metadata, and return what a manifest says of their file.
+    """Write the metadata file and return its manifest entry.
 
     Args:
-        stage: the folder.
-        metadata: get a ``dataset_size`` that counts their own file too, if sizes are given.
-        sizes: bytes of all files of the data; what they say of the metadata does not matter.
+        stage: the folder to write to.
+        metadata: if sizes are given, receives a ``dataset_size`` that counts this file too.
+        sizes: bytes of all data files; an entry for the metadata file itself is ignored.
     """
     if sizes is not None:
         others = sum(size for name, size in sizes.items() if name != METADATA_FILE_NAME)

@@ -1,4 +1,4 @@
-"""The registry of formats: which storage writes ``data_format``, and which knows older data."""
+"""Register the formats: the storage class of each ``data_format``, and those of older layouts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from minari_pipe.storage.base import MinariStorage
 
 METADATA_FILE_NAME = "metadata.json"
-"""Name of the file that holds the metadata of a dataset, in its data directory."""
-#: formats that write, by ``data_format``
+"""Name of the metadata file in the data directory of a dataset."""
+#: writable formats, by ``data_format``
 _FORMATS = {
     "hdf5": "minari_pipe.storage.hdf5.storage:HDF5Storage",
     "arrow": "minari_pipe.storage.arrow.storage:ArrowStorage",
     "parquet": "minari_pipe.storage.arrow.storage:ParquetStorage",
 }
-#: formats that write too, but only for this process
+#: also writable, but their datasets exist only in this process
 _UNLISTED = {
     "memory": "minari_pipe.storage.memory:MemoryStorage",
 }
-#: storages without ``metadata.json``: each class recognises its data by the path
+#: storages without ``metadata.json``; each class recognizes its data by the path
 _OTHERS: tuple[str, ...] = (
     _UNLISTED["memory"],
     "minari_pipe.storage.legacy.attributes:AttributesStorage",
@@ -49,7 +49,7 @@ def get_storage_keys() -> list[str]:
 
 
 def is_file_format(data_format: str) -> bool:
-    """Whether this is one of :func:`get_storage_keys`, without a look at all packages if it can.
+    """Return whether this is one of :func:`get_storage_keys`; scan entry points only if needed.
 
     Example:
         >>> is_file_format("hdf5"), is_file_format("memory")
@@ -62,8 +62,8 @@ def get_minari_storage(storage_type: str) -> type[MinariStorage]:
     """Return the storage class of a format.
 
     Args:
-        storage_type: one of :func:`get_storage_keys`, or ``"memory"``, which is not listed there:
-            its datasets end with the process.
+        storage_type: one of :func:`get_storage_keys`, or ``"memory"``, which is not listed
+            because its datasets end with the process.
 
     Raises:
         UnknownFormatError: no storage has this name.
@@ -85,10 +85,10 @@ def get_minari_storage(storage_type: str) -> type[MinariStorage]:
 
 
 def file_format(data_format: str | None) -> str:
-    """Return the format of a new dataset of the local root: hdf5 if none is named.
+    """Return the format of a new dataset in the local root, hdf5 by default.
 
     Raises:
-        UnknownFormatError: its datasets are no files, and would end with the process.
+        UnknownFormatError: the format keeps no files, so its datasets end with the process.
 
     Example:
         >>> file_format(None)
@@ -108,9 +108,9 @@ def _load(address: str) -> type[MinariStorage]:
 
 
 def other_format(data_path: Path) -> type[MinariStorage] | None:
-    """Return the storage that knows this data, if it is not of the standard's present layout."""
+    """Return the storage class of data that is not in the standard's current layout, or None."""
     known = _OTHERS
-    if _is_empty(data_path):  # no older layout; what lives in memory is in a module that is loaded
+    if _is_empty(data_path):  # no older layout; a dataset in memory means its module is loaded
         known = tuple(address for address in _OTHERS if address.partition(":")[0] in sys.modules)
     return next((c for c in map(_load, known) if c.recognises(data_path)), None)
 
@@ -120,7 +120,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def has_metadata_file(data_path: Path) -> bool:
-    """Whether a data directory is of the standard's present layout."""
+    """Return whether a data directory has the standard's current layout."""
     try:
         return current(data_path / METADATA_FILE_NAME, os.lstat) is not None
     except OSError:

@@ -1,7 +1,7 @@
-"""Joins episodes to segments, so that a storage writes many of them at once.
+"""Join episodes into segments, so that a storage writes many of them at once.
 
-Most episodes have plain columns: arrays of numbers of the same leaves, dtypes and shapes of rows as
-those before. Of many that is seen at a glance; what is not is left to those who look at each value.
+Most episodes have plain columns: arrays of numbers with the same leaves, dtypes and row shapes as
+the episodes before. The joiner checks many of these at once; the rest are checked value by value.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from minari_pipe.core.tree import PADDED, leaves
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Rows, ScatteredRows, Segment
 
-#: episodes of a segment, however short they are
+#: most episodes in a segment, however short they are
 MOST_EPISODES = 2**12
 
-#: the rows of episodes are not copied to be one array if all of them have so many bytes
+#: from this many bytes per episode on, rows are written separately instead of being concatenated
 _APART_BYTES = 2**17
 
-#: types of attributes that come back as Python's numbers, and the dtypes of their columns
+#: attribute types that are read back as Python numbers, and the dtypes of their columns
 _NUMBERS: dict[type, tuple[Any, ...]] = {
     bool: (np.bool_,),
     np.bool_: (np.bool_,),
@@ -55,33 +55,33 @@ class Joiner:
     """
 
     def __init__(self) -> None:
-        """Begin without a structure; :meth:`begin` gives it one."""
+        """Create a joiner without a structure; :meth:`begin` sets one."""
         self.leaves: tuple[Leaf, ...] = ()
         self._form: dict[str, Any] = {}
         self._rewards = 0
         self._scratch: dict[Leaf, npt.NDArray[Any]] = {}
 
     def begin(self, columns: Columns, found: tuple[Leaf, ...]) -> None:
-        """Take the structure of an episode.
+        """Adopt the structure of an episode.
 
         Args:
             columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns.
-            found: their leaves, as :func:`structure` returns them.
+            found: the leaves of the columns, as :func:`structure` returns them.
         """
         self.leaves = found
         self._scratch = {}
         self._rewards = [leaf.path for leaf in found].index(("rewards",))
         self._form = _form(columns, iter(found))
-        for name in ("infos", "extras"):  # which may be empty, or missing
+        for name in ("infos", "extras"):  # may be empty or missing
             self._form.setdefault(name, {})
 
     def segment(self, buffers: Sequence[EpisodeBuffer], first: int) -> Segment | None:
-        """Return buffers as a segment, None if not all of them plainly have the structure.
+        """Return buffers as a segment, or None if any of them does not have the structure.
 
-        The arrays of the segment are used again for the next one.
+        The next call reuses the arrays of the segment.
 
         Args:
-            buffers: one at least; their seeds, options and metadata were checked.
+            buffers: at least one; the caller has checked seeds, options and metadata.
             first: number of the first episode.
         """
         fields = dict(zip(_FIELDS, zip(*map(_fields_of, buffers), strict=True), strict=True))
@@ -110,7 +110,7 @@ class Joiner:
         """Join the leaves of trees.
 
         Raises:
-            _OtherError, TypeError, ValueError, KeyError: a tree is not of the form.
+            _OtherError, TypeError, ValueError, KeyError: a tree does not match the form.
         """
         kinds = set(map(type, trees))
         if isinstance(form, Leaf):
@@ -145,9 +145,9 @@ class Joiner:
 
 
 def structure(columns: Columns) -> tuple[Leaf, ...] | None:
-    """Return the leaves of an episode's columns, None if it cannot be joined to others.
+    """Return the leaves of an episode's columns, or None if it cannot be joined to others.
 
-    It can if all leaves are numbers, and no dict or tuple but that of the infos is empty.
+    An episode can be joined if all leaves are numbers and no dict or tuple except infos is empty.
 
     Args:
         columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns.
@@ -161,7 +161,7 @@ def structure(columns: Columns) -> tuple[Leaf, ...] | None:
     for path, leaf in leaves(columns):
         if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
             return None
-        if leaf.dtype.char in PADDED:  # which have to be looked at one by one
+        if leaf.dtype.char in PADDED:  # the padding of each array must be cleared
             return None
         found.append(Leaf(path, leaf.dtype, leaf.shape[1:], len(leaf) - steps))
     if not all(_is_full(part) for name, part in columns.items() if name != "infos" or part):
@@ -170,7 +170,7 @@ def structure(columns: Columns) -> tuple[Leaf, ...] | None:
 
 
 class _OtherError(Exception):
-    """An episode is of another structure."""
+    """An episode has another structure."""
 
 
 _MISSING: Any = object()
@@ -219,7 +219,7 @@ def _attributes(
 
 
 def _is_full(tree: Any) -> bool:
-    """Whether no dict and no tuple of a tree is empty."""
+    """Return whether a tree has no empty dict or tuple."""
     if isinstance(tree, Mapping | tuple):
         parts = tree.values() if isinstance(tree, Mapping) else tree
         return bool(tree) and all(map(_is_full, parts))
@@ -227,7 +227,7 @@ def _is_full(tree: Any) -> bool:
 
 
 def _form(tree: Any, found: Iterator[Leaf]) -> Any:
-    """Put the leaves in their places in a tree."""
+    """Return a tree of the same structure with its leaves taken from ``found``."""
     if isinstance(tree, Mapping):
         return {key: _form(part, found) for key, part in tree.items()}
     if isinstance(tree, tuple):
@@ -236,12 +236,12 @@ def _form(tree: Any, found: Iterator[Leaf]) -> Any:
 
 
 def _numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
-    """Return attributes as a column if all of them are numbers of one kind."""
+    """Return attribute values as a column, or None unless all are numbers of one type."""
     kinds = set(map(type, values))
     if len(kinds) == 1:
         for dtype in _NUMBERS.get(kinds.pop(), ()):
             try:
                 return np.array(values, dtype)
-            except OverflowError:  # seeds go up to 2**64 - 1, and beyond
+            except OverflowError:  # seeds can reach 2**64 - 1 or more
                 continue
     return None

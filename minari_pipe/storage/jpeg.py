@@ -1,4 +1,4 @@
-"""JPEG images in a column: the standard's lossy encoding, used only where it is asked for."""
+"""Encode and decode JPEG columns, the standard's lossy encoding, used only on request."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from minari_pipe.errors import (
 
 try:
     from PIL import Image
-except ModuleNotFoundError:  # an optional package: only JPEG images need it
+except ModuleNotFoundError:  # optional; only JPEG images need it
     Image = None  # type: ignore[assignment]
 
 _START = b"\xff\xd8\xff"
-#: a JPEG file has at least a bit for each block of 64 values; more is a decompression bomb
+#: a JPEG file uses at least one bit per block of 64 values; a higher ratio is a decompression bomb
 _MOST_VALUES_PER_BYTE = 1100
-#: images up to this size are decoded without asking
+#: images up to this size are decoded without that check
 _FREE_BYTES = 2**24
 
 
 class Frames(list[bytes]):
-    """The rows of an image leaf as the bytes of JPEG files, so that a copy loses nothing more."""
+    """The rows of an image leaf as the bytes of JPEG files, so that a copy loses no more detail."""
 
 
 def is_jpeg(row: bytes | npt.NDArray[np.uint8]) -> bool:
-    """Whether a row's bytes are a JPEG file; what Minari wrote cannot be told by the space.
+    r"""Return whether a row's bytes are a JPEG file, which Minari's spaces do not determine.
 
     Example:
-        >>> is_jpeg(b"\\xff\\xd8\\xff\\xe0 and so on")
+        >>> is_jpeg(b"\xff\xd8\xff\xe0 and so on")
         True
     """
     return bytes(row[:3]) == _START
 
 
 def check_jpeg_spaces(observation_space: gym.Space, action_space: gym.Space) -> None:
-    """Check that JPEG can hold every image leaf.
+    """Raise an error if JPEG cannot hold every image leaf.
 
     Raises:
-        UnsupportedSpaceError: an image has neither no channel axis nor 3 channels.
+        UnsupportedSpaceError: an image has a channel axis that does not have 3 channels.
         MissingDependencyError: Pillow is not installed.
     """
     for name, space in (("observations", observation_space), ("actions", action_space)):
@@ -70,7 +70,7 @@ def check_jpeg_spaces(observation_space: gym.Space, action_space: gym.Space) -> 
 
 
 def encode_column(space: gym.Space, column: Any) -> Any:
-    """Replace the image leaves of a column by :class:`Frames`; others stay, Frames too.
+    """Replace the image leaves of a column by :class:`Frames`; keep other leaves and Frames.
 
     Raises:
         InvalidEpisodeError: an image leaf is not uint8.
@@ -100,7 +100,7 @@ def encode_column(space: gym.Space, column: Any) -> Any:
 
 
 def decode_column(column: Any) -> Any:
-    """Replace all :class:`Frames` of a column by arrays; other leaves stay."""
+    """Replace all :class:`Frames` of a column by arrays; keep other leaves."""
     if isinstance(column, np.ndarray):
         return column
 
@@ -117,16 +117,16 @@ def decode(
 
     Args:
         rows: at least one JPEG file.
-        where: what they are, for messages.
-        shape: of one image in its space, if that is known: ``(height, width, 1)`` is the only
-            one that a JPEG file does not tell.
+        where: name of the images in error messages.
+        shape: shape of one image in its space, if known; a JPEG file does not distinguish
+            ``(height, width, 1)`` from ``(height, width)``.
 
     Returns:
         Shape ``(rows, height, width)`` or ``(rows, height, width, 3)``, uint8.
 
     Raises:
-        CorruptDatasetError: one of them is no image, or has another size, or claims a size that
-            its bytes cannot hold.
+        CorruptDatasetError: a row is not an image, differs in size, or claims a size that its
+            bytes cannot hold.
         MissingDependencyError: Pillow is not installed.
     """
     _require_pillow()
@@ -144,14 +144,14 @@ def decode(
             raise _damaged(index, where, f"it is {image.size}, row 0 is {first.size}")
         try:
             decoded[index] = np.asarray(image)
-        except Exception as error:  # Pillow raises whatever its decoders stumble over
+        except Exception as error:  # Pillow's decoders can raise any exception
             raise _damaged(index, where, error) from error
     return decoded.reshape(-1, *shape) if shape == (*size, 1) else decoded
 
 
 def _open(row: bytes, index: int, where: str) -> Any:
     try:
-        # only this format: Pillow would run Ghostscript on a row that is PostScript
+        # allow JPEG only: Pillow would run Ghostscript on a row that is PostScript
         return Image.open(io.BytesIO(row), formats=["JPEG"])
     except Exception as error:
         raise _damaged(index, where, error) from error

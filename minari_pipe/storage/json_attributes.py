@@ -1,7 +1,7 @@
-"""Episode attributes as JSON that real Minari reads, and back, without loss.
+"""Convert episode attributes to JSON that real Minari reads, and back, without loss.
 
-JSON cannot tell an array or a tuple from a list, and NumPy's numbers from Python's; where it
-alone would come back different, the key ``minari_pipe_exact`` holds the value's exact form too.
+JSON does not distinguish an array or a tuple from a list, or NumPy numbers from Python's. Where it
+would not round-trip a value, the key ``minari_pipe_exact`` also holds the exact form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minari_pipe.storage.segment import AttributeTable
 
 
 def dump_attributes(attributes: Mapping[str, Any]) -> str:
-    """Write attributes as JSON that real Minari reads, with the exact form of what JSON changes.
+    """Return attributes as JSON that real Minari reads, plus exact forms of what JSON changes.
 
     Raises:
         InvalidEpisodeError: a value is neither a number, a string, None, an array, nor a list,
@@ -36,14 +36,14 @@ def dump_attributes(attributes: Mapping[str, Any]) -> str:
             raise InvalidEpisodeError(
                 f"names of attributes must be strings other than {EXACT!r}, got {key!r}"
             )
-        if type(value) in (bool, int, float, str):  # most of them, and surely exact
+        if type(value) in (bool, int, float, str):  # the common case, and always exact
             plain[key] = value
             continue
         if is_deep(value):
             raise InvalidEpisodeError(f"{key} is nested more than {MAX_DEPTH} deep")
         form = exact_form(value, key)
         plain[key] = _plain(value)
-        # as text: Python has 1 == 1.0 == True and 0.0 == -0.0
+        # compare as text: in Python 1 == 1.0 == True and 0.0 == -0.0
         if json.dumps(exact_form(plain[key], key)) != json.dumps(form):
             exact[key] = form
     if exact:
@@ -52,10 +52,10 @@ def dump_attributes(attributes: Mapping[str, Any]) -> str:
 
 
 def dump_table(table: AttributeTable) -> Iterator[str]:
-    """Write the attributes of each episode, as :func:`dump_attributes` does.
+    """Yield the attributes of each episode as JSON; see :func:`dump_attributes`.
 
     Raises:
-        InvalidEpisodeError: as there.
+        InvalidEpisodeError: see :func:`dump_attributes`.
 
     Example:
         >>> list(dump_table(AttributeTable({"id": np.array([3, 4])}, [{}, {"note": "new"}])))
@@ -63,7 +63,7 @@ def dump_table(table: AttributeTable) -> Iterator[str]:
     """
     names = [json.dumps(name).replace("%", "%%") for name in table.numbers]
     form = "{" + ", ".join(f"{name}: %s" for name in names) + "}"
-    # JSON's text of a list of numbers is that of the numbers
+    # JSON writes the numbers of a list as it writes each of them alone
     columns = [json.dumps(values.tolist())[1:-1].split(", ") for values in table.numbers.values()]
     rows = list(zip(*columns, strict=True))
     is_plain = all(type(name) is str and name != EXACT for name in table.numbers)
@@ -75,7 +75,7 @@ def dump_table(table: AttributeTable) -> Iterator[str]:
 
 
 def load_attributes(text: str) -> dict[str, Any]:
-    """Read what :func:`dump_attributes` or real Minari wrote.
+    """Parse attributes that :func:`dump_attributes` or real Minari wrote.
 
     Example:
         >>> load_attributes(dump_attributes({"limits": (0, 1)}))
@@ -89,7 +89,7 @@ def load_attributes(text: str) -> dict[str, Any]:
     exact = plain.pop(EXACT, {})
     for key, form in exact.items():
         value = from_exact_form(form)
-        # real Minari changes an attribute without knowing of its exact form
+        # real Minari can change an attribute but does not update its exact form
         if key in plain and _text(_plain(value)) == _text(plain[key]):
             plain[key] = value
     return plain
@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the nearest value that JSON has."""
+    """Return the nearest value that JSON can represent."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -109,4 +109,4 @@ def _plain(value: Any) -> Any:
         return [_plain(part) for part in value]
     if value is None or type(value) in (bool, int, float, str):
         return value
-    return str(value)  # numbers that JSON has not, or a kind of string
+    return str(value)  # numbers that JSON cannot represent, or a subclass of str

@@ -1,11 +1,11 @@
-"""Datasets that live in this process only, for tests: no files, nothing lossy, gone at its end.
+"""Store datasets in the memory of this process, for tests: lossless, without files, not persistent.
 
 ::
 
-    path, resolved ─→ metadata        what metadata.json would hold
-                      episode, ...    its columns and its attributes
+    resolved path ─→ metadata         what metadata.json would hold
+                     episode, ...     its columns and its attributes
 
-What is stored and what is read are copies, so nobody can change the data of another.
+Values are copied when they are stored and when they are read, so callers never share arrays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from minari_pipe.storage.writer import EpisodeWriter
 
 @dataclass(frozen=True)
 class _Episode:
-    """Never changed in place: a change makes another one."""
+    """The columns and attributes of one episode, never changed in place."""
 
     columns: Columns
     attributes: dict[str, Any]
@@ -55,13 +55,13 @@ _DATA: dict[Path, _Data] = {}
 
 
 class MemoryWriter(EpisodeWriter):
-    """Adds episodes to a list."""
+    """Adds episodes to a list in memory."""
 
     def __init__(self, episodes: list[_Episode]) -> None:
         self.episodes = episodes
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return len(self.episodes)
 
     def episode_metadata(self, index: int) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class MemoryWriter(EpisodeWriter):
         return _own_attributes(_at(self.episodes, index).attributes)
 
     def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
-        flatten_attributes(attributes)  # names that other formats refuse are refused here too
+        flatten_attributes(attributes)  # reject the names that other formats reject
         own = _own_attributes(attributes)
         self.episodes.append(_Episode(map_leaves(_own_leaf, columns), own))
 
@@ -90,7 +90,7 @@ class MemoryWriter(EpisodeWriter):
 
 
 class MemoryStorage(MinariStorage):
-    """A dataset in the memory of this process, under the path that it was made with.
+    """A dataset in the memory of this process, registered under the path of its creation.
 
     Example:
         >>> from gymnasium.spaces import Discrete
@@ -104,7 +104,7 @@ class MemoryStorage(MinariStorage):
 
     @classmethod
     def recognises(cls, data_path: Path) -> bool:
-        """Whether there is a dataset of this path."""
+        """Return whether there is a dataset at this path."""
         return data_path.resolve() in _DATA
 
     @classmethod
@@ -112,13 +112,13 @@ class MemoryStorage(MinariStorage):
         """Return what ``metadata.json`` would hold.
 
         Raises:
-            DatasetNotFoundError: there is no dataset of this path.
+            DatasetNotFoundError: there is no dataset at this path.
         """
         return json.loads(_find(Path(data_path)).metadata)
 
     @classmethod
     def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
-        """Open the dataset of this path; it names no environment to be trusted."""
+        """Open the dataset at this path; its spaces are stored, so nothing needs trust."""
         metadata = cls.read_raw_metadata(data_path)
         return cls(
             data_path,
@@ -129,14 +129,14 @@ class MemoryStorage(MinariStorage):
 
     @staticmethod
     def forget(data_path: PathLike) -> None:
-        """Remove a dataset; one that is not there is no error."""
+        """Remove a dataset, if it exists."""
         _DATA.pop(Path(data_path).resolve(), None)
 
     @classmethod
     def check_spaces(
         cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
     ) -> None:
-        """Check that values of these spaces could be stored in files too."""
+        """Raise an error if a format with files could not store values of these spaces."""
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
         check_space_names(observation_space, action_space)
 
@@ -214,12 +214,12 @@ def _own_leaf(leaf: Any) -> Any:
 
 
 def _own_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy attributes, in the types in which files give them back."""
+    """Copy attributes, with the types that a format with files would return."""
     return {key: from_exact_form(exact_form(value, key)) for key, value in attributes.items()}
 
 
 def _joined(stored: Any, new: Any, where: str) -> Any:
-    """Append rows to a tree of columns, as another tree."""
+    """Return a new tree of columns with the new rows appended."""
     if isinstance(stored, Mapping):
         if not isinstance(new, Mapping) or stored.keys() != new.keys():
             found = sorted(new) if isinstance(new, Mapping) else "rows"

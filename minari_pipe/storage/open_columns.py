@@ -1,4 +1,4 @@
-"""Columns of keys that may come and go: the infos of an episode, and extra step data."""
+"""Store columns of keys that may come and go: the infos of an episode, and extra step data."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from minari_pipe.core.tree import Path, join_path
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.row_columns import PART_NUMBERS, Column, RowStore
 
-#: numbers of all columns together that are kept as Python's, likewise
+#: most Python numbers that all columns together keep before they become rows
 _MOST_NUMBERS = 1 << 16
 
-#: the rows that a column is missing if it is regular
+#: the missing rows of a regular column: none, or only that of the reset
 _NONE_OR_RESET: tuple[list[Any], ...] = ([], [[0, 1]])
 
 
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield the leaves of infos or extras; tuples that are no array are dicts of ``_index_0``..."""
+    """Yield the leaves of infos or extras; ragged tuples count as dicts of ``_index_0``, ..."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             check_key(key, path)
@@ -40,10 +40,10 @@ def _is_regular(value: tuple[Any, ...]) -> bool:
 
 
 def check_key(key: Any, path: Path) -> None:
-    """Refuse a key that is no string.
+    """Raise an error if a key is not a string.
 
     Raises:
-        InvalidEpisodeError: it is none.
+        InvalidEpisodeError: the key is not a string.
     """
     if not isinstance(key, str):
         raise InvalidEpisodeError(
@@ -52,23 +52,23 @@ def check_key(key: Any, path: Path) -> None:
 
 
 class OpenTree:
-    """Columns of nested dicts whose keys may come and go; falsy as long as it has none.
+    """Columns of nested dicts whose keys may come and go; falsy while there are none.
 
-    Most infos are a dict of the same few numbers on every step. Such rows are *put*, and counted
-    here; any other row is *added*, and counted by each column.
+    Most infos are a dict of the same few numbers on every step. Such rows are *put* and counted
+    here; any other row is *added* and counted by each column.
     """
 
     def __init__(self, path: Path, store: RowStore | None, stored: int = 0) -> None:
         self._path, self._store = path, store
         self._columns: dict[Path, OpenColumn] = {}
-        # the same by their last keys, in nested dicts; those of tuples are not among them
+        # the same columns by their keys, in nested dicts
         self._by_key: dict[Any, Any] = {}
         self._stored = stored
-        # of the columns of the episode before, which wait for their first row
+        # keys of the last episode's columns, kept until its first row shows whether they fit
         self._waiting: list[Any] | None = None
-        # the rows of which all columns make arrays together
+        # all columns turn their numbers into rows together, this many at a time
         self._part = PART_NUMBERS
-        # the row that may be put, if one may; the columns have all rows before it
+        # the row that may be put next, or -1; the columns have all rows before it
         self._next = -1
 
     def __len__(self) -> int:
@@ -79,11 +79,11 @@ class OpenTree:
         return sum(column.row_bytes for column in self._columns.values())
 
     def put(self, row: int, value: Any) -> bool:
-        """Add a row that has a value of its dtype and shape for each column; False for others."""
+        """Add a row that fits the dtype and shape of every column; return False for others."""
         by_key = self._by_key
         if row != self._next or type(value) is not dict or len(value) != len(by_key):
             return False
-        if not row % self._part:  # to be added, which makes rows of those before
+        if not row % self._part:  # leave it to add(), which joins the rows before it
             return False
         try:
             for key, part in value.items():
@@ -91,16 +91,16 @@ class OpenTree:
                 if type(part) in column.number_types:
                     column.added.append(part)
                 elif not Column.put(column, row, part):
-                    return False  # what was put before it is cut
-        except (KeyError, OverflowError):  # another key, a Python number beyond the dtype
+                    return False  # the next add() cuts the values that were put
+        except (KeyError, OverflowError):  # unknown key, or a Python number too large for the dtype
             return False
         self._next = row + 1
         return True
 
     def add(self, row: int, value: Any) -> bool:
-        """Add a row; whether there are new columns."""
+        """Add a row and return whether it added new columns."""
         self._settle()
-        if not row % self._part:  # those in deeper dicts have been added one by one
+        if not row % self._part:  # join the values that nested dicts added one by one
             for each in self._columns.values():
                 each.cut(row)
         if self._waiting is not None:
@@ -120,12 +120,12 @@ class OpenTree:
         return len(self._columns) > known
 
     def _plan(self, row: int) -> None:
-        """Let the next row be put if all columns have this one and are in one dict."""
+        """Allow the next row to be put if all columns have this one and lie in one dict."""
         if self._has_all(row + 1):
             self._next = row + 1
 
     def _has_all(self, rows: int) -> bool:
-        """Whether it is one dict of numbers and arrays, with so many rows of each."""
+        """Return whether this is one flat dict of numbers and arrays with this many rows each."""
         depth = len(self._path) + 1
         return all(
             len(column.path) == depth and column.is_regular and column.rows == rows
@@ -133,14 +133,14 @@ class OpenTree:
         )
 
     def _settle(self) -> None:
-        """Let the columns count the rows that were put."""
+        """Update the row counts of the columns after rows were put."""
         if self._next >= 0:
             for column in self._columns.values():
                 column.settle(self._next)
         self._next = -1
 
     def _put(self, by_key: dict[Any, Any], row: int, value: dict) -> bool:
-        """Add a row whose values are all of their columns' dtypes and shapes."""
+        """Add a row; return False at the first value that does not fit its column."""
         try:
             for key, part in value.items():
                 column = by_key[key]
@@ -177,7 +177,7 @@ class OpenTree:
         self._part = max(8, min(PART_NUMBERS, _MOST_NUMBERS // max(1, len(self._columns))))
 
     def is_whole(self, rows: int) -> bool:
-        """Whether it is one dict of numbers and arrays, there in all rows but that of the reset."""
+        """Return whether this is a flat dict of numbers and arrays, complete but for the reset."""
         self._settle()
         return (
             not self._stored
@@ -187,19 +187,19 @@ class OpenTree:
 
     @property
     def form(self) -> list[Any]:
-        """What the columns are, in their order, and which of them the reset did not have."""
+        """The path, dtype and shape of each column in order, and whether it lacks any row."""
         return [
             (part.path, part.dtype, part.shape, bool(part.filled))
             for part in self._columns.values()
         ]
 
     def add_bytes(self, rows: int, parts: list[bytes | memoryview]) -> None:
-        """Append the bytes of each column, likewise."""
+        """Append the bytes of each column; see :meth:`Column.add_bytes`."""
         for column in self._columns.values():
             column.add_bytes(rows, parts)
 
     def clear(self, rows: int) -> None:
-        """Begin with another episode; if it begins as this one of so many rows, in its columns."""
+        """Begin another episode; keep the columns if this one of ``rows`` rows filled them all."""
         columns = self._columns.values()
         if columns and self.is_whole(rows) and not any(column.filled for column in columns):
             for column in columns:
@@ -230,7 +230,7 @@ class OpenTree:
         self._stored += rows
 
     def stacked(self, rows: int) -> tuple[Any, dict[str, list[list[int]]]]:
-        """Return the columns in their dicts, and which rows of which column were filled."""
+        """Return the columns in their dicts, and the filled rows of each column."""
         self._settle()
         nested: Any = {}
         filled: dict[str, list[list[int]]] = {}
@@ -252,12 +252,12 @@ class OpenTree:
 
 
 class OpenColumn(Column):
-    """The rows of one key of the infos, which may be missing on some of them.
+    """The rows of one key of the infos, which may be missing in some of them.
 
     Attributes:
         rows: number of its rows in memory.
-        filled: which rows of the episode have no value, from and to.
-        first: row of the episode in which the key was first seen.
+        filled: ranges of episode rows without a value, as ``[begin, end]``.
+        first: episode row in which the key first appeared.
     """
 
     def __init__(self, path: Path, store: RowStore | None = None, stored: int = 0) -> None:
@@ -278,12 +278,12 @@ class OpenColumn(Column):
     def add(self, row: int, value: Any) -> None:
         if self.first < 0:
             self.first = self.stored + row
-        if value is None:  # a key without a value is like a missing key
+        if value is None:  # None counts as a missing key
             return
         if self.data is None:
             self._converted(0, value)
         self.fill(row)
-        if self.rows > row:  # of this step, what was put before another value could not be
+        if self.rows > row:  # put() stored this value before another value of the step failed
             super().cut(row)
             self.rows = row
         if not self.put(row, value):
@@ -293,7 +293,7 @@ class OpenColumn(Column):
             self.rows = row + 1
 
     def fill(self, rows: int) -> None:
-        """Add rows of zeros up to ``rows`` and remember which."""
+        """Add rows of zeros up to ``rows`` and record their range."""
         if self.rows >= rows:
             return
         begin, end = self.stored + self.rows, self.stored + rows
@@ -308,7 +308,7 @@ class OpenColumn(Column):
         self.rows = self._used = rows
 
     def settle(self, rows: int) -> None:
-        """Have the first rows, some of which :meth:`Column.put` has added."""
+        """Set the row count after :meth:`Column.put` has added some of the rows."""
         super().cut(rows)
         self.rows = rows
 
@@ -323,7 +323,7 @@ class OpenColumn(Column):
     def cut(self, rows: int) -> None:
         super().cut(rows)
         self.rows = min(self.rows, rows)
-        last = self.stored + self.rows  # also of what Ctrl-C broke off in fill()
+        last = self.stored + self.rows  # also undoes a fill() that Ctrl-C interrupted
         self.filled = [[begin, min(end, last)] for begin, end in self.filled if begin < last]
 
 
@@ -331,11 +331,11 @@ def fill_missing(buffer: EpisodeBuffer) -> EpisodeBuffer:
     """Return a buffer whose infos have a value in every row, filled as a recorder fills them.
 
     Args:
-        buffer: an episode; None among the rows of an info is a missing value, as real Minari has
-            it in Arrow files.
+        buffer: an episode; None in a row of an info is a missing value, as in Arrow files of real
+            Minari.
 
     Raises:
-        InvalidEpisodeError: the values of an info do not fit together.
+        InvalidEpisodeError: the values of an info do not match each other.
 
     Example:
         >>> infos = {"success": [None, True], "never": [None, None]}

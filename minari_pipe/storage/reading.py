@@ -1,4 +1,4 @@
-"""What every storage can be asked: the metadata and the episodes of one data directory."""
+"""Define the read-only half of every storage: metadata and episodes of one data directory."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ PathLike = str | os.PathLike[str]
 class StoredEpisodes(ABC):
     """Reads the episodes and the metadata in one data directory.
 
-    :class:`~minari_pipe.storage.base.MinariStorage` adds to it what writes them.
+    :class:`~minari_pipe.storage.base.MinariStorage` adds the methods that write.
     """
 
     FORMAT: str
 
-    #: of data that are a directory, whose place another one may take
+    #: the opened data directory, which another version may replace; None for other data
     _opened: OpenedFolder | None = None
 
     def __init__(
@@ -59,7 +59,7 @@ class StoredEpisodes(ABC):
         action_space: gym.Space,
         jpeg_encoding: bool = False,
     ) -> None:
-        """Open data that is there; users call :meth:`read` or :meth:`new`.
+        """Open existing data; users call :meth:`read` or :meth:`new`.
 
         Args:
             data_path: directory of the data.
@@ -74,7 +74,7 @@ class StoredEpisodes(ABC):
 
     @classmethod
     def recognises(cls, data_path: Path) -> bool:
-        """Whether this is data of this class; asked of the formats without ``metadata.json``.
+        """Return whether the data has this format; used for formats without ``metadata.json``.
 
         Args:
             data_path: a directory or a file.
@@ -83,16 +83,16 @@ class StoredEpisodes(ABC):
 
     @classmethod
     def read_raw_metadata(cls, data_path: PathLike) -> dict[str, Any]:
-        """Return the content of ``metadata.json``, or what an older layout has of it.
+        """Return the content of ``metadata.json``, or its equivalent in an older layout.
 
-        The name of a manifest that a remote has put into it is not part of it.
+        The manifest digest that a remote adds to the file is left out.
 
         Args:
-            data_path: directory of the data, or the file of a layout that is one file.
+            data_path: directory of the data, or the data file of a single-file layout.
 
         Raises:
             DatasetNotFoundError: the directory or the file does not exist.
-            CorruptDatasetError: the file is not JSON.
+            CorruptDatasetError: the file is not valid JSON.
         """
         data_path = Path(data_path)
         metadata = _metadata_file(data_path, _folder(data_path))
@@ -110,30 +110,30 @@ class StoredEpisodes(ABC):
 
     @staticmethod
     def read(data_path: PathLike, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
-        """Open the storage in a data directory, whatever its format.
+        """Open the storage in a data directory, in any format.
 
         Args:
-            data_path: the directory, or the file of a layout that is one file.
-            trusted_modules: modules whose code the environment of the data may name; it is made
-                only where the data has no spaces.
+            data_path: the directory, or the data file of a single-file layout.
+            trusted_modules: modules from which the environment of the data may run code; the
+                environment is created only if the data lacks spaces.
 
         Raises:
             DatasetNotFoundError: there is no data.
             CorruptDatasetError: the metadata is damaged or incomplete.
-            UnknownFormatError: its ``data_format`` is unknown.
+            UnknownFormatError: the ``data_format`` is unknown.
         """
         return opened(Path(data_path), trusted_modules)[0]
 
     @classmethod
     def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> MinariStorage:
-        """Open data of this class; see :meth:`recognises`.
+        """Open data of this format; see :meth:`recognises`.
 
         Args:
-            data_path: a directory or a file that this class recognises.
+            data_path: a directory or a file that this class recognizes.
             trusted_modules: see :meth:`read`.
 
         Raises:
-            NotImplementedError: the class recognises no data.
+            NotImplementedError: the class recognizes no data.
         """
         raise NotImplementedError
 
@@ -142,7 +142,7 @@ class StoredEpisodes(ABC):
         """Yield the attributes of episodes: ``id, total_steps, seed, options, rewards_*, ...``.
 
         Args:
-            episode_indices: their numbers, in the order in which they are yielded.
+            episode_indices: episode numbers, in the order in which to yield them.
 
         Raises:
             IndexError: there is no such episode.
@@ -154,7 +154,7 @@ class StoredEpisodes(ABC):
         """Yield episodes as dicts with the fields of :class:`~minari_pipe.EpisodeData`.
 
         Args:
-            episode_indices: their numbers, in the order in which they are yielded.
+            episode_indices: episode numbers, in the order in which to yield them.
 
         Raises:
             IndexError: there is no such episode.
@@ -167,10 +167,10 @@ class StoredEpisodes(ABC):
         """Yield episodes.
 
         Args:
-            episode_indices: their numbers, in the order in which they are yielded.
-            copy: whether all arrays can be written to. Formats may hand out views of the file
-                otherwise, which are read-only, and of which PyTorch warns; None means False, but
-                True where :mod:`minari_pipe.alias` stands for Minari.
+            episode_indices: episode numbers, in the order in which to yield them.
+            copy: True makes all arrays writable. Otherwise formats may return views of the file,
+                which are read-only and about which PyTorch warns. None means False, or True
+                when :mod:`minari_pipe.alias` replaces Minari.
 
         Raises:
             IndexError: there is no such episode.
@@ -192,11 +192,11 @@ class StoredEpisodes(ABC):
     def get_attribute_table(
         self, episode_indices: Iterable[int], names: Collection[str] | None = None
     ) -> AttributeTable | None:
-        """Return the attributes of episodes in columns; None if they are not at hand in that form.
+        """Return the attributes of episodes as columns, or None if they are not available that way.
 
         Args:
             episode_indices: the episodes.
-            names: of the attributes that are needed; None means all.
+            names: the attributes that are needed; None means all.
 
         Raises:
             IndexError: there is no such episode.
@@ -210,10 +210,10 @@ class StoredEpisodes(ABC):
         return None
 
     def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield episodes like :meth:`get_episodes`, for those who look for what is wrong in them.
+        """Yield episodes like :meth:`get_episodes`, for callers that look for damage.
 
-        A format whose columns can be of any length yields them as they are, and raises
-        ``IndexError`` after the last episode of its files, however many the metadata count.
+        If the format allows columns of any length, they are yielded unchanged, and ``IndexError``
+        is raised after the last episode in the files, whatever count the metadata has.
 
         Args:
             episode_indices: the episodes.
@@ -231,7 +231,7 @@ class StoredEpisodes(ABC):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata, with spaces as spaces and authors as sets."""
+        """The metadata, with spaces as Gymnasium spaces and authors as sets."""
         metadata = self._raw_metadata()
         metadata["observation_space"] = self.observation_space
         metadata["action_space"] = self.action_space
@@ -259,10 +259,10 @@ class StoredEpisodes(ABC):
         return map(function, self.get_episodes(episode_indices))
 
     def get_buffers(self, episode_indices: Iterable[int] | None = None) -> Iterator[EpisodeBuffer]:
-        """Yield episodes with everything that is stored with them, ready to be appended elsewhere.
+        """Yield episodes with all their stored data, ready to be appended to another storage.
 
-        Images that are stored as JPEG stay JPEG, as :class:`~minari_pipe.storage.jpeg.Frames`,
-        so that a copy loses nothing more; a storage of either encoding takes them.
+        JPEG images stay JPEG, as :class:`~minari_pipe.storage.jpeg.Frames`, so that a copy loses
+        no more detail; storages accept them with either ``jpeg_encoding``.
 
         Args:
             episode_indices: the episodes; None means all.
@@ -275,9 +275,9 @@ class StoredEpisodes(ABC):
             yield buffer_of(episode, attributes)
 
     def get_segments(self, episode_indices: Iterable[int]) -> Iterator[EpisodeBuffer | Segment]:
-        """Yield what :meth:`get_buffers` does, many episodes at once where a format has them so.
+        """Yield the episodes of :meth:`get_buffers`, in segments if the format supports them.
 
-        What it yields can be appended to another storage.
+        The result can be appended to another storage.
 
         Args:
             episode_indices: the episodes.
@@ -292,14 +292,14 @@ class StoredEpisodes(ABC):
         return self.get_buffers(episode_indices)
 
     def _get_stored_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield what :meth:`get_episodes` does, with the JPEG files of images for their arrays."""
+        """Yield the episodes of :meth:`get_episodes`, with JPEG files instead of image arrays."""
         return self.get_episodes(episode_indices)
 
     def check_version(self) -> None:
-        """Check that the data are those that were opened, where others could take their place.
+        """Raise an error if another version has replaced the data since they were opened.
 
         Raises:
-            DatasetNotFoundError: another version was put in their place, as by a download.
+            DatasetNotFoundError: another version, such as a download, replaced the data.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -309,10 +309,10 @@ class StoredEpisodes(ABC):
             self._opened.check()
 
     def is_of(self, folder: OpenedFolder) -> bool:
-        """Whether the data are those of a folder that was opened; of older layouts they may be.
+        """Return whether the data belong to an opened folder; True if that cannot be known.
 
         Args:
-            folder: as it was opened.
+            folder: the opened folder.
 
         Example:
             >>> from minari_pipe.core.files.links import OpenedFolder
@@ -334,7 +334,7 @@ class StoredEpisodes(ABC):
 
     @property
     def data_path(self) -> Path:
-        """Directory of the data."""
+        """The data directory."""
         return self._data_path
 
     @property
@@ -344,12 +344,12 @@ class StoredEpisodes(ABC):
 
     @property
     def total_steps(self) -> int:
-        """Number of steps of all episodes."""
+        """Number of steps in all episodes."""
         return self._total("total_steps")
 
     def _raw_metadata(self) -> dict[str, Any]:
         metadata = _metadata_file(self.data_path, self._opened)
-        if metadata is None:  # of an older layout, or gone, which this says
+        if metadata is None:  # an older layout, or the file is gone; the next call reports that
             metadata = self.read_raw_metadata(self.data_path)
         metadata.pop(NAME_KEY, None)
         self.check_version()
@@ -375,11 +375,11 @@ class StoredEpisodes(ABC):
 def opened(
     data_path: Path, trusted_modules: Collection[str] = ()
 ) -> tuple[MinariStorage, dict[str, Any]]:
-    """Open the storage in a data directory, and return its metadata, which say what it is.
+    """Open the storage in a data directory and return it with its metadata.
 
     Args:
         data_path: see :meth:`StoredEpisodes.read`.
-        trusted_modules: likewise.
+        trusted_modules: see :meth:`StoredEpisodes.read`.
 
     Raises:
         MinariPipeError: see :meth:`StoredEpisodes.read`.
@@ -396,9 +396,9 @@ def opened(
         other = other_format(data_path)
         if other is not None:
             storage = other.open(data_path, trusted_modules=trusted_modules)
-            storage.check_version()  # which takes note of it
+            storage.check_version()  # records the version on the first call
             return storage, storage.read_raw_metadata(storage.data_path)
-        metadata = StoredEpisodes.read_raw_metadata(data_path)  # says what is there instead
+        metadata = StoredEpisodes.read_raw_metadata(data_path)  # raises an error that says why
     path = data_path / METADATA_FILE_NAME
     spaces: dict[str, gym.Space] = {}
     for key in ("observation_space", "action_space"):
@@ -423,13 +423,13 @@ def opened(
         spaces["action_space"],
         jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
     )
-    if folder is not None and not storage.is_of(folder):  # a download has replaced it meanwhile
+    if folder is not None and not storage.is_of(folder):  # a download replaced it in between
         return opened(data_path, trusted_modules)
     return storage, metadata
 
 
 def _folder(data_path: Path) -> OpenedFolder | None:
-    """Open the directory of the data; None if it is a file, or not there."""
+    """Open the data directory, or return None if it is a file or does not exist."""
     try:
         return open_folder(data_path)
     except (FileNotFoundError, NotADirectoryError):
@@ -437,7 +437,7 @@ def _folder(data_path: Path) -> OpenedFolder | None:
 
 
 def _metadata_file(data_path: Path, folder: OpenedFolder | None) -> dict[str, Any] | None:
-    """Return what ``metadata.json`` holds, None if there is no such file."""
+    """Return the content of ``metadata.json``, or None if there is no such file."""
     if folder is None:
         return None
     path = data_path / METADATA_FILE_NAME
@@ -473,7 +473,7 @@ def _own(leaf: Any) -> Any:
 
 
 def _encoded_always(metadata: Mapping[str, Any]) -> bool:
-    """Whether the release that wrote this encoded images; the key was new in Minari 0.5.4."""
+    """Return whether the writing release encoded all images; Minari 0.5.4 added the key."""
     return metadata.get("minari_version") not in ("0.5.0", "0.5.1", "0.5.2")
 
 
@@ -483,7 +483,7 @@ def directory_size(data_path: Path) -> float:
 
 
 def file_sizes(*tops: Path) -> dict[str, int]:
-    """Return the bytes of all files below directories, by their paths; the last ones replace."""
+    """Return the sizes of all files in directories, by relative path; later directories win."""
     sizes: dict[str, int] = {}
     for top in tops:
         for folder, below, names in walk(top):
@@ -497,5 +497,5 @@ def file_sizes(*tops: Path) -> dict[str, int]:
 
 
 def megabytes(size: int) -> float:
-    """Return bytes in MB, rounded to 0.1, as ``dataset_size`` has them."""
+    """Return a size in MB, rounded to 0.1, as in ``dataset_size``."""
     return round(size / 1e6, 1)

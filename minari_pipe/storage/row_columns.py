@@ -1,13 +1,12 @@
-"""The rows of an episode that is being recorded: one column of rows for each leaf of its values.
+"""Store the rows of an episode that is being recorded: one column for each leaf of its values.
 
-A value of the very dtype and shape of its column, which nearly every value is, is *put*: copied
-into an array of rows. Of a short array or a number that takes four times as long as to keep its
-bytes or itself in a list, so those are brought to the rows together. Any other value is *set*:
-converted, and the column widened if it must be. Rows are numbered by the caller, who cuts those of
-a step that is refused.
+Nearly every value has the dtype and shape of its column and is *put*: copied into an array of rows.
+For short arrays and numbers, that is four times slower than appending their bytes or the number to
+a list, so those are joined into rows later. Any other value is *set*: converted, and the column is
+widened if necessary. The caller numbers the rows and cuts those of a rejected step.
 
-Rows that a long episode has no room for in memory go to a :class:`RowStore`. What is numbered then
-is the rows that are in memory; those before them are counted by ``stored``.
+Rows of a long episode that do not fit into memory go to a :class:`RowStore`. Row numbers then count
+the rows in memory only; ``stored`` counts the rows before them.
 """
 
 from __future__ import annotations
@@ -27,54 +26,54 @@ from minari_pipe.errors import InvalidEpisodeError
 
 _FIRST_CAPACITY = 64
 
-#: below this size the limits of so many rows are kept, to compare short episodes at once
+#: up to this size, limits are repeated for many rows, to check short episodes in one comparison
 _TILED_BYTES = 1 << 14
 
-#: the bytes of shorter arrays are added, and become rows in parts of so many
+#: shorter arrays are appended as bytes, and become rows in parts of this many
 _SHORT, _PART_ROWS = 1 << 12, 256
 
-#: numbers become rows in parts of so many: in a list each takes 40 bytes
+#: numbers become rows in parts of this many: in a list each takes 40 bytes
 PART_NUMBERS = 1 << 12
 
 #: stored rows are converted in parts of about this size
 _PART_BYTES = 1 << 20
 
-#: Python's numbers that a column of a dtype holds as its own scalars, besides whole ones
+#: Python types, other than int, whose values a column of this dtype holds like its own scalars
 _PYTHON_NUMBERS: dict[Any, type[Any]] = {np.dtype(np.float64): float, np.dtype(np.bool_): bool}
 
-#: Python's arrays of the same numbers, made without NumPy; of float32 they change some NaN
+#: codes of Python arrays, which need no NumPy; with float32 they would change some NaN values
 _CODES = {np.dtype(np.float64): "d", np.dtype(np.int64): "q"}
 
 _INT64, _INT64_MAX = np.dtype(np.int64), (1 << 63) - 1
 
 
 class RowStore(Protocol):
-    """Where the rows of long episodes go, such as the journal."""
+    """Storage for the rows of long episodes, such as the journal."""
 
     def add_rows(self, place: Any, rows: npt.NDArray[Any]) -> Any:
-        """Add rows to those of a place and return where all of them are; None is a new place.
+        """Append rows to a place and return the place of all of them; None is a new place.
 
         Raises:
-            OSError: the disk is full; the place is as before.
+            OSError: the disk is full; the place is unchanged.
         """
 
     def add_zeros(self, place: Any, size: int) -> Any:
-        """Add so many bytes that are zero, likewise."""
+        """Append this many zero bytes to a place; see :meth:`add_rows`."""
 
     def rows(self, place: Any, dtype: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return the rows of a place, of which only what is looked at is read."""
+        """Return the rows of a place; only the rows that are accessed are read."""
 
 
 class Column:
-    """The rows of one leaf, of any space or none.
+    """The rows of one leaf, with or without a space.
 
     Attributes:
-        path: of the leaf.
-        data: the rows in memory but for those in ``added``, and room for more; None until a value
-            has shown their shape.
-        stored: number of the rows before them.
+        path: path of the leaf.
+        data: the rows in memory, except those in ``added``, and spare room; None until the first
+            value shows the shape.
+        stored: number of the rows before them, which are in the store.
         added: the rows after those in ``data``: numbers, or the bytes of short arrays.
-        number_types: of the numbers that may be added.
+        number_types: types of the numbers that can be added.
     """
 
     def __init__(
@@ -92,12 +91,12 @@ class Column:
         self._store = store
         self._place: Any = None
         self._saved: Any = None
-        self._kept: list[npt.NDArray[Any]] = []  # rows that no store takes: text
+        self._kept: list[npt.NDArray[Any]] = []  # text, which no store takes
         self._low, self._high = None, None
-        # of numbers and short arrays: the rows in data
+        # number of rows in data, for columns of numbers and of short arrays
         self._used = 0
         self.added: list[Any] = []
-        # an array, its bytes, and how many of them are a row
+        # cached view of data: the array, its bytes, and the bytes per row
         self._bytes: tuple[Any, memoryview, int] = None, memoryview(b""), 0
         if isinstance(space, ARRAY_SPACES):
             shape = tuple(space.shape or ())
@@ -105,7 +104,7 @@ class Column:
             self._low, self._high = (_tiled(limit, shape) for limit in row_limits(space))
             self.data = np.zeros((_FIRST_CAPACITY, *shape), dtype=self.dtype)
         self._own_dtype = self.dtype
-        # what is put: arrays of this dtype, or numbers of these types
+        # put() accepts arrays of this dtype, or numbers of these types
         self._put_dtype: np.dtype[Any] | None = None
         self.number_types: tuple[type, ...] = ()
         self._is_short = False
@@ -127,13 +126,13 @@ class Column:
 
     @property
     def is_array(self) -> bool:
-        """Whether a space says what the rows are."""
+        """Whether a space defines the shape and dtype of the rows."""
         return self._own_dtype is not None
 
     def put(self, row: int, value: Any) -> bool:
-        """Copy a value of the column's dtype and shape; False, and nothing is done, for others.
+        """Copy a value of the column's dtype and shape; return False and do nothing for others.
 
-        The rows before it are there, and none after them.
+        All rows before this one exist, and none after.
         """
         if type(value) is np.ndarray:
             dtype = value.dtype
@@ -165,15 +164,15 @@ class Column:
         return True
 
     def _holds(self, value: int) -> bool:
-        """Whether the rows are whole numbers of 64 bits, and this is one."""
+        """Return whether the rows are int64 and can hold this value."""
         is_whole = bool(self.number_types) and self.dtype == _INT64
         return is_whole and -_INT64_MAX <= value <= _INT64_MAX
 
     def set(self, row: int, value: Any) -> None:
-        """Convert a value.
+        """Convert a value and store it as a row.
 
         Raises:
-            InvalidEpisodeError: it has another shape, or no dtype holds it and those before.
+            InvalidEpisodeError: it has another shape, or no dtype holds it and the values before.
         """
         self._join()
         value = self._converted(row, value)
@@ -183,12 +182,12 @@ class Column:
         self._used = row + 1
 
     def cut(self, rows: int) -> None:
-        """Forget all but the first rows."""
+        """Keep only the first rows."""
         self._join()
         self._used = min(self._used, rows)
 
     def _join(self) -> None:
-        """Bring what was added to the rows, with as little of NumPy as a few rows are worth."""
+        """Move added values into the rows, with few NumPy calls, which are slow for few rows."""
         added = self.added
         if not added:
             return
@@ -213,7 +212,7 @@ class Column:
         return self._bytes
 
     def hold(self, rows: npt.NDArray[Any]) -> None:
-        """Take an array for the rows in memory."""
+        """Use an array as the rows in memory."""
         self.shape, self.dtype, self.data = rows.shape[1:], rows.dtype, rows
 
     def _reserve(self, used: int, rows: int) -> None:
@@ -224,7 +223,7 @@ class Column:
             self.data = larger
 
     def _converted(self, used: int, value: Any) -> Any:
-        """Bring a value to the column's shape and dtype, widening the column if it must."""
+        """Convert a value to the column's shape and dtype, widening the column if necessary."""
         array = as_array(value, self.path)
         if self.data is None:
             self.shape, self.dtype = array.shape, array.dtype
@@ -259,9 +258,9 @@ class Column:
             place = None
             for part in self._stored_parts():
                 place = self._store.add_rows(place, part.astype(wide))
-        # at once, or none of it if Ctrl-C comes: each says how to read the others
+        # assign together, all or none if Ctrl-C comes: each is needed to read the others
         self._place, self.data, self.dtype = place, self.data.astype(wide), wide
-        # from now on each value is looked at: the space's dtype is not that of the rows
+        # from now on every value is converted: the rows no longer have the space's dtype
         self._put_dtype, self.number_types = None, ()
 
     def _stored_parts(self) -> Iterator[npt.NDArray[Any]]:
@@ -279,13 +278,13 @@ class Column:
         return self._store.rows(self._place, self.dtype, (self.stored, *self.shape))
 
     def is_inside(self, rows: int) -> bool:
-        """Whether the space holds all of the first rows, which were put."""
+        """Return whether the first rows, which were all put, are within the space's limits."""
         self._join()
         assert self.data is not None
         part = self.data[:rows]
         low, high = self._low, self._high
         if type(low) is type(high) is int and 0 < rows <= _FIRST_CAPACITY:
-            found = part.tolist()  # of a short episode in a third of the time of two comparisons
+            found = part.tolist()  # three times faster than two comparisons on short episodes
             return low <= min(found) and max(found) <= high
         return (low is None or _all(part >= _of_rows(low, rows))) and (
             high is None or _all(part <= _of_rows(high, rows))
@@ -293,11 +292,11 @@ class Column:
 
     @property
     def is_regular(self) -> bool:
-        """Whether the rows have the shape and the dtype that the space says."""
+        """Whether the rows have the shape and dtype of the space."""
         return self._put_dtype is not None
 
     def add_bytes(self, rows: int, parts: list[bytes | memoryview]) -> None:
-        """Append the bytes of the first rows, up to a multiple of 8."""
+        """Append the bytes of the first rows to ``parts``, padded to a multiple of 8."""
         self._join()
         _, data, row_size = self._data_bytes()
         size = rows * row_size
@@ -306,14 +305,14 @@ class Column:
             parts.append(bytes(-size & 7))
 
     def block(self, rows: int) -> npt.NDArray[Any]:
-        """Return the first rows in the dtype of the space."""
+        """Return the first rows, in the dtype of the space."""
         self._join()
         assert self.data is not None
-        with np.errstate(all="ignore"):  # of rows that were set
+        with np.errstate(all="ignore"):  # rows of a widened column may not fit
             return self.data[:rows].astype(self._own_dtype, copy=False)
 
     def save(self, rows: int) -> None:
-        """Write the first rows to the store, where they count once they are dropped here.
+        """Write the first rows to the store; they count there after :meth:`drop`.
 
         Raises:
             OSError: the disk is full; nothing has changed.
@@ -321,12 +320,12 @@ class Column:
         self._join()
         if self.data is not None and self._store is not None and self.data.dtype.kind != "O":
             place = self._place
-            if place is None and self.stored:  # of a key that was missing so far
+            if place is None and self.stored:  # the key was missing until now
                 place = self._store.add_zeros(None, self.stored * self.row_bytes)
             self._saved = self._store.add_rows(place, self.data[:rows])
 
     def drop(self, rows: int, used: int) -> None:
-        """Forget the first rows, which are saved; the others that are used become the first."""
+        """Remove the first rows, which are saved, and move the other used rows to the front."""
         self._join()
         if self.data is not None:
             if self._store is None or self.data.dtype.kind == "O":
@@ -337,7 +336,7 @@ class Column:
         self.stored += rows
 
     def clear(self) -> None:
-        """Begin with another episode, and with the dtype of the space."""
+        """Begin another episode, in the dtype of the space."""
         if self.stored:
             self.stored, self._place, self._saved, self._kept = 0, None, None, []
         if self.data is not None and self.dtype is not self._own_dtype is not None:
@@ -346,9 +345,9 @@ class Column:
         self._used, self.added = 0, []
 
     def stacked(self, rows: int) -> npt.NDArray[Any]:
-        """Return all rows, of which so many are in memory, as an array that stays as it is.
+        """Return all rows, the last ``rows`` of them from memory, as an array that stays valid.
 
-        If the store has some of them, it has all of them then, unless the disk is full.
+        If some rows are in the store, the rest are saved there too, unless the disk is full.
         """
         self._join()
         assert self.data is not None
@@ -370,8 +369,8 @@ class Column:
 
 
 def _tiled(limit: npt.NDArray[Any] | None, shape: tuple[int, ...]) -> Any:
-    """Return the limit of a row as that of many, which compares in a third of the time."""
-    if limit is None or not limit.ndim:  # the same for all of a row
+    """Return the limit of one row repeated for many rows, which compares three times faster."""
+    if limit is None or not limit.ndim:  # one limit for the whole row
         return limit if limit is None or shape else limit.item()
     row = np.broadcast_to(limit, shape)
     count = _FIRST_CAPACITY if row.nbytes * _FIRST_CAPACITY <= _TILED_BYTES else 1
@@ -385,4 +384,4 @@ def _of_rows(limit: Any, rows: int) -> Any:
 
 
 def _all(flags: npt.NDArray[np.bool_]) -> bool:
-    return b"\0" not in flags.tobytes()  # of a short array in a third of the time of all()
+    return b"\0" not in flags.tobytes()  # three times faster than all() on a short array

@@ -1,7 +1,7 @@
-"""Consecutive episodes of one structure, their columns one after another: what is written at once.
+"""Define segments: consecutive episodes of one structure, with concatenated columns.
 
 Calls into libraries and the kernel cost the same for one short episode as for a thousand, so
-storages are handed many episodes at a time, as a :class:`Segment`.
+storages receive many episodes at a time, as a :class:`Segment`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from minari_pipe.storage.columns import Columns
 
 Ints = npt.NDArray[np.int64]
 
-#: a segment fits into the processor's cache, so that what is done with it costs no memory's time
+#: a segment fits into the CPU cache, so that processing it does not wait for main memory
 SEGMENT_BYTES = 2**23
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """What the rows of one leaf are, in every episode of a segment.
+    """Describes the rows of one leaf, which are alike in every episode of a segment.
 
     Attributes:
         path: ``("observations",)``, ``("infos", "goal", "x")``, ``("extras", "state", "qpos")``;
-            entries of tuples are numbers.
-        dtype: of the values: numbers or bools, in any byte order.
-        shape: of one row.
+            entries of tuples are integers.
+        dtype: dtype of the values: numbers or bools, in any byte order.
+        shape: shape of one row.
         more: rows beyond the number of steps: 1 for observations and infos, 0 for actions,
             rewards and flags, either for extras.
     """
@@ -49,7 +49,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class AttributeTable:
-    """The attributes of ``N`` episodes: those that all of them have as numbers in columns.
+    """The attributes of ``N`` episodes: columns for the numbers that all of them have.
 
     Example:
         >>> table = AttributeTable({"id": np.array([0, 1])}, [{}, {"weather": "rain"}])
@@ -57,16 +57,16 @@ class AttributeTable:
         (2, {'id': 1, 'weather': 'rain'})
 
     Attributes:
-        numbers: shape ``(N,)`` each, of the dtypes int64, uint64, float64 or bool, which come back
-            as Python's numbers.
-        others: what else each episode has, nested; None if none has anything.
+        numbers: arrays of shape ``(N,)`` and dtype int64, uint64, float64 or bool; the values are
+            returned as Python numbers.
+        others: the other attributes of each episode, nested; None if no episode has any.
     """
 
     numbers: dict[str, npt.NDArray[Any]]
     others: Sequence[Mapping[str, Any]] | None = None
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return len(next(iter(self.numbers.values()))) if self.numbers else len(self.others or ())
 
     def __getitem__(self, place: int) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class AttributeTable:
 
 @dataclass(frozen=True)
 class ScatteredRows:
-    """The rows of several episodes where they lie: to copy long ones takes as long as to write.
+    """The rows of several episodes as separate arrays: copying long ones costs as much as writing.
 
     Example:
         >>> leaf = Leaf(("rewards",), np.dtype(float), (), 0)
@@ -90,22 +90,22 @@ class ScatteredRows:
         [{'id': 5}, {'id': 6}]
 
     Attributes:
-        rows: of each episode, C-contiguous, of one dtype and shape of rows.
+        rows: one C-contiguous array per episode, all of one dtype and row shape.
     """
 
     rows: Sequence[npt.NDArray[Any]]
 
 
+#: the rows of all episodes of a segment
 Rows = npt.NDArray[Any] | ScatteredRows
-"""The rows of all episodes of a segment."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive episodes whose columns have the same leaves, dtypes and shapes of rows.
+    """Consecutive episodes whose columns have the same leaves, dtypes and row shapes.
 
     Every episode has at least one leaf in each of observations and actions, and no empty dict or
-    tuple among its columns but for infos without any leaf; all leaves are arrays of numbers.
+    tuple in its columns, except infos without any leaf; all leaves are arrays of numbers.
 
     Example:
         >>> leaf = Leaf(("observations",), np.dtype(float), (), 1)
@@ -117,10 +117,10 @@ class Segment:
     Attributes:
         first: number of the first episode.
         steps: ``T`` of each episode, shape ``(N,)``.
-        leaves: the leaves, in the order in which the columns have them.
+        leaves: the leaves, in the order of the columns.
         arrays: for each leaf the rows of all episodes, C-contiguous, shape ``(rows, *shape)``, or
-            apart; see :meth:`each`.
-        attributes: of each episode, among them ``id`` and ``total_steps``.
+            scattered; see :meth:`each`.
+        attributes: the attributes of each episode, including ``id`` and ``total_steps``.
     """
 
     first: int
@@ -131,14 +131,14 @@ class Segment:
     _bounds: dict[int, list[int]] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return len(self.steps)
 
     def bounds(self, more: int) -> list[int]:
-        """Return where the rows of each episode begin and the last ones end, ``N + 1`` numbers.
+        """Return the row at which each episode begins and the last one ends, ``N + 1`` numbers.
 
         Args:
-            more: of the leaf.
+            more: rows beyond the number of steps, as in :class:`Leaf`.
         """
         if more not in self._bounds:
             ends = np.cumsum(self.steps + more)
@@ -146,31 +146,31 @@ class Segment:
         return self._bounds[more]
 
     def numbered(self, first: int) -> Segment:
-        """Return the same episodes with numbers from ``first`` on."""
+        """Return the same episodes, numbered from ``first`` on."""
         numbers = {**self.attributes.numbers, "id": np.arange(first, first + len(self))}
         return replace(
             self, first=first, attributes=AttributeTable(numbers, self.attributes.others)
         )
 
     def columns(self, place: int) -> Columns:
-        """Return the columns of one episode, as views; ``infos`` is there if it has a leaf.
+        """Return the columns of one episode as views; ``infos`` is present only if it has a leaf.
 
         Args:
-            place: of the episode in the segment.
+            place: index of the episode in the segment.
         """
         return self._tree(
             (leaf, self._rows(which, place)) for which, leaf in enumerate(self.leaves)
         )
 
     def parts(self, name: str) -> list[Any]:
-        """Return a column of all episodes: as a whole, or of each if rows are apart."""
+        """Return a column as one part for all episodes, or one per episode if scattered."""
         return [
             one._tree(pair for pair in one.pairs() if pair[0].path[0] == name)[name]
             for one in self.each()
         ]
 
     def pairs(self) -> list[tuple[Leaf, npt.NDArray[Any]]]:
-        """Return the leaves with their rows, which are not apart; see :meth:`each`."""
+        """Return the leaves with their rows, which must not be scattered; see :meth:`each`."""
         arrays = cast("tuple[npt.NDArray[Any], ...]", self.arrays)
         return list(zip(self.leaves, arrays, strict=True))
 
@@ -182,7 +182,7 @@ class Segment:
         return array[bounds[place] : bounds[place + 1]]
 
     def each(self) -> Iterator[Segment]:
-        """Yield segments of these episodes whose rows are not apart: itself if that is so here."""
+        """Yield segments of these episodes without scattered rows: this one, or one per episode."""
         if not any(isinstance(array, ScatteredRows) for array in self.arrays):
             yield self
             return
@@ -206,7 +206,7 @@ class Segment:
 
 
 def _with_tuples(tree: Any) -> Any:
-    """Make tuples of the dicts whose keys are numbers."""
+    """Convert dicts with integer keys to tuples."""
     if not isinstance(tree, dict):
         return tree
     parts = {key: _with_tuples(part) for key, part in tree.items()}

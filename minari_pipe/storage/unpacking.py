@@ -1,10 +1,10 @@
-"""How much memory the values of an episode may take, so that no small file can fill it.
+"""Limit the memory that the values of an episode may take, so that no small file can exhaust it.
 
-What the metadata announce is read, however well it is packed: a row for every step of the episode,
-of the shapes of its spaces. Nobody announces the rest: infos, extra step data, the bytes of images,
-rows that the metadata do not count. All of it together may take 64 MiB and four times the bytes of
-the file, or as much as the writers of the standard pack at most into such a file. A format judges
-by what a file declares, before it unpacks anything.
+The metadata announce a row for every step of the episode, in the shapes of its spaces; these values
+are read however well they are compressed. Infos, extra step data, JPEG bytes and rows that the
+metadata do not count are not announced. All of them together may take 64 MiB plus four times the
+size of the file, or as much as writers of the standard can compress into such a file at most. A
+format checks the sizes that a file declares before it decompresses anything.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from minari_pipe.errors import CorruptDatasetError
 #: bytes that any file may unpack to
 FREE_BYTES = 2**26
 _TIMES_THE_FILE = 4
-#: snappy, of Parquet files, packs at most 21 to 1, and values are copied once while they are read
+#: Snappy compresses Parquet files at most 21 to 1, and reading copies the values once
 _MOST_PACKED = 64
-#: bytes of a letter in UTF-8, and of what is around a value in a file
+#: bytes of a character in UTF-8, and of the overhead per value in a file
 _LETTER, _AROUND = 4, 8
 
 
 class Announced:
-    """What the metadata say of the rows of a dataset's episodes: how many bytes each leaf has.
+    """The bytes per row that the metadata of a dataset announce for each leaf.
 
     Example:
         >>> announced = Announced(spaces.Dict(a=spaces.Box(-1, 1, (2, 3))), spaces.Discrete(5))
@@ -40,7 +40,7 @@ class Announced:
     """
 
     def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
-        """Take the spaces of one row."""
+        """Compute the row sizes for these spaces."""
         self._leaves: dict[tuple[str, ...], int] = {
             (name,): 8 + _AROUND for name in ("rewards", "terminations", "truncations")
         }
@@ -49,9 +49,9 @@ class Announced:
                 self._leaves[tuple(map(str, path))] = _row_bytes(leaf)
 
     def row_bytes(self, path: Path) -> int:
-        """Return the bytes of a row of the leaf at or above a path, 0 if there is none.
+        """Return the bytes per row of the leaf at or above a path, 0 if there is none.
 
-        They are bounds: what a file puts around the values counts as well.
+        They are upper bounds that include the overhead of the file format.
         """
         names = tuple(map(str, path))
         for end in range(len(names), 0, -1):
@@ -60,7 +60,7 @@ class Announced:
         return 0
 
     def all_row_bytes(self) -> int:
-        """Return the bytes of a row of all leaves."""
+        """Return the bytes per row of all leaves together."""
         return sum(self._leaves.values())
 
 
@@ -68,13 +68,13 @@ def _row_bytes(leaf: gym.Space) -> int:
     if isinstance(leaf, spaces.Text):
         return _LETTER * leaf.max_length + _AROUND
     size = math.prod(leaf.shape or ())
-    # as Parquet holds them, small integers take four bytes; a JPEG file can be longer than pixels
+    # Parquet stores small integers in four bytes; a JPEG file can be larger than its pixels
     around = 2**16 if is_image_space(leaf) else _AROUND
     return size * (max(np.dtype(leaf.dtype).itemsize, 4) + _AROUND) + around
 
 
 class Budget:
-    """The bytes that the values of an episode may take in memory besides what is announced.
+    """The memory that the values of an episode may take beyond what the metadata announce.
 
     Example:
         >>> budget = Budget(1000)
@@ -85,20 +85,20 @@ class Budget:
     """
 
     def __init__(self, file_size: int) -> None:
-        """Begin with the size of the file that the values come from."""
+        """Create the budget for values from a file of this size."""
         self._file_size = file_size
         self._limit = max(FREE_BYTES + _TIMES_THE_FILE * file_size, _MOST_PACKED * file_size)
         self._taken = 0
 
     def has(self, size: int) -> bool:
-        """Tell whether so many bytes more may be taken."""
+        """Return whether this many more bytes fit into the budget."""
         return self._taken + size <= self._limit
 
     def take(self, size: int) -> None:
         """Count bytes before they are unpacked.
 
         Raises:
-            CorruptDatasetError: they are too many.
+            CorruptDatasetError: the budget is exceeded.
         """
         self._taken += size
         if self._taken > self._limit:

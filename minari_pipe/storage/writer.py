@@ -1,4 +1,4 @@
-"""What every format does alike when it writes episodes: numbering, checks and attributes."""
+"""Implement what all formats share when they write episodes: numbering, checks, attributes."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from minari_pipe.storage.jpeg import decode_column, encode_column
 from minari_pipe.storage.open_columns import fill_missing
 from minari_pipe.storage.segment import SEGMENT_BYTES, Segment
 
-#: what a buffer's metadata cannot set
+#: attributes that a buffer's metadata cannot set
 _RESERVED = frozenset({"id", "total_steps", "seed", "options", "infos_slashes"})
 
-#: attributes of an episode that are fields of its buffer, not its metadata
+#: episode attributes that are fields of its buffer, not part of its metadata
 BUFFER_FIELDS = ("id", "total_steps", "seed", "options")
 _FIELDS = frozenset(BUFFER_FIELDS)
 
 
 class BufferChecker(Protocol):
-    """Looks at the values of episodes before they are written; what it raises stops that."""
+    """Checks the values of episodes before they are written; it raises to reject them."""
 
     def segment(self, segment: Segment) -> None:
-        """Look at many episodes."""
+        """Check many episodes."""
 
     def columns(self, episode: int, columns: Columns, *, continues: bool = False) -> None:
-        """Look at one episode, or at what is appended to one."""
+        """Check one episode, or the part that continues a stored one."""
 
 
 class StableBuffers:
-    """Episodes that are handed over one by one, and of which none is written over the last.
+    """Episodes from an iterable that never overwrites one episode with the next.
 
-    Lists last as well. Of the episodes of any other iterable a writer takes copies, if it asks for
-    the next one before it has written them.
+    Lists and tuples are stable as well. From any other iterable, a writer copies the episodes that
+    it has not yet written when it asks for the next one.
 
     Example:
         >>> [buffer.seed for buffer in StableBuffers(EpisodeBuffer(seed=seed) for seed in (1, 2))]
@@ -57,24 +57,24 @@ class StableBuffers:
         self._episodes = episodes
 
     def __iter__(self) -> Iterator[EpisodeBuffer | Segment]:
-        """Hand the episodes over."""
+        """Yield the episodes."""
         return iter(self._episodes)
 
 
 class EpisodeWriter(ABC):
-    """Adds episodes to those that are there, numbered from 0 without gaps.
+    """Adds episodes to the existing ones, numbered from 0 without gaps.
 
-    A format implements the five abstract methods, which only move arrays and attributes. Of what
-    it writes nothing counts before the change is committed; a method that raises must leave the
-    episodes as they were.
+    A format implements the five abstract methods, which only move arrays and attributes. Nothing
+    it writes counts before the change is committed; a method that raises must leave the episodes
+    unchanged.
     """
 
-    #: whether the format keeps the arrays that it is given, which have to be its own then
+    #: True if the format keeps references to the arrays that it is given, so it needs copies
     _KEEPS = True
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
 
     @abstractmethod
     def episode_metadata(self, index: int) -> dict[str, Any]:
@@ -89,18 +89,18 @@ class EpisodeWriter(ABC):
         """Write episode number ``len(self)``.
 
         Args:
-            columns: what :func:`~minari_pipe.storage.columns.episode_columns` returns; images
-                that are to be JPEG are :class:`~minari_pipe.storage.jpeg.Frames`.
+            columns: as :func:`~minari_pipe.storage.columns.episode_columns` returns them; images
+                to be stored as JPEG are :class:`~minari_pipe.storage.jpeg.Frames`.
             attributes: nested; numbers, strings, None, arrays, lists, tuples and dicts.
         """
 
     def _append_segment(self, segment: Segment) -> None:
-        """Write the episodes from number ``len(self)`` on that a segment holds, one by one.
+        """Write the episodes of a segment one by one, from number ``len(self)`` on.
 
-        A format that can write many at once does so; if it raises, nothing has changed.
+        A format that can write many at once overrides this; if it raises, nothing has changed.
 
         Args:
-            segment: the episodes; its arrays are the caller's, who uses them again.
+            segment: the episodes; the caller owns the arrays and reuses them.
         """
         for place in range(len(segment)):
             columns = {"infos": {}, **segment.columns(place)}
@@ -112,24 +112,24 @@ class EpisodeWriter(ABC):
                 raise InvalidEpisodeError(f"episode {len(self)}: {error}") from None
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Return what a manifest says of all files that were written, nothing if that is not known.
+        """Return the manifest entries of all written files, or nothing if they are not known.
 
-        By their paths in the directory of the data, see :mod:`minari_pipe.core.files.checksums`;
-        asked for when they are finished. Without, they are read again.
+        Keys are paths in the data directory; see :mod:`minari_pipe.core.files.checksums`. Call it
+        after the files are complete. Files without entries are read again.
         """
         return {}
 
     @abstractmethod
     def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
-        """Append rows to an episode, as many to each column; return all its rewards.
+        """Append rows to an episode, equally many to each column; return all its rewards.
 
         Raises:
-            InvalidEpisodeError: keys, shapes or dtypes are not those that are stored.
+            InvalidEpisodeError: keys, shapes or dtypes differ from the stored ones.
         """
 
     @abstractmethod
     def _set_attributes(self, index: int, attributes: Mapping[str, Any]) -> None:
-        """Replace the attributes of an episode by these."""
+        """Replace the attributes of an episode."""
 
     def add(
         self,
@@ -143,18 +143,18 @@ class EpisodeWriter(ABC):
         """Append episodes, and continue those whose ``id`` is that of a stored one.
 
         Args:
-            buffers: the episodes; a segment of several gets the next numbers. Whoever hands them
-                over one by one may use their arrays again for the next.
+            buffers: the episodes; a segment of several gets the next numbers. An iterable may
+                reuse the arrays of one episode for the next.
             observation_space: space of one observation.
             action_space: space of one action.
-            jpeg_encoding: hand images to the format as JPEG, else as arrays.
-            judge: looks at all values before they are written.
+            jpeg_encoding: pass images to the format as JPEG, else as arrays.
+            judge: checks all values before they are written.
 
         Returns:
-            The number of steps that were added.
+            The number of added steps.
 
         Raises:
-            InvalidEpisodeError: an id leaves a gap, or values do not fit together.
+            InvalidEpisodeError: an id leaves a gap, or values do not match each other or a space.
         """
         adding = _Adding(self, observation_space, action_space, jpeg_encoding, judge)
         adding.are_lasting = isinstance(buffers, list | tuple | StableBuffers)
@@ -171,21 +171,21 @@ class EpisodeWriter(ABC):
         *,
         jpeg_encoding: bool = False,
     ) -> int:
-        """Append an episode; if it is refused, nothing has changed.
+        """Append an episode; if it is rejected, nothing has changed.
 
         Reward statistics are added to its attributes unless ``buffer.metadata`` has them.
 
         Args:
-            buffer: the episode; its ``id`` is ignored, its position is its id.
+            buffer: the episode; its ``id`` is ignored, its position becomes its id.
             observation_space: checked against the observations if given.
             action_space: checked against the actions if given.
-            jpeg_encoding: hand images to the format as JPEG, else as arrays; needs the spaces.
+            jpeg_encoding: pass images to the format as JPEG, else as arrays; needs the spaces.
 
         Returns:
             The number of its steps.
 
         Raises:
-            InvalidEpisodeError: its values do not fit together or to the spaces.
+            InvalidEpisodeError: its values do not match each other or the spaces.
         """
         index = len(self)
         buffer = with_values(buffer, index)
@@ -210,7 +210,7 @@ class EpisodeWriter(ABC):
             raise InvalidEpisodeError(f"episode {index}: {error}") from None
 
     def _continue_columns(self, index: int, columns: Columns, buffer: EpisodeBuffer) -> int:
-        """Append steps to a stored episode and bring its attributes up to date."""
+        """Append steps to a stored episode and update its attributes."""
         _check_attributes(buffer, index)
         stored = self.episode_metadata(index)
         given = {"seed": _seed(buffer, index), "options": buffer.options}
@@ -241,8 +241,8 @@ class EpisodeWriter(ABC):
         """Add attributes to an episode, replacing those of the same names.
 
         Raises:
-            InvalidMetadataError: they would change its id or its number of steps, or hold a seed
-                that is none.
+            InvalidMetadataError: they would change its id or number of steps, or hold an invalid
+                seed.
         """
         stored = self.episode_metadata(index)
         try:
@@ -258,14 +258,14 @@ class EpisodeWriter(ABC):
 
 
 def episode_number(buffer: EpisodeBuffer, total: int) -> int:
-    """Return the number under which an episode is stored, or which it continues.
+    """Return the number at which an episode is stored, or of the episode that it continues.
 
     Args:
         buffer: the episode.
         total: number of stored episodes.
 
     Raises:
-        InvalidEpisodeError: its ``id`` is no number, or leaves a gap.
+        InvalidEpisodeError: its ``id`` is not an integer, or leaves a gap.
 
     Example:
         >>> episode_number(EpisodeBuffer(), 3), episode_number(EpisodeBuffer(id=1), 3)
@@ -292,7 +292,7 @@ def _encoded(
     jpeg_encoding: bool,
     index: int,
 ) -> Columns:
-    """Bring images into the form in which they are stored."""
+    """Encode images as JPEG, or decode them, as the storage requires."""
     both = {"observations": observation_space, "actions": action_space}
     try:
         for name, space in both.items():
@@ -306,14 +306,14 @@ def _encoded(
 
 
 def with_values(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
-    """Return a buffer whose infos are filled, see :func:`.open_columns.fill_missing`.
+    """Return a buffer whose infos are filled; see :func:`.open_columns.fill_missing`.
 
     Args:
         buffer: the episode.
-        index: its number, for the message.
+        index: its number, for error messages.
 
     Raises:
-        InvalidEpisodeError: the values of an info do not fit together.
+        InvalidEpisodeError: the values of an info do not match each other.
 
     Example:
         >>> with_values(EpisodeBuffer(infos={"x": [None, 1]}), 0).infos
@@ -333,7 +333,7 @@ def _seed(buffer: EpisodeBuffer, index: int) -> int | None:
 
 
 def _check_attributes(buffer: EpisodeBuffer, index: int) -> None:
-    """Check that seed, options and metadata of an episode can be its attributes."""
+    """Raise an error if options or metadata of an episode cannot be its attributes."""
     reserved = _RESERVED & buffer.metadata.keys()
     if reserved:
         raise InvalidEpisodeError(
@@ -347,11 +347,11 @@ def _check_attributes(buffer: EpisodeBuffer, index: int) -> None:
 
 
 class _Adding:
-    """Episodes on their way into a writer: joined, judged, written.
+    """Joins, checks and writes the episodes that are added to a writer.
 
     Attributes:
-        steps: number of steps that were added.
-        are_lasting: to ask for the next buffer changes none of those before.
+        steps: number of added steps.
+        are_lasting: asking for the next buffer does not change the previous ones.
     """
 
     are_lasting = False
@@ -372,7 +372,7 @@ class _Adding:
         self._joiner = Joiner()
 
     def take(self, episodes: Iterator[EpisodeBuffer | Segment]) -> bool:
-        """Add the next episodes, False if there are none."""
+        """Add the next episodes; return False if there are none."""
         many, segment = self._next(episodes)
         if many:
             self._take_many(many)
@@ -383,7 +383,7 @@ class _Adding:
     def _next(
         self, episodes: Iterator[EpisodeBuffer | Segment]
     ) -> tuple[list[EpisodeBuffer], Segment | None]:
-        """Return as many episodes as are worth a segment; one if their structure is not known."""
+        """Return enough episodes for a segment, or one if their structure is not known yet."""
         step_bytes = sum(leaf.row_bytes for leaf in self._joiner.leaves)
         room = SEGMENT_BYTES // step_bytes if step_bytes else 1
         many: list[EpisodeBuffer] = []
@@ -412,7 +412,7 @@ class _Adding:
             self._take_each(buffers)
 
     def _take_segment(self, segment: Segment) -> None:
-        """Add the episodes of another storage, together if what they become is what they are."""
+        """Add a segment of another storage, as a whole if it needs no conversion."""
         first = len(self._writer)
         buffer = buffer_of({"infos": {}, **segment.columns(0)}, segment.attributes[0])
         _, columns = self._columns(buffer, first, continues=False)
@@ -428,7 +428,7 @@ class _Adding:
         )
 
     def _take_each(self, buffers: list[EpisodeBuffer]) -> None:
-        """Add episodes that have to be looked at one by one, and join those that are alike."""
+        """Check episodes one by one, and join those of the same structure."""
         alike: list[EpisodeBuffer] = []
         for buffer in buffers:
             total = len(self._writer) + len(alike)
@@ -479,7 +479,7 @@ class _Adding:
         try:
             self._writer._append_segment(segment)
         except InvalidEpisodeError:
-            # one by one, so that the message names the episode
+            # retry one by one, so that the message names the episode
             EpisodeWriter._append_segment(self._writer, segment)
         self.steps += int(segment.steps.sum())
 
@@ -488,7 +488,7 @@ _attributes_of = attrgetter("id", "seed", "options", "metadata")
 
 
 def _own(buffer: EpisodeBuffer) -> EpisodeBuffer:
-    """Return a copy of a buffer, whose maker may write the next episode over its values."""
+    """Return a copy of a buffer, since its producer may reuse its arrays for the next episode."""
     fields = {
         name: value.copy() if type(value) is np.ndarray else copied(value)
         for name, value in vars(buffer).items()
@@ -497,7 +497,7 @@ def _own(buffer: EpisodeBuffer) -> EpisodeBuffer:
 
 
 def _are_plain(seeds: Sequence[Any], options: Sequence[Any], metadata: Sequence[Any]) -> bool:
-    """Whether there is nothing about the attributes of buffers that needs a look at each."""
+    """Return whether the attributes of all buffers need no individual checks."""
     if any(metadata) or options.count(None) < len(options):
         return False
     kinds = set(map(type, seeds))
@@ -505,7 +505,7 @@ def _are_plain(seeds: Sequence[Any], options: Sequence[Any], metadata: Sequence[
 
 
 def _with_attributes(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
-    """Return a buffer whose attributes are checked and whose seed is Python's."""
+    """Return a buffer with checked attributes and a Python int as its seed."""
     if buffer.metadata or buffer.options is not None:
         _check_attributes(buffer, index)
     seed = buffer.seed
@@ -515,7 +515,7 @@ def _with_attributes(buffer: EpisodeBuffer, index: int) -> EpisodeBuffer:
 
 
 def buffer_of(episode: Mapping[str, Any], attributes: Mapping[str, Any]) -> EpisodeBuffer:
-    """Join an episode and its attributes to a buffer without an id, losing nothing."""
+    """Return a buffer without an id, with all the data of an episode and its attributes."""
     fields = {
         "id": None,
         "seed": attributes.get("seed"),

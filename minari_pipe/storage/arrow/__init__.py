@@ -1,1 +1,1 @@
-"""The formats arrow and parquet."""
+"""Implement the formats arrow and parquet."""

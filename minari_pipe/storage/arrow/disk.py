@@ -1,4 +1,4 @@
-"""One file of an episode: read at once, written at once, and named in what is wrong with it."""
+"""Read and write one file of an episode in one call, and name it in errors."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from minari_pipe.core.files.mapped import PIECE, in_pieces, touch
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
 from minari_pipe.storage.json_attributes import load_attributes
 
+#: bytes that follow one another in a file
 Chunks = Sequence[bytes | memoryview]
-"""Bytes that follow one another in a file."""
 
-#: flags of a file that is opened; Windows would change the ends of lines
+#: flag for opening files; without it, Windows would translate line ends
 _BINARY = getattr(os, "O_BINARY", 0)
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
-#: bytes that are joined in less time than the kernel takes for several chunks
+#: up to this size, joining chunks is faster than passing several to the kernel
 FEW_BYTES = 2**16
-#: chunks that the kernel takes
+#: most chunks that the kernel accepts
 _MOST_CHUNKS = 1024
 
 
 def read_file(path: PathLike, below: PathLike) -> bytearray:
-    """Return the bytes of a file, in memory that arrays may be views of and users write to.
+    """Return the bytes of a file, in writable memory that arrays may be views of.
 
-    Not as a memory map: a file that is cut short while it is mapped ends the process.
+    The file is not mapped, because truncating a mapped file kills the process.
 
     Args:
         path: the file.
-        below: the folder that the user named, from which no link is followed.
+        below: the folder that the user named, below which links are not followed.
 
     Raises:
-        OSError: it cannot be read, or not at once.
+        OSError: it cannot be read, or not in one call.
 
     Example:
         >>> import tempfile
@@ -49,15 +49,15 @@ def read_file(path: PathLike, below: PathLike) -> bytearray:
 
 
 def read_files(folder: str, names: Iterable[str], below: str | os.PathLike[str]) -> list[bytearray]:
-    """Return the bytes of files of one folder, as :func:`read_file` does, at less cost.
+    """Return the bytes of files in one folder, like :func:`read_file` but faster.
 
     Args:
-        folder: of an episode, in ``below``.
-        names: of the files.
+        folder: folder of an episode, in ``below``.
+        names: names of the files.
         below: see :func:`read_file`.
 
     Raises:
-        OSError: one cannot be read, or not at once; the folder or a file may be a link.
+        OSError: one cannot be read, or not in one call; the folder or a file may be a link.
     """
     files = open_files(folder, names, below)
     try:
@@ -68,7 +68,7 @@ def read_files(folder: str, names: Iterable[str], below: str | os.PathLike[str])
 
 
 def _read(file: int, path: PathLike) -> bytearray:
-    """Read all of an open file, and close it."""
+    """Read all of an open file and close it."""
     try:
         data = bytearray(os.fstat(file).st_size)
         if data and _read_into(file, data) != len(data):
@@ -87,15 +87,15 @@ def _read_into(file: int, data: bytearray) -> int:
 
 
 def write_file(path: str, chunks: Chunks, *, replaces: bool = False) -> None:
-    """Write a new file: never to what a link, or another name of a file, leads to.
+    """Write a new file, never through a link or to another name of an existing file.
 
     Args:
         path: the file.
         chunks: its bytes.
-        replaces: it is going to take the place of another file; a version of it may be there.
+        replaces: the file will replace another one; an earlier version of it may exist.
 
     Raises:
-        OSError: it could not be written; it may be there in part.
+        OSError: it could not be written; a part of it may exist.
 
     Example:
         >>> import tempfile
@@ -129,7 +129,7 @@ def write_file(path: str, chunks: Chunks, *, replaces: bool = False) -> None:
 
 
 def _write_all(file: int, data: memoryview) -> None:
-    while data:  # the kernel may take less, when the disk is full for one
+    while data:  # the kernel may accept less, for example when the disk is full
         data = data[os.write(file, data) :]
 
 
@@ -154,7 +154,7 @@ def read_attributes(path: PathLike, below: PathLike) -> dict[str, Any]:
 
 
 def attributes_of(data: bytearray) -> dict[str, Any]:
-    """Return the attributes that the bytes of a ``metadata.json`` hold.
+    """Return the attributes in the bytes of a ``metadata.json``.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: they are damaged.
@@ -169,14 +169,14 @@ def attributes_of(data: bytearray) -> dict[str, Any]:
 
 @contextmanager
 def translated(path: Path, index: int) -> Iterator[None]:
-    """Name the file and the episode in everything that pyarrow and NumPy raise on damaged data.
+    """Add the file and the episode to every error that pyarrow and NumPy raise on damaged data.
 
     Args:
         path: the file.
         index: the episode.
 
     Raises:
-        CorruptDatasetError: in place of any such error.
+        CorruptDatasetError: replaces any such error.
 
     Example:
         >>> with translated(Path("0/metadata.json"), 0):

@@ -1,7 +1,7 @@
-"""Tables as the bytes of Arrow IPC and Parquet files; damaged and hostile bytes give errors.
+"""Convert tables to and from Arrow IPC and Parquet files; damaged or hostile bytes raise errors.
 
-Files are read from memory: one that is cut short while it is mapped ends the process with a
-signal. No threads: those of pyarrow do not survive a fork.
+Files are read into memory, because truncating a mapped file kills the process with a signal. No
+threads are used, because pyarrow's do not survive a fork.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if pa is not None:
 _MAGIC = b"ARROW1\0\0"
 _UINT32, _INT64 = struct.Struct("<I"), struct.Struct("<q")
 _BUFFER, _BLOCK = struct.Struct("<qq"), struct.Struct("<qi4xq")
-#: names of codecs by their numbers in Parquet files, of those whose pages are looked into
+#: names of codecs by their number in Parquet files, for codecs whose pages can be inspected
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-#: rows of a batch, and of what one thread writes, in files of real Minari
+#: rows per batch, and rows written by one thread, in files of real Minari
 _THEIR_BATCH, _THEIR_PIECE = 32_768, 131_072
 
 
@@ -46,12 +46,12 @@ def write_ipc(batch: Any) -> bytes:
 
 
 def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> Any:
-    """Return the table of an Arrow IPC file, checked in full.
+    """Return the table of an Arrow IPC file after checking all of it.
 
     Args:
         data: the file.
-        announced: what the metadata announce, nothing if it is not given.
-        rows: of how many rows.
+        announced: bytes per row that the metadata announce; None announces nothing.
+        rows: number of rows that the metadata announce.
 
     Raises:
         CorruptDatasetError: it declares more than the file can hold.
@@ -64,7 +64,7 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
     options = pa.ipc.IpcReadOptions(use_threads=False)
     file = pa.ipc.open_file(pa.py_buffer(data), options=options)
     count = file.num_record_batches
-    # the same batches as a stream, in which each is looked at before its buffers are unpacked
+    # read the batches as a stream too, to check each one before its buffers are decompressed
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data)[len(_MAGIC) :])
     first = next(iter(messages), None)
     if first is None:
@@ -86,7 +86,7 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
     if count > 1 and _places_of_batches(data) != places[:-1]:
         raise CorruptDatasetError("its footer names its batches in another order than they have")
     if is_big_endian(first.metadata.to_pybytes()) != (sys.byteorder == "big"):
-        # Only the reader of whole files swaps the bytes of numbers.
+        # Only the reader of whole files swaps the byte order of numbers.
         batches = [file.get_batch(number) for number in range(count)]
         schema = file.schema
     table = pa.Table.from_batches(batches, schema)
@@ -96,12 +96,12 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
 
 
 def _encapsulated(message: Any) -> int:
-    """Return how many bytes of a file a message takes, with its mark and its length."""
+    """Return how many bytes of a file a message takes, with its marker and its length."""
     return int(2 * _UINT32.size + -(-message.metadata.size // 8) * 8 + message.body.size)
 
 
 def _places_of_batches(data: bytes) -> list[int]:
-    """Return where the footer says that the batches begin: field 3 of its table."""
+    """Return the offsets of the batches according to the footer: field 3 of its table."""
     end = len(data) - len(_MAGIC.rstrip(b"\0")) - _UINT32.size
     footer = data[end - _UINT32.unpack_from(data, end)[0] : end]
     vector = follow(footer, table_field(footer, follow(footer, 0), 3))
@@ -110,14 +110,14 @@ def _places_of_batches(data: bytes) -> list[int]:
 
 
 def _unpacked_size(message: Any, file_size: int) -> int:
-    """Return the size of a batch's packed buffers in memory, 0 if they are not packed.
+    """Return the decompressed size of a batch's compressed buffers, 0 if there are none.
 
     Raises:
-        CorruptDatasetError: buffers lie upon one another, and have more bytes than the file.
+        CorruptDatasetError: buffers overlap, and have more bytes than the file.
 
-    pyarrow does not tell it. A message is a flatbuffer, which pyarrow has verified; field 2 of
-    its table is the batch, whose fields 2 and 3 are the places of the buffers and how they are
-    packed. A packed buffer begins with its size.
+    pyarrow does not expose this. A message is a flatbuffer, which pyarrow has verified; field 2
+    of its table is the batch, whose fields 2 and 3 are the locations of the buffers and their
+    compression. A compressed buffer begins with its decompressed size.
     """
     data, body = message.metadata.to_pybytes(), memoryview(message.body)
     batch = follow(data, table_field(data, follow(data, 0), 2))
@@ -148,7 +148,7 @@ def write_parquet(batch: Any) -> bytes:
         row_group_size=batch.num_rows,
         version="2.6",
         compression="snappy",
-        # dictionaries take NaNs of different bits for one value
+        # dictionaries treat NaNs with different bits as one value
         use_dictionary=False,
         write_statistics=False,
     )
@@ -156,12 +156,12 @@ def write_parquet(batch: Any) -> bytes:
 
 
 def read_parquet(data: bytes, announced: Announced | None = None, rows: int = 0) -> Any:
-    """Return the table of a Parquet file, checked in full.
+    """Return the table of a Parquet file after checking all of it.
 
     Args:
         data: the file.
-        announced: what the metadata announce, nothing if it is not given.
-        rows: of how many rows.
+        announced: bytes per row that the metadata announce; None announces nothing.
+        rows: number of rows that the metadata announce.
 
     Raises:
         CorruptDatasetError: it declares more than the file can hold.
@@ -172,7 +172,7 @@ def read_parquet(data: bytes, announced: Announced | None = None, rows: int = 0)
         {'x': [1, 2]}
     """
     with pq.ParquetFile(pa.py_buffer(data), pre_buffer=False) as file:
-        # asking for the metadata of a column instead ends the process if they are damaged
+        # asking for the metadata of a column instead kills the process if they are damaged
         groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         if min(groups, default=0) < 0:
             raise CorruptDatasetError(f"it declares groups of {groups} rows")
@@ -185,7 +185,7 @@ def read_parquet(data: bytes, announced: Announced | None = None, rows: int = 0)
 
 
 def _refuse_growth(table: Any, budget: Budget, announced: Announced | None, rows: int) -> None:
-    """Refuse a table that takes far more memory as NumPy arrays than its file can hold."""
+    """Raise an error if a table takes far more memory as NumPy arrays than its file can hold."""
     sizes: Counter[tuple[str, ...]] = Counter()
     for name, column in zip(table.column_names, table.columns, strict=True):
         for array in column.chunks:
@@ -198,27 +198,27 @@ def _refuse_growth(table: Any, budget: Budget, announced: Announced | None, rows
 def _refuse_bomb(
     data: bytes, schema: Any, found: int, budget: Budget, announced: Announced | None, rows: int
 ) -> None:
-    """Refuse a Parquet file of ``found`` rows that declares far more than it can hold."""
+    """Raise an error if a Parquet file of ``found`` rows declares far more than it can hold."""
     columns: dict[tuple[str, ...], list[Chunk]] = {}
     for chunk in column_chunks(data):
         columns.setdefault(chunk.path, []).append(chunk)
     for path, chunks in columns.items():
         free = rows * announced.row_bytes(path) if announced is not None and rows == found else 0
-        # rows of a list of a fixed size may be null, of which pyarrow makes as many values
+        # rows of a fixed-size list may be null, for which pyarrow allocates all values
         size, is_any = _fixed_size(schema, path)
         values = sum(chunk.values for chunk in chunks)
         least = size * (values if is_any else found) * (chunks[0].width or 1) if size != 1 else 0
         most = max(least, sum(map(_declared_size, chunks)))
         is_dictionary = chunks[0].width is None and not any(chunk.is_delta for chunk in chunks)
         if is_dictionary and not budget.has(2 * max(0, most - free)):
-            # of equal texts there is one in a dictionary, and who refers to which takes four bytes
+            # a dictionary stores equal texts once, and each value refers to one with four bytes
             budget.take(max(4 * values, least))
             most = _text_size(data, path)
         budget.take(2 * max(0, most - free))
 
 
 def _fixed_size(schema: Any, path: tuple[str, ...]) -> tuple[int, bool]:
-    """Return how many values a row of a column has by its type, and if lists of any size differ."""
+    """Return the values per row that a column's type fixes, and whether it has variable lists."""
     kind, size, is_any = schema.field(path[0]).type, 1, False
     names = iter(path[1:])
     for name in names:
@@ -234,7 +234,7 @@ def _fixed_size(schema: Any, path: tuple[str, ...]) -> tuple[int, bool]:
 
 
 def _declared_size(chunk: Chunk) -> int:
-    """Return the most bytes that the values of a column chunk have in memory."""
+    """Return the most bytes that the values of a column chunk can take in memory."""
     width = chunk.width
     if width is None:
         width = 4 + (_longest(*chunk.dictionary) if chunk.dictionary is not None else 0)
@@ -243,7 +243,7 @@ def _declared_size(chunk: Chunk) -> int:
 
 
 def _longest(codec: int, packed: memoryview, size: int) -> int:
-    """Return the length of the longest text of a dictionary page."""
+    """Return the length of the longest text in a dictionary page."""
     if not 0 < size <= FREE_BYTES or (codec and codec not in _CODECS):
         return size
     data = bytes(packed)
@@ -257,7 +257,7 @@ def _longest(codec: int, packed: memoryview, size: int) -> int:
 
 
 def _text_size(data: bytes, path: tuple[str, ...]) -> int:
-    """Return the bytes of all texts of a column, which it reads as numbers of a dictionary."""
+    """Return the bytes of all texts of a column, by reading it as indices into a dictionary."""
     name = ".".join(path)
     with pq.ParquetFile(pa.py_buffer(data), pre_buffer=False, read_dictionary=[name]) as file:
         table = file.read(columns=[name], use_threads=False)
@@ -271,14 +271,14 @@ def _text_size(data: bytes, path: tuple[str, ...]) -> int:
 
 
 def _in_order(table: Any, sizes: list[int]) -> Any:
-    """Put the batches of a long episode into the order of its steps.
+    """Return a table with the batches of a long episode in the order of its steps.
 
-    Real Minari hands pieces of 131,072 rows to threads, each of which writes batches of 32,768
-    rows: those of one piece in their order, those of several in any. Only the last batch is
-    short, so where the second piece has no other its place is known.
+    Real Minari passes pieces of 131,072 rows to threads, each of which writes batches of 32,768
+    rows: the batches of one piece are in order, those of several pieces are in any order. Only the
+    last batch is short, so if it is the only one of the second piece, its position is known.
 
     Raises:
-        CorruptDatasetError: the order is lost.
+        CorruptDatasetError: the order cannot be recovered.
     """
     rows = sum(sizes)
     short = [number for number, size in enumerate(sizes) if size != _THEIR_BATCH]

@@ -1,4 +1,4 @@
-"""Writes the folders of episodes of the formats arrow and parquet."""
+"""Write the folders of episodes of the formats arrow and parquet."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from minari_pipe.storage.arrow.storage import ArrowStorage
 
 STEP_COLUMNS = ("rewards", "terminations", "truncations")
-#: structures of segments whose layouts are kept
+#: most segment structures whose layouts are cached
 _MAX_LAYOUTS = 64
-#: files that are made before they are written; the long ones are views of what is there anyway
+#: files that are prepared before they are written; long ones are only views of existing data
 _READY = 64
 
 
 class EpisodeFolders(EpisodeWriter):
     """Writes the folders of episodes into the stage of a transaction.
 
-    The stage may be the data's own directory, where nobody reads before all is done.
+    The stage may be the data directory itself if no other process reads it before the end.
     """
 
     def __init__(self, storage: ArrowStorage, stage: Path, total_episodes: int) -> None:
@@ -49,11 +49,11 @@ class EpisodeFolders(EpisodeWriter):
         self._folder = str(stage)
         self._count = total_episodes
         self._entries: dict[str, dict[str, Any]] = {}
-        #: of the files of the segments that were written, by their leaves
+        #: file layouts of the segments written so far, by their leaves
         self._layouts: dict[tuple[Leaf, ...], FileLayout | None] = {}
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return self._count
 
     def episode_metadata(self, index: int) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class EpisodeFolders(EpisodeWriter):
 
         Raises:
             IndexError: there is no such episode.
-            CorruptDatasetError: they are damaged.
+            CorruptDatasetError: the attributes are damaged.
         """
         index = in_range(index, len(self))
         path, below = self._current(index, METADATA_FILE_NAME)
@@ -69,7 +69,7 @@ class EpisodeFolders(EpisodeWriter):
             return read_attributes(path, below)
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Return what a manifest says of all files that were written."""
+        """Return the manifest entries of all written files."""
         return self._entries
 
     def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class EpisodeFolders(EpisodeWriter):
             self._write_folders(episode_files(segment, layout), dump_table(segment.attributes))
 
     def _layout(self, segment: Segment) -> FileLayout | None:
-        """Return the layout of the episodes' files, None if pyarrow has to write each of them."""
+        """Return the layout of the episodes' files, or None if pyarrow must write each of them."""
         if segment.leaves not in self._layouts:
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
@@ -95,11 +95,11 @@ class EpisodeFolders(EpisodeWriter):
         return self._layouts[segment.leaves]
 
     def _write_folders(self, files: Iterable[Chunks], texts: Iterable[str]) -> None:
-        """Write the folders of further episodes, all or none of them."""
+        """Write the folders of the next episodes, all or none of them."""
         count = self._count
         pairs = zip(files, texts, strict=True)
         try:
-            # Python and the kernel do better at many of one thing than in turns
+            # Python and the kernel are faster at many equal operations than at alternating ones
             while ready := list(islice(pairs, _READY)):
                 for file, text in ready:
                     folder = f"{self._folder}/{count}"
@@ -116,8 +116,8 @@ class EpisodeFolders(EpisodeWriter):
         self._count = count
 
     def _write_file(self, path: str, chunks: Chunks, *, replaces: bool = False) -> None:
-        """Write a file of the stage; all that is written goes through here."""
-        # first, as this brings what is mapped into memory, see minari_pipe.core.files.mapped.touch
+        """Write a file of the stage; all files are written here."""
+        # first, as it brings mapped data into memory; see minari_pipe.core.files.mapped.touch
         entry = entry_of_bytes(chunks, in_pieces)
         write_file(path, chunks, replaces=replaces)
         self._entries[path[len(self._folder) + 1 :]] = entry
@@ -149,7 +149,7 @@ class EpisodeFolders(EpisodeWriter):
         self._write_file(str(folder / name), [data], replaces=True)
 
     def _current(self, index: int, name: str) -> tuple[Path, PathLike]:
-        """Return the file of an episode, and the folder from which no link is followed to it."""
+        """Return the file of an episode, and the folder below which links are not followed."""
         staged = self._stage / str(index) / name
         if staged.exists():
             return staged, self._stage
@@ -183,7 +183,7 @@ def _join(stored: Any, more: Any, where: str) -> Any:
     """Append rows to a tree of columns.
 
     Raises:
-        InvalidEpisodeError: keys, shapes or dtypes are not those that are stored.
+        InvalidEpisodeError: keys, shapes or dtypes differ from the stored ones.
     """
     if isinstance(stored, tuple):
         return tuple(
@@ -198,7 +198,7 @@ def _join(stored: Any, more: Any, where: str) -> Any:
     if isinstance(stored, Frames) and isinstance(more, Frames):
         return Frames([*stored, *more])
     if isinstance(stored, np.ndarray) and isinstance(more, Frames):
-        more = decode(more, where)  # Minari up to 0.5.2 encoded nothing, and nothing told so
+        more = decode(more, where)  # Minari up to 0.5.2 stored raw images and recorded no encoding
     if isinstance(stored, list) and type(stored) is type(more):
         return [*stored, *more]
     dtypes = [getattr(part, "dtype", type(part).__name__) for part in (stored, more)]
@@ -212,7 +212,7 @@ def _join(stored: Any, more: Any, where: str) -> Any:
 
 
 def in_range(index: int, total: int) -> int:
-    """Return the number of an episode that is there.
+    """Return the number of an existing episode as an int.
 
     Args:
         index: the number.

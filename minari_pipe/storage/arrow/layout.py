@@ -1,17 +1,17 @@
-"""Where the values lie in Arrow IPC files of one structure, which differ in a few numbers only.
+r"""Locate the values in Arrow IPC files of one structure, which differ only in a few numbers.
 
 ::
 
-    ARROW1\\0\\0
+    ARROW1\0\0
     message       the schema
-    message       the batch: its rows, the places of its buffers, ...   numbers that follow
+    message       the batch: its rows, offsets of its buffers, ...      numbers that follow
                                                                         from the rows
-    body          buffers, each filled up to 8 bytes
+    body          buffers, each padded to 8 bytes
     message       end of the stream
-    footer        the schema, the place of the batch                    one such number
+    footer        the schema, the offset of the batch                   one such number
     ARROW1
 
-So pyarrow needs to write or to read one file of a structure. The others have the bytes of
+So pyarrow needs to write or read only one file of a structure. The others have the bytes of
 :meth:`FileLayout.frame` around their body: a writer puts values between them, and a reader that
 finds exactly these bytes knows where the values are, and that pyarrow would accept the file.
 """
@@ -31,20 +31,20 @@ from minari_pipe.storage.arrow.values import pa
 
 _UINT16, _INT32, _UINT32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
 _INT64, _PAIR = struct.Struct("<q"), struct.Struct("<qq")
-#: magic number, and what each message begins with: a mark and the length of its metadata
+#: magic number; marker at the start of each message; bytes of marker and length of the metadata
 _MAGIC, _MARK, _PREFIX = b"ARROW1\0\0", b"\xff\xff\xff\xff", 8
-#: the length of the footer, and the magic number without its filling
+#: bytes of the footer's length and of the magic number without padding
 _END = 10
-#: bytes of frames that a layout keeps
+#: most bytes of frames that a layout caches
 _KEPT_BYTES = 2**22
 
 
 def follow(data: bytes, place: int) -> int:
-    """Return where an offset in a flatbuffer leads to.
+    """Return the position to which an offset in a flatbuffer points.
 
     Args:
         data: the flatbuffer.
-        place: of the offset.
+        place: position of the offset.
 
     Example:
         >>> follow(bytes([4, 0, 0, 0]), 0)
@@ -54,12 +54,12 @@ def follow(data: bytes, place: int) -> int:
 
 
 def table_field(data: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a flatbuffer's table, 0 if it is left out.
+    """Return the position of a field of a flatbuffer's table, 0 if it is left out.
 
     Args:
         data: the flatbuffer.
-        table: place of the table.
-        number: of the field, as the tables of Arrow's format count them.
+        table: position of the table.
+        number: number of the field, as in the tables of Arrow's format.
 
     Example:
         >>> table_field(bytes([6, 0, 8, 0, 4, 0, 6, 0, 0, 0, 7, 0, 0, 0]), 6, 0)
@@ -74,17 +74,17 @@ def table_field(data: bytes, table: int, number: int) -> int:
 
 
 def is_big_endian(message: bytes) -> bool:
-    """Whether the numbers of a file begin with their highest byte, as its first message says.
+    """Return whether the numbers of a file are big-endian, according to its first message.
 
     Args:
-        message: a flatbuffer, whose field 2 is the schema, whose field 0 is 1 then.
+        message: a flatbuffer; its field 2 is the schema, whose field 0 is then 1.
     """
     place = table_field(message, follow(message, table_field(message, follow(message, 0), 2)), 0)
     return bool(place) and _UINT16.unpack_from(message, place)[0] == 1
 
 
 def schema_message(data: bytes | bytearray) -> bytes | None:
-    """Return what a file begins with up to the end of its schema, None if that is damaged.
+    """Return the beginning of a file up to the end of its schema, or None if that is damaged.
 
     Example:
         >>> schema_message(b"no such file") is None
@@ -95,7 +95,7 @@ def schema_message(data: bytes | bytearray) -> bytes | None:
 
 
 def _message_end(data: bytes | bytearray, begin: int) -> int | None:
-    """Return the end of a message's metadata."""
+    """Return the end of a message's metadata, or None if it is damaged."""
     if data[begin : begin + len(_MARK)] != _MARK or len(data) < begin + _PREFIX:
         return None
     length = _INT32.unpack_from(data, begin + len(_MARK))[0]
@@ -108,9 +108,9 @@ class Buffer:
     """The values of one leaf.
 
     Attributes:
-        path: names of the leaf's fields from the column on.
-        dtype: NumPy's for Arrow's type; a bool is one bit.
-        size: values of one row.
+        path: names of the fields that lead to the leaf, from the column on.
+        dtype: NumPy's dtype for Arrow's type; a bool is one bit.
+        size: number of values per row.
     """
 
     path: tuple[str, ...]
@@ -123,20 +123,20 @@ class Buffer:
         return self.size * (1 if self.dtype == np.bool_ else 8 * self.dtype.itemsize)
 
     def length(self, rows: int) -> int:
-        """Return the number of bytes of as many rows."""
+        """Return the number of bytes of ``rows`` rows."""
         return -(-rows * self.row_bits // 8)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The bytes around the values of a file, and the places of the values.
+    """The bytes around the values of a file, and the offsets of the values.
 
     Attributes:
         size: bytes of the file.
         head: all bytes before the body.
         tail: all bytes after it.
-        places: where in the file each buffer begins.
-        ends: where in the file each buffer ends, with what fills it up.
+        places: offset in the file where each buffer begins.
+        ends: offset in the file where each buffer ends, with its padding.
     """
 
     size: int
@@ -146,7 +146,7 @@ class Frame:
     ends: tuple[int, ...]
 
     def encloses(self, data: bytes | bytearray) -> bool:
-        """Whether a file is of this frame, so that all places are in it.
+        """Return whether a file has this frame, so that all offsets are inside it.
 
         Args:
             data: the whole file.
@@ -156,7 +156,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The structure of files: one batch of columns of fixed width, no value of which is missing.
+    """The structure of files with one batch of fixed-width columns and without missing values.
 
     Example:
         >>> from minari_pipe.storage.arrow.files import read_ipc, write_ipc
@@ -170,17 +170,17 @@ class FileLayout:
         {'x': [7, 8, 9]}
 
     Attributes:
-        buffers: the leaves, in the order of the file.
+        buffers: the leaves, in file order.
     """
 
     buffers: tuple[Buffer, ...]
     _head: bytes
     _tail: bytes
-    #: values a row of each of Arrow's arrays; for each of Arrow's buffers its number above, or
-    #: None if it has no bytes, as that of missing values has none
+    #: values per row of each Arrow array; for each Arrow buffer its index in ``buffers``, or None
+    #: if it has no bytes, such as that of missing values
     _nodes: tuple[int, ...]
     _order: tuple[int | None, ...]
-    #: places of the numbers that follow from the rows
+    #: positions of the numbers that follow from the rows
     _rows_at: int
     _nodes_at: int
     _order_at: int
@@ -190,10 +190,10 @@ class FileLayout:
 
     @classmethod
     def of(cls, data: bytes | bytearray, schema: Any) -> FileLayout | None:
-        """Learn the layout of a file, None if it is not of this kind.
+        """Return the layout of a file, or None if it is not of this kind.
 
         Args:
-            data: a file that pyarrow has read and found whole.
+            data: a file that pyarrow has read and found valid.
             schema: its schema.
         """
         found = _Structure()
@@ -209,7 +209,7 @@ class FileLayout:
             return None
 
     def rows(self, data: bytes | bytearray) -> int | None:
-        """Return the number of rows of a file that may have this layout, None if there are none.
+        """Return the number of rows of a file that may have this layout, or None if it cannot.
 
         Args:
             data: the whole file.
@@ -224,10 +224,10 @@ class FileLayout:
         return sum(buffer.row_bits for buffer in self.buffers)
 
     def frame(self, rows: int) -> Frame:
-        """Return the bytes around as many rows, as pyarrow writes them.
+        """Return the bytes around ``rows`` rows, as pyarrow writes them.
 
         Args:
-            rows: their number, at least 1.
+            rows: number of rows, at least 1.
         """
         frame = self._frames.get(rows)
         if frame is None:
@@ -257,7 +257,7 @@ class FileLayout:
 
 
 class _Structure:
-    """What pyarrow makes of a schema: its arrays and buffers in the order of the file."""
+    """The arrays and buffers that pyarrow creates for a schema, in file order."""
 
     def __init__(self) -> None:
         self.nodes: list[int] = []
@@ -265,7 +265,7 @@ class _Structure:
         self.buffers: list[Buffer] = []
 
     def add(self, column: Any, above: tuple[str, ...], size: int) -> bool:
-        """Add a field with ``size`` values a row; False if its bytes do not follow from that."""
+        """Add a field with ``size`` values per row; return False if its width is not fixed."""
         kind, path = column.type, (*above, column.name)
         self.nodes.append(size)
         self.order.append(None)
@@ -287,7 +287,7 @@ def _numbers(data: bytes, found: _Structure) -> Iterator[Any]:
     """Yield the fields of a layout.
 
     Raises:
-        ValueError, struct.error: the file is none of this structure, or is packed.
+        ValueError, struct.error: the file does not have this structure, or is compressed.
     """
     begin = _message_end(data, len(_MAGIC))
     end = None if begin is None else _message_end(data, begin)
@@ -308,12 +308,12 @@ def _numbers(data: bytes, found: _Structure) -> Iterator[Any]:
     block_at = _vector(footer, table_field(footer, follow(footer, 0), 3), 1)
     yield from (tuple(found.buffers), data[:end], tail, tuple(found.nodes), tuple(found.order))
     yield from (begin + place for place in (rows_at, nodes_at, order_at, length_at))
-    # a block: where its message begins, the length of that, the length of the body
+    # a block: offset of its message, length of the message, length of the body
     yield footer_at + block_at + 2 * _INT64.size
 
 
 def _vector(data: bytes, place: int, count: int) -> int:
-    """Return where the entries of a flatbuffer's vector begin."""
+    """Return the position of the entries of a flatbuffer's vector."""
     vector = follow(data, place)
     if not place or _UINT32.unpack_from(data, vector)[0] != count:
         raise ValueError(f"it has not {count} entries")

@@ -1,16 +1,16 @@
-"""What a Parquet file declares, told without unpacking it: pyarrow unpacks first and tells later.
+"""Read what a Parquet file declares without decompressing it; pyarrow decompresses first.
 
 ::
 
     PAR1
     column chunk      pages, each a header (number of values, sizes) and its bytes
     ...
-    footer            schema, row groups, and of each column chunk where its pages are
+    footer            schema, row groups, and for each column chunk the location of its pages
     length of the footer, PAR1
 
-Header and footer are structures of Thrift's compact protocol
+Headers and the footer are structures of Thrift's compact protocol
 (https://github.com/apache/parquet-format, ``parquet.thrift``). The numbers of values are read from
-the headers of the pages, by which pyarrow goes; the footer may say something else.
+the page headers, which pyarrow uses; the footer may contradict them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from minari_pipe.errors import CorruptDatasetError
 
 _LENGTH = struct.Struct("<I")
 _END = 8
-#: physical types by their numbers, with the bytes of a value; None for bytes of any length
+#: bytes of a value by number of its physical type; types of variable length are left out
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
 _DICTIONARY_PAGE = 2
-#: where the header of a page of a kind has its own part, whose first field is the number of values
+#: field of the page header that describes each kind of page; its field 1 is the number of values
 _PARTS = {0: 5, 2: 7, 3: 8}
-#: where in that part the encoding of a page of data is, and the one that repeats texts
+#: its field for the encoding of a data page, and the encoding by which texts can be repeated
 _ENCODINGS, _DELTA_TEXTS = {0: 2, 3: 4}, 7
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
-#: structures within structures; none of the format's has as many
+#: most nested structures; the format itself nests fewer
 _DEEPEST = 16
 
 
@@ -40,11 +40,11 @@ class Chunk(NamedTuple):
 
     Attributes:
         path: names of the fields that lead to its values.
-        width: bytes of a value, None if each has its own.
-        values: number of values, those that are null included.
-        unpacked: bytes of all pages.
-        is_delta: texts are written as what they add to the one before, which may be all of it.
-        dictionary: of its dictionary page the codec, bytes, and bytes unpacked; None without one.
+        width: bytes of a value, None if that varies.
+        values: number of values, including nulls.
+        unpacked: decompressed bytes of all pages.
+        is_delta: each text is stored as its difference to the previous one, which may be nothing.
+        dictionary: codec, bytes and decompressed size of its dictionary page; None without one.
     """
 
     path: tuple[str, ...]
@@ -60,7 +60,7 @@ def column_chunks(data: bytes) -> Iterator[Chunk]:
 
     Raises:
         CorruptDatasetError: the file is damaged.
-        IndexError, KeyError, struct.error, ValueError, TypeError: likewise.
+        IndexError, KeyError, struct.error, ValueError, TypeError: the file is damaged.
     """
     begin = len(data) - _END - _LENGTH.unpack_from(data, len(data) - _END)[0]
     if begin < 0:
@@ -101,7 +101,7 @@ def _chunk(data: bytes, about: dict[int, Any]) -> Chunk:
 
 
 def _structure(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Read a structure: its fields by their numbers, and where it ends."""
+    """Read a structure; return its fields by their numbers, and where it ends."""
     if depth > _DEEPEST:
         raise CorruptDatasetError("its structures lie too deep in one another")
     fields: dict[int, Any] = {}
@@ -116,7 +116,7 @@ def _structure(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
         if kind in (_TRUE, _FALSE):
             fields[number] = kind == _TRUE
         elif _BYTE < kind < _DOUBLE and (byte := data[at]) < 128:
-            # Most of all values: a call for each takes a third of the time.
+            # Most values are like this: function calls for them would take a third of the time.
             fields[number], at = (byte >> 1) ^ -(byte & 1), at + 1
         else:
             fields[number], at = _value(data, at, kind, depth)

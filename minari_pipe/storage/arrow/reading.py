@@ -1,8 +1,8 @@
-"""Episodes straight from the bytes of Arrow IPC files that are like one that was read in full.
+"""Read episodes directly from the bytes of Arrow IPC files that match one already read in full.
 
-pyarrow reads the first file of a structure and checks all of it. What the bytes around its values
-say holds for every file that has the same bytes there, see :mod:`minari_pipe.storage.arrow.layout`;
-of that file only the values are looked at, which may be anything.
+pyarrow reads the first file of a structure and checks all of it. The bytes around the values mean
+the same in every file that has them, see :mod:`minari_pipe.storage.arrow.layout`; of such a file
+only the values are read, which may be anything.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from minari_pipe.core.tree import Path
 from minari_pipe.storage.arrow.layout import FileLayout, Frame, schema_message
 from minari_pipe.storage.columns import Columns
 
-#: structures whose layouts are kept, and the lengths of episodes of each
+#: most structures whose layouts are cached, and most episode lengths for each
 _MAX_LAYOUTS, _MAX_LENGTHS = 64, 1024
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """What is made of a buffer.
+    """How to make an array from a buffer.
 
     Attributes:
-        buffer: its number in the layout.
-        dtype: of the array.
-        shape: of one row.
+        buffer: index of the buffer in the layout.
+        dtype: dtype of the array.
+        shape: shape of one row.
         padding: rows at the end that do not count.
     """
 
@@ -41,13 +41,13 @@ class _Leaf:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """How the columns are made of a file of so many rows.
+    """How to make the columns from a file with a given number of rows.
 
     Attributes:
         frame: the bytes around the values.
-        numbers: of each array that is a view of the file: its leaf, shape, dtype and place.
-        flags: buffers of bits that follow one another, which are unpacked at once: place and
-            length of all, and of each array its leaf, begin, end and shape.
+        numbers: leaf, shape, dtype and offset of each array that is a view of the file.
+        flags: adjacent buffers of bits, which are unpacked at once: offset and length of all, and
+            leaf, begin, end and shape of each array.
     """
 
     frame: Frame
@@ -69,7 +69,7 @@ class _Recipe:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the columns of an episode are made of a file; the leaves of its tree are numbers."""
+    """How to make the columns of an episode from a file; ``tree`` has leaf numbers as leaves."""
 
     layout: FileLayout
     leaves: tuple[_Leaf, ...]
@@ -99,7 +99,7 @@ class _Plan:
             if leaf.dtype != np.bool_:
                 recipe.numbers.append((number, shape, leaf.dtype, place))
                 continue
-            # the bits of a buffer before this one end where these begin
+            # the bits of the previous buffer may end where these begin
             begin, _, parts = recipe.flags.pop() if leaf.buffer == after else (place, 0, [])
             bit = 8 * (place - begin)
             parts.append((number, bit, bit + math.prod(shape), shape))
@@ -109,7 +109,7 @@ class _Plan:
 
 
 class KnownFiles:
-    """Reads files that are like one it has seen.
+    """Reads files that match one that it has learned.
 
     Example:
         >>> KnownFiles().columns(bytearray(b"any other")) is None
@@ -121,20 +121,20 @@ class KnownFiles:
         self._last: _Plan | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is any file that it could read."""
+        """Return whether it has learned any file."""
         return bool(self._plans)
 
     def __reduce__(self) -> Any:
-        """What is known is learned again where it is needed."""
+        """Pickle as a new instance, which learns files again."""
         return KnownFiles, ()
 
     def learn(self, data: bytes | bytearray, schema: Any, columns: Columns) -> None:
-        """Remember how the columns of an episode follow from the bytes of a file, if they do.
+        """Record how the columns of an episode follow from the bytes of a file, if they do.
 
         Args:
             data: the file.
-            schema: as pyarrow, which has found the file whole, read it.
-            columns: what was made of it.
+            schema: the schema that pyarrow read, after finding the file valid.
+            columns: the columns made from the file.
         """
         key = schema_message(data)
         layout = FileLayout.of(data, schema)
@@ -161,7 +161,7 @@ class KnownFiles:
             self._last = self._plans[key] = _Plan(layout, leaves, tree)
 
     def columns(self, data: bytearray) -> Columns | None:
-        """Return the columns of an episode as arrays in the memory of a file, None if not known.
+        """Return the columns of an episode as arrays in the memory of a file, or None if unknown.
 
         Args:
             data: the file.
@@ -174,7 +174,7 @@ class KnownFiles:
 
 
 def _leaf(layout: FileLayout, number: int | None, array: Any, rows: int) -> _Leaf | None:
-    """Return how an array follows from a buffer, None if that depends on its values."""
+    """Return how an array follows from a buffer, or None if that depends on the values."""
     if number is None or not isinstance(array, np.ndarray):
         return None
     buffer, dtype, shape = layout.buffers[number], array.dtype, array.shape[1:]
@@ -194,7 +194,7 @@ def _leaf(layout: FileLayout, number: int | None, array: Any, rows: int) -> _Lea
 
 
 def _filled(tree: Any, arrays: list[Any]) -> Any:
-    """Put arrays in place of the numbers of leaves; dicts and tuples are new ones."""
+    """Return a tree with arrays in place of leaf numbers; dicts and tuples are new objects."""
     if isinstance(tree, dict):
         return {
             key: arrays[part] if type(part) is int else _filled(part, arrays)

@@ -1,4 +1,4 @@
-"""The bytes of the Arrow IPC files of a segment's episodes, without pyarrow for each of them."""
+"""Build the Arrow IPC files of a segment's episodes without calling pyarrow for each of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from minari_pipe.storage.arrow.layout import FileLayout, Frame
 from minari_pipe.storage.arrow.values import as_stored
 from minari_pipe.storage.segment import AttributeTable, Segment
 
-#: of files that are put together at once, which stay in the processor's cache
+#: bytes of files that are built together, so that they stay in the CPU cache
 _TABLE_BYTES = 2**18
-#: so many of one length after another are put together faster than one by one
+#: from this many consecutive episodes of one length on, building them together is faster
 _WORTH_A_TABLE = 4
 
 
 def shortest_episode(segment: Segment) -> Segment:
-    """Return one episode of a single step that is of the structure of all others.
+    """Return one episode with a single step and the structure of all others.
 
     Example:
         >>> from minari_pipe.storage.segment import Leaf
@@ -41,7 +41,7 @@ def episode_files(segment: Segment, layout: FileLayout) -> Iterator[Chunks]:
 
     Args:
         segment: the episodes.
-        layout: of the file that pyarrow makes of one of them.
+        layout: layout of the file that pyarrow makes of one of them.
 
     Example:
         >>> from minari_pipe.storage.arrow.files import pa, read_ipc, write_ipc
@@ -85,7 +85,7 @@ def _files(segment: Segment, layout: FileLayout) -> Iterator[Chunks]:
 
 
 class _Source(NamedTuple):
-    """The values of a buffer of all episodes: bytes, one for each bit if it is of bits."""
+    """The values of a buffer for all episodes, as bytes; bits have one byte each."""
 
     values: npt.NDArray[np.uint8]
     width: int
@@ -94,7 +94,7 @@ class _Source(NamedTuple):
 
 
 def _table(frame: Frame, sources: list[_Source], first: int, end: int) -> npt.NDArray[np.uint8]:
-    """Return the files of episodes of one length, a row for each."""
+    """Return the files of episodes of one length, one per row."""
     files = np.zeros((end - first, frame.size), np.uint8)
     files[:, : len(frame.head)] = np.frombuffer(frame.head, np.uint8)
     files[:, frame.size - len(frame.tail) :] = np.frombuffer(frame.tail, np.uint8)
@@ -107,7 +107,7 @@ def _table(frame: Frame, sources: list[_Source], first: int, end: int) -> npt.ND
 
 
 def _chunks(frame: Frame, sources: list[_Source], place: int) -> Chunks:
-    """Return the file of one episode, of which nothing is copied."""
+    """Return the file of one episode in chunks, without copying numbers."""
     chunks: list[bytes | memoryview] = [frame.head]
     for source, begin, end in zip(sources, frame.places, frame.ends):
         values, width, bounds, is_bits = source
@@ -115,7 +115,7 @@ def _chunks(frame: Frame, sources: list[_Source], place: int) -> Chunks:
         if is_bits:
             piece = np.packbits(piece, bitorder="little")
         chunks.append(piece.data)
-        chunks.append(bytes(end - begin - piece.size))  # what does not count of the last row
+        chunks.append(bytes(end - begin - piece.size))  # rows that do not count, and alignment
     chunks.append(frame.tail)
     return chunks
 

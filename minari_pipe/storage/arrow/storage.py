@@ -1,4 +1,4 @@
-"""The formats arrow and parquet, layout of Minari 0.5; nothing in them is lossy.
+"""Store datasets as Arrow or Parquet files in the layout of Minari 0.5, without loss.
 
 ::
 
@@ -12,14 +12,14 @@
     │  │    terminations bool  actions, rewards and flags: the last row is padding
     │  │    truncations  bool
     │  │    infos              struct, left out if there are none
-    │  │    ...                any other is extra step data
+    │  │    ...                any other column is extra step data
     │  └─ metadata.json      id, total_steps, seed, options, rewards_sum, ...
     └─ 1 ...
 
-JSON cannot tell an array or a tuple from a list; where it would come back different, the key
-``minari_pipe_exact`` of an episode's metadata holds the value's exact form too. No time is stored:
-equal calls write equal bytes. Real Minari reads an episode of 131,072 steps or more wrongly,
-whoever wrote it: it pairs batches of that many rows with episodes.
+JSON does not distinguish an array or a tuple from a list; where it would not round-trip a value,
+the key ``minari_pipe_exact`` of an episode's metadata also holds the exact form. No time is stored:
+equal calls write equal bytes. Real Minari misreads any episode of 131,072 steps or more, because it
+pairs batches of that many rows with episodes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from minari_pipe.storage.unpacking import FREE_BYTES, Announced
 _COLUMNS = frozenset({"observations", "actions", *STEP_COLUMNS, "infos"})
 
 
-#: what makes an episode be read with care, which says what is wrong
+#: on these exceptions, an episode is read again by the slower path, which reports what is wrong
 _NOT_QUICK = (
     *(OSError, MemoryError, RecursionError),
     *(ValueError, LookupError, TypeError, AttributeError),
@@ -94,10 +94,10 @@ class ArrowStorage(DirectoryStorage):
     def check_spaces(
         cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
     ) -> None:
-        """Check that these spaces can be stored.
+        """Raise an error if the format cannot store values of these spaces.
 
         Raises:
-            UnsupportedSpaceError: they cannot.
+            UnsupportedSpaceError: the format cannot store one of the spaces.
             MissingDependencyError: pyarrow is not installed, or Pillow for JPEG images.
 
         Example:
@@ -108,7 +108,7 @@ class ArrowStorage(DirectoryStorage):
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
         for root, space in (("observations", observation_space), ("actions", action_space)):
             for path, _ in space_leaves(space, (root,)):
-                if not is_encodable("".join(map(str, path))):  # a column has its name in UTF-8
+                if not is_encodable("".join(map(str, path))):  # column names are UTF-8
                     raise UnsupportedSpaceError(
                         f"the space has {subscripts(path)}; the keys of a Dict space must be "
                         "strings without lone surrogates; rename it"
@@ -149,12 +149,12 @@ class ArrowStorage(DirectoryStorage):
             yield episode
 
     def _is_settled(self) -> bool:
-        """Whether no change is being moved to its places, so that files need not be searched."""
+        """Return whether no change is being moved into place, so that files need no search."""
         path = self.data_path / METADATA_FILE_NAME
         return current(path, lambda found: found) == path
 
     def _quick_attributes(self, index: int) -> dict[str, Any] | None:
-        """Read attributes from their place, None if anything is not as expected."""
+        """Return attributes read from their usual place, or None if anything is unexpected."""
         try:
             (text,) = read_files(str(index), [METADATA_FILE_NAME], self._opened)
             return attributes_of(text)
@@ -162,7 +162,7 @@ class ArrowStorage(DirectoryStorage):
             return None
 
     def _quick_episode(self, index: int) -> dict[str, Any] | None:
-        """Read an episode from its place, None if anything is not as in others before."""
+        """Return an episode read from its usual place, or None if its file is of no known kind."""
         try:
             names = (METADATA_FILE_NAME, self._part_name())
             text, data = read_files(str(index), names, self._opened)
@@ -176,7 +176,7 @@ class ArrowStorage(DirectoryStorage):
 
     def _read_episode(self, index: int, *, frames: bool) -> dict[str, Any]:
         metadata, part = f"{index}/{METADATA_FILE_NAME}", f"{index}/{self._part_name()}"
-        for _ in range(3):  # somebody may continue the episode between one file and the other
+        for _ in range(3):  # another process may extend the episode between the two reads
             attributes = self._read_current(metadata, index, read_attributes)
             data = self._read_current(part, index, read_below)
             with translated(self.data_path / part, index):
@@ -196,7 +196,7 @@ class ArrowStorage(DirectoryStorage):
         return _fields(index, attributes, columns)
 
     def _table(self, data: bytes, steps: int) -> Any:
-        """Return the table of a file of an episode, of which the metadata announce these steps."""
+        """Return the table of an episode's file, for which the metadata announce these steps."""
         if (steps + 1) * self._announced.all_row_bytes() > FREE_BYTES:
             steps = min(steps, self.total_steps)
         return self._read(data, self._announced, steps + 1)
@@ -206,7 +206,7 @@ class ArrowStorage(DirectoryStorage):
         return Announced(self.observation_space, self.action_space)
 
     def _columns(self, table: Any, *, frames: bool = False) -> Columns:
-        """Convert a table to the columns of an episode, ``extras`` only if there are any."""
+        """Convert a table to the columns of an episode, with ``extras`` only if there are any."""
         names = table.column_names
         if len(set(names)) < len(names):
             raise CorruptDatasetError(f"it has columns of the same name: {sorted(names)}")
@@ -254,9 +254,9 @@ class ArrowStorage(DirectoryStorage):
     def _part_name(cls) -> str:
         return f"part-0.{cls.FORMAT}"
 
-    #: whether the format can hold a struct without fields
+    #: True if the format can store a struct without fields
     _empty_structs = True
-    #: whether the places of values in its files follow from the number of rows
+    #: True if the number of rows determines where the values are in a file
     _has_layout = True
     _read = staticmethod(read_ipc)
     _write = staticmethod(write_ipc)
@@ -278,7 +278,7 @@ class ArrowStorage(DirectoryStorage):
                 "it was finished, and are removed",
                 stacklevel=5,
             )
-        if stage == self.data_path:  # new ones take their places
+        if stage == self.data_path:  # new folders take their places
             self._remove(left)
         yield EpisodeFolders(self, stage, total_episodes)
         if stage != self.data_path:
@@ -318,14 +318,14 @@ def _is_index(name: str) -> bool:
 
 
 def _joined(column: Any) -> Any:
-    """Join the batches of a column; Minari cuts episodes of more than 32,768 rows into several."""
+    """Join the batches of a column; Minari splits episodes of more than 32,768 rows."""
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _step_column(values: Any, name: str) -> npt.NDArray[Any]:
-    """Check a column of one number a step; Minari stores rewards in the dtype they came in."""
+    """Check a column of one number per step; Minari stores rewards in the dtype it is given."""
     expected = "biuf" if name == "rewards" else "biu"
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in expected:
         found = f"{values.dtype}{values.shape[1:]}" if isinstance(values, np.ndarray) else "dicts"

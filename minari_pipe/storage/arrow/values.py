@@ -1,10 +1,10 @@
-"""Columns of an episode as Arrow arrays and back: pure conversion, no files.
+"""Convert columns of an episode to Arrow arrays and back; pure, without files.
 
-What Arrow's type does not tell is in the metadata of the field:
+The metadata of a field records what its Arrow type does not:
 
-* ``shape``: of one row, as ``2,2``, for lists in infos and extras (Minari's key; Minari 0.5.0 and
-  0.5.1 wrote one byte per dimension);
-* ``minari_pipe_dtype``: NumPy's dtype where it is not the space's, or where Arrow has none
+* ``shape``: shape of one row, such as ``2,2``, for lists in infos and extras (Minari's key; Minari
+  0.5.0 and 0.5.1 wrote one byte per dimension);
+* ``minari_pipe_dtype``: NumPy's dtype if it is not the space's, or if Arrow has no such type
   (complex and long numbers are stored as their bytes);
 * ``minari_pipe_padded``: the last row of this leaf of an extra column is padding.
 """
@@ -27,8 +27,8 @@ from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
 
 try:
     import pyarrow as pa
-except ModuleNotFoundError as error:  # an optional package: the formats arrow and parquet need it
-    if error.name != "pyarrow":  # it is there but broken, which its own message tells best
+except ModuleNotFoundError as error:  # optional; only the formats arrow and parquet need it
+    if error.name != "pyarrow":  # it is installed but broken; its own message is the clearest
         raise
     pa = None
 
@@ -37,11 +37,11 @@ _DTYPE = b"minari_pipe_dtype"
 _PADDED = b"minari_pipe_padded"
 _LIST_SPACES = (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 
-#: bytes of an object's places, in the list that Arrow makes and in an array
+#: bytes of the pointers to an object, in the list that Arrow creates and in an array
 _OBJECT = 16
 
+#: a field and its array
 Column = tuple[Any, Any]
-"""A field and its array."""
 
 
 def write_column(
@@ -53,16 +53,16 @@ def write_column(
     empty_structs: bool = True,
     is_extra: bool = False,
 ) -> Column:
-    """Convert a tree of columns.
+    """Convert a tree of columns to a field and an array.
 
     Args:
-        name: of the field.
+        name: name of the field.
         column: arrays ``(rows, ...)``, lists of strings, :class:`Frames`, in dicts and tuples;
             a leaf that is one row shorter is padded.
         space: space of one row; None for infos and extras.
         rows: number of rows.
-        empty_structs: dicts without entries can be stored as they are, which Parquet cannot.
-        is_extra: note at each leaf whether it is padded.
+        empty_structs: store dicts without entries as they are, which Parquet cannot.
+        is_extra: record for each leaf whether it is padded.
 
     Example:
         >>> field, array = write_column("actions", np.array([1, 0]), spaces.Discrete(2), 3)
@@ -95,7 +95,7 @@ def write_column(
 
 
 def subspace_of(space: gym.Space | None, key: Any) -> gym.Space | None:
-    """Return the part of a Dict or Tuple space, None if there is none.
+    """Return a part of a Dict or Tuple space, or None for any other space.
 
     Example:
         >>> subspace_of(spaces.Dict(x=spaces.Discrete(2)), "x")
@@ -131,12 +131,12 @@ def _write_leaf(
 def as_stored(
     column: npt.NDArray[Any], space: gym.Space | None, metadata: dict[bytes, bytes]
 ) -> npt.NDArray[Any]:
-    """Return numbers in the dtype in which Arrow holds them.
+    """Return numbers in the dtype in which Arrow stores them.
 
     Args:
         column: any numbers.
-        space: space of one row, whose dtype need not be noted.
-        metadata: of the field; the dtype is noted here if nothing else tells it.
+        space: space of one row, whose dtype need not be recorded.
+        metadata: metadata of the field, which records the dtype if nothing else does.
 
     Example:
         >>> as_stored(np.array([1j], np.complex64), None, {}).dtype
@@ -159,14 +159,14 @@ def _is_arrow_s(dtype: np.dtype[Any]) -> bool:
 
 def _numbers(flat: npt.NDArray[Any]) -> Any:
     if flat.dtype.kind == "b":
-        # packed here, because no byte of a file may depend on what memory held before
+        # packed here, so that no byte of a file depends on earlier contents of memory
         bits = np.packbits(flat, bitorder="little")
         return pa.Array.from_buffers(pa.bool_(), len(flat), [None, pa.py_buffer(bits)])
     return pa.array(flat)
 
 
 def _variable(values: list[Any], small: Any, large: Any) -> Any:
-    """Strings or bytes; offsets of 32 bits, as Minari's, if they are enough."""
+    """Return strings or bytes as an array, with 32-bit offsets like Minari's if they suffice."""
     array = pa.array(values, small)
     return pa.array(values, large) if isinstance(array, pa.ChunkedArray) else array
 
@@ -180,17 +180,17 @@ def _lists(flat: Any, size: int, rows: int) -> Any:
 def read_column(
     field: Any, array: Any, space: gym.Space, path: tuple[str, ...], *, frames: bool = False
 ) -> Any:
-    """Convert an array to a tree of columns of the structure of a space.
+    """Convert an array to a tree of columns with the structure of a space.
 
     Args:
         field: the array's field.
-        array: all rows that count, no padding.
+        array: all valid rows, without padding.
         space: space of one row.
-        path: where this is, for messages.
-        frames: leave images as :class:`Frames`.
+        path: location of the array, for error messages.
+        frames: keep images as :class:`Frames`.
 
     Raises:
-        CorruptDatasetError: it does not fit to the space.
+        CorruptDatasetError: the array does not match the space.
 
     Example:
         >>> field, array = write_column("x", {"a": np.arange(2)}, None, 2)
@@ -233,13 +233,13 @@ def without_leaves(space: gym.Space) -> Any:
 
 
 def read_tree(field: Any, array: Any, path: tuple[str, ...], *, padded: bool = False) -> Any:
-    """Convert an array of infos or extras; dicts without leaves are left out, as in HDF5.
+    """Convert an array of infos or extras; dicts without leaves are omitted, as in HDF5.
 
     Args:
         field: the array's field.
         array: all rows.
-        path: where this is, for messages.
-        padded: the last row does not count where the field's metadata say so.
+        path: location of the array, for error messages.
+        padded: drop the last row if the field's metadata mark it as padding.
 
     Example:
         >>> read_tree(*write_column("infos", {"x": np.arange(2)}, None, 2), ("infos",))
@@ -257,7 +257,7 @@ def read_tree(field: Any, array: Any, path: tuple[str, ...], *, padded: bool = F
 
 
 def without_empty_dicts(tree: Any) -> Any:
-    """Leave out dicts without leaves from infos and extras.
+    """Remove dicts without leaves from infos and extras.
 
     Example:
         >>> without_empty_dicts({"a": {}, "b": {"c": 1}})
@@ -286,7 +286,7 @@ def _read_leaf(
 ) -> Any:
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         return _read_images(array, space, path, frames=frames)
-    # only real Minari's infos may have none: a padded extra whose mark is damaged has, too
+    # only real Minari's infos may have nulls; a padded extra whose mark is damaged has them, too
     values, shape = _flatten(array, path, nan_for_null=path[0] == "infos")
     metadata = field.metadata or {}
     mark = metadata.get(_DTYPE)
@@ -322,7 +322,7 @@ def _read_images(
         return np.zeros((0, *(space.shape or () if space is not None else ())), np.uint8)
     images = decode(rows, ".".join(path))
     if space is not None and space.shape == (*images.shape[1:], 1):
-        return images.reshape(-1, *space.shape)  # which a JPEG file does not tell
+        return images.reshape(-1, *space.shape)  # a JPEG file does not record this axis
     if space is not None and images.shape[1:] != space.shape:
         raise _fault(path, f"has images of shape {images.shape[1:]}, the space says {space.shape}")
     return images
@@ -331,7 +331,7 @@ def _read_images(
 def _flatten(
     array: Any, path: tuple[str, ...], *, nan_for_null: bool
 ) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
-    """Return the values in one dimension, and the shape of a row by the lengths of the lists."""
+    """Return the values in one dimension, and the shape of a row from the lengths of the lists."""
     types = pa.types
     if (
         types.is_fixed_size_list(array.type)
@@ -358,9 +358,9 @@ def _flatten(
         raise _fault(path, f"has the type {array.type}, which is none of the standard")
     if array.null_count and not nan_for_null:
         raise _fault(path, f"has {array.null_count} rows without a value")
-    # what real Minari makes of it: NaN among numbers, else None
+    # as real Minari reads them: NaN for missing numbers, else None
     if array.null_count and is_number:
-        # the cast refuses integers that would be rounded
+        # the cast raises an error for integers that it would round
         array = array if types.is_floating(array.type) else array.cast(pa.float64())
     if is_text or is_missing:
         return np.array(array.to_pylist(), dtype=object), ()
@@ -368,13 +368,13 @@ def _flatten(
 
 
 def growth(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield for each leaf that grows how many bytes more it takes as a NumPy array than here.
+    """Yield each leaf that takes more bytes as a NumPy array than here, with the difference.
 
-    Flags have a byte instead of a bit; where some are missing, flags and texts are objects.
+    Flags take a byte instead of a bit; texts, and flags of which some are missing, become objects.
 
     Args:
-        array: of any type.
-        path: where this is.
+        array: an array of any type.
+        path: location of the array.
 
     Example:
         >>> list(growth(pa.array([{"x": True, "y": 1.0}] * 8), ("infos",)))
@@ -400,7 +400,7 @@ def growth(array: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def _shape(stored: bytes, size: int) -> tuple[int, ...]:
-    """Read the shape of a row, as text or one byte per dimension, whichever fits to its size."""
+    """Parse the shape of a row, as text or one byte per dimension, whichever matches its size."""
     try:
         text = stored.decode("ascii")
         shape = tuple(int(part) for part in text.split(",")) if text else ()
@@ -436,7 +436,7 @@ def _with_dtype(
 def _of_space(
     values: npt.NDArray[Any], space: gym.Space, path: tuple[str, ...]
 ) -> npt.NDArray[Any]:
-    """Give the space's dtype to discrete values; Minari up to 0.5.1 wrote all of them as int32."""
+    """Cast discrete values to the space's dtype; Minari up to 0.5.1 wrote all of them as int32."""
     if isinstance(space, spaces.Discrete) and values.dtype.kind in "iu":
         cast = values.astype(space.dtype)
         if np.array_equal(cast, values):

@@ -1,1 +1,1 @@
-"""The HDF5 format: the storage, the file it reads and writes, and the values in it."""
+"""Implement the HDF5 format: the storage, the file that it reads and writes, and its values."""

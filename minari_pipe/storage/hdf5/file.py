@@ -1,4 +1,4 @@
-"""One HDF5 file of episodes: written directly or by h5py, read by its structure.
+"""Read and write one HDF5 file of episodes: written directly or by h5py, read by the parser.
 
 Its layout is drawn in :mod:`minari_pipe.storage.hdf5.storage`.
 """
@@ -72,7 +72,7 @@ from minari_pipe.storage.writer import EpisodeWriter
 
 MAIN_FILE_NAME = "main_data.hdf5"
 
-#: what HDF5 writes beside the values of a dataset, and holds back of all it has to write
+#: bytes per dataset that HDF5 writes besides its values, and bytes that it buffers before writing
 _OVERHEAD = 4096
 _RESERVE = 2**16
 
@@ -91,12 +91,12 @@ class EpisodeFile(EpisodeWriter):
         self, file: nodes.File | h5py.File | DirectFile, path: Path, trusted: bool = True
     ) -> None:
         """Use one of the context managers instead."""
-        #: gzip level of the numbers that are written, None to store them as they are
+        #: gzip level of the numbers that are written; None stores them uncompressed
         self.compression: int | None = None
         self._path = path
         self._trusted = trusted
         self._last: tuple[int, Any] | None = None
-        self._open: Any = None  # of h5py if it is written
+        self._open: Any = None  # an h5py file if it is open for writing
         self._direct: DirectFile | None = None
         self._closing = ExitStack()
         if isinstance(file, DirectFile):
@@ -109,10 +109,10 @@ class EpisodeFile(EpisodeWriter):
     @classmethod
     @contextmanager
     def of(cls, mapped: MappedFile, path: Path, below: PathLike) -> Iterator[EpisodeFile]:
-        """Read a file by its structure that is in memory already; messages call it ``path``.
+        """Read a file that is already mapped, through its structure; errors name it ``path``.
 
         Raises:
-            CorruptDatasetError: it is no HDF5 file, or is damaged.
+            CorruptDatasetError: it is not an HDF5 file, or is damaged.
         """
         with ExitStack() as stack:
             with translated(path):
@@ -127,7 +127,7 @@ class EpisodeFile(EpisodeWriter):
     @classmethod
     @contextmanager
     def create(cls, path: str | Path) -> Iterator[EpisodeFile]:
-        """Write a new file, which appears, replacing one of this name, only at a clean exit."""
+        """Write a new file, which appears or replaces the one at ``path`` only on a clean exit."""
         path = Path(path)
         with (
             replacing(path) as beside,
@@ -138,11 +138,11 @@ class EpisodeFile(EpisodeWriter):
     @classmethod
     @contextmanager
     def open(cls, path: str | Path, below: PathLike | None = None) -> Iterator[EpisodeFile]:
-        """Read a file; appends that happen meanwhile are not seen.
+        """Read a file; later appends are not visible.
 
         Args:
             path: the file.
-            below: the folder from which no link is followed to it, its own if not given.
+            below: the folder below which links are not followed; by default its own.
 
         Raises:
             DatasetNotFoundError: there is no such file.
@@ -163,10 +163,10 @@ class EpisodeFile(EpisodeWriter):
     def append_to(
         cls, path: Path, name: Path | None = None, *, replaces: bool = False
     ) -> Iterator[EpisodeFile]:
-        """Append to the file itself, which nobody else reads yet; messages call it ``name``.
+        """Append in place to a file that no other process reads; error messages call it ``name``.
 
-        It ``replaces`` another file later, or is that of a new dataset. libhdf5, which writes, can
-        crash on what is damaged: check the structure before.
+        Either it ``replaces`` another file later, or it belongs to a new dataset. libhdf5, which
+        writes it, can crash on damaged files: check the structure before.
         """
         if not path.stat().st_size:
             direct = DirectFile(path, replaces=replaces)
@@ -177,7 +177,7 @@ class EpisodeFile(EpisodeWriter):
                 with translated(name or path):
                     episodes = cls(file, name or path)
                 yield episodes
-        trust(path)  # the next to append need not check all that is there
+        trust(path)  # the next append need not check the whole file
 
     @classmethod
     @contextmanager
@@ -189,14 +189,14 @@ class EpisodeFile(EpisodeWriter):
         before: FileIndex | None = None,
         pieces: Sequence[str] | None = None,
     ) -> Iterator[EpisodeFile]:
-        """Append to a copy of a file, which is made at ``path``; messages call it ``name``.
+        """Append to a copy of a file, created at ``path``; error messages call it ``name``.
 
         Args:
             source: the file to copy.
-            path: where the copy is made, which nobody else reads yet.
-            name: ``path`` if it is not given.
-            before: the index of the file, if it is known.
-            pieces: its digests, if they are known, see :mod:`minari_pipe.core.files.checksums`.
+            path: location of the copy, which no other process reads yet.
+            name: by default ``path``.
+            before: the index of the file, if known.
+            pieces: its digests, if known; see :mod:`minari_pipe.core.files.checksums`.
 
         Raises:
             CorruptDatasetError: the file is damaged.
@@ -221,7 +221,7 @@ class EpisodeFile(EpisodeWriter):
     def _writing(
         cls, direct: DirectFile, name: Path, trusted: bool = True
     ) -> Iterator[EpisodeFile]:
-        """Write directly as long as that can be, then through h5py."""
+        """Write directly as long as possible, then through h5py."""
         episodes = cls(direct, name, trusted)
         with episodes._closing as closing:
             closing.callback(direct.close)
@@ -231,7 +231,7 @@ class EpisodeFile(EpisodeWriter):
 
     @property
     def _file(self) -> Any:
-        """The open file; if it was written directly so far, h5py opens what is there."""
+        """The open file; if it was written directly so far, h5py takes over."""
         if self._direct is not None:
             direct, self._direct = self._direct, None
             try:
@@ -249,17 +249,17 @@ class EpisodeFile(EpisodeWriter):
         return self._open
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Return what a manifest says of the file, if it was written directly."""
+        """Return the manifest entry of the file, if it was written directly."""
         if self._direct is None or self._direct.pieces is None:
             return {}
         return {MAIN_FILE_NAME: entry_of(self._direct.path, self._direct.pieces)}
 
     def index(self) -> FileIndex | None:
-        """Return where all values are that were written; None if h5py wrote some of them."""
+        """Return the index of all written values, or None if h5py wrote some of them."""
         return self._direct.index() if self._direct is not None else None
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return self._count
 
     def _append_segment(self, segment: Segment) -> None:
@@ -329,7 +329,7 @@ class EpisodeFile(EpisodeWriter):
         for name in list(group.attrs):
             del group.attrs[name]
         if not fit_a_small_header(flat):
-            # only a new group can have the kind of header that holds them
+            # only a new group can get the kind of header that holds these attributes
             new = new_group(self._file, f"episode_{index}_new", flat)
             for name in list(group):
                 self._file.move(f"{group.name}/{name}", f"{new.name}/{name}")
@@ -361,15 +361,15 @@ class EpisodeFile(EpisodeWriter):
             index: the episode.
             observation_space: space of one observation.
             action_space: space of one action.
-            frames: leave images of the spaces that are stored as JPEG in that form.
-            lenient: return columns that do not fit together too, for those who tell what is wrong.
-            most_steps: returns how many steps the metadata announce of all episodes; asked for
-                where the values are many.
+            frames: keep images as JPEG files if they are stored that way.
+            lenient: also return columns that do not match, for callers that report what is wrong.
+            most_steps: returns the number of steps in all episodes according to the metadata;
+                called only if the values are large.
 
         Raises:
             IndexError: there is no such episode.
-            CorruptDatasetError: it is damaged, its columns do not fit together or to the spaces,
-                or it points outside of the file.
+            CorruptDatasetError: it is damaged, its columns do not match each other or the spaces,
+                or it links to another file.
             MissingDependencyError: its images are JPEG and Pillow is not installed.
         """
         with translated(self._path, f"episode {index}"):
@@ -406,10 +406,10 @@ class EpisodeFile(EpisodeWriter):
     def _refuse_bomb(
         self, group: Any, announced: Announced, most_steps: Callable[[], int] | None
     ) -> None:
-        """Refuse an episode whose values take far more memory than the file can hold.
+        """Raise an error if an episode's values take far more memory than the file can hold.
 
         Raises:
-            CorruptDatasetError: its arrays are packed, never written or the same ones many times.
+            CorruptDatasetError: its arrays are compressed, unwritten, or one under many names.
         """
         sizes = {path: memory_size(found) for path, found in datasets_below(group)}
         if sum(sizes.values()) <= FREE_BYTES:
@@ -422,7 +422,7 @@ class EpisodeFile(EpisodeWriter):
             budget.take(max(0, size - rows * announced.row_bytes(tuple(names))))
 
     def look_at(self, index: int, builder: Builder) -> Any:
-        """Let a builder know an episode, whatever is wrong with it; return its group if it has."""
+        """Add an episode to a builder, even if damaged; return its group, or None."""
         attributes = group = None
         with suppress(CorruptDatasetError):
             group = self.group(index)
@@ -431,17 +431,17 @@ class EpisodeFile(EpisodeWriter):
         return group
 
     def episode_metadata(self, index: int) -> dict[str, Any]:
-        """Return an episode's attributes, options nested again.
+        """Return an episode's attributes, with nested options.
 
         Raises:
             IndexError: there is no such episode.
-            CorruptDatasetError: they are damaged.
+            CorruptDatasetError: the attributes are damaged.
         """
         with translated(self._path, f"attributes of episode {index}"):
             return read_back(self.group(index).attrs)
 
     def group(self, index: int) -> Any:
-        """Return the group of an episode; the last one that was asked for is kept.
+        """Return the group of an episode; the last result is cached.
 
         Raises:
             IndexError: there is no such episode.
@@ -466,16 +466,16 @@ class EpisodeFile(EpisodeWriter):
 
 @contextmanager
 def open_to_write(path: Path, mode: str, name: Path) -> Iterator[h5py.File]:
-    """Open a file to write it, which raises OSError wherever that fails; messages call it ``name``.
+    """Open a file for writing, raising OSError for any write error; messages call it ``name``.
 
-    Without a cache of chunks: what libhdf5 cannot write when a dataset is closed, it tells nobody.
+    The chunk cache is off: when a dataset is closed, libhdf5 does not report failed writes.
     """
     with translated(name):
         file = h5py.File(path, mode, rdcc_nbytes=0)
     try:
         yield file
     except BaseException:
-        with suppress(OSError, RuntimeError):  # it cannot be written any more; the error says why
+        with suppress(OSError, RuntimeError):  # closing may fail, too; the first error says why
             file.close()
         raise
     try:
@@ -490,12 +490,12 @@ def _size(leaf: Any) -> int:
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O":
         return int(leaf.nbytes)
     texts = leaf.flat if isinstance(leaf, np.ndarray) else leaf
-    return sum(4 * len(text) for text in texts)  # UTF-8 takes up to four bytes a letter
+    return sum(4 * len(text) for text in texts)  # UTF-8 takes up to four bytes per character
 
 
 @contextmanager
 def translated(path: Path, what: str = "file") -> Iterator[None]:
-    """Name the file and the place in everything that HDF5 and NumPy raise on damaged data."""
+    """Add the file and the place to every error that HDF5 and NumPy raise on damaged data."""
     try:
         yield
     except FileNotFoundError:
@@ -511,10 +511,10 @@ def translated(path: Path, what: str = "file") -> Iterator[None]:
 
 def _read_seed(attributes: Mapping[str, Any]) -> int | None:
     seed = attributes.get("seed")
-    if not isinstance(seed, np.integer) and EXACT in attributes:  # it may have more than 64 bits
+    if not isinstance(seed, np.integer) and EXACT in attributes:  # it may exceed 64 bits
         stored = {key: attributes[key] for key in ("seed", EXACT) if key in attributes}
         seed = unflatten_attributes(stored).get("seed")
-    # the checks report one that is no number
+    # the checks report a seed that is not a number
     return int(seed) if isinstance(seed, int | np.integer) else None
 
 

@@ -1,4 +1,4 @@
-"""The HDF5 format, byte layout of Minari 0.5; only images under ``jpeg_encoding`` are lossy.
+"""Store datasets as HDF5 in the byte layout of Minari 0.5; only ``jpeg_encoding`` is lossy.
 
 ::
 
@@ -15,17 +15,17 @@
        │  └─ state              extra step data of any name: like infos, T + 1 or T rows
        └─ episode_1 ...
 
-Every dataset is one chunk and can grow, so that real Minari can append to an episode; only JPEG
-images are bytes ``(rows, size)`` of a fixed number of rows, or of variable length if the sizes
-differ. No time, no path and no order of creation is stored: equal calls write equal bytes.
+Every dataset is one chunk and can grow, so that real Minari can append to an episode. Only JPEG
+images have a fixed number of rows: bytes ``(rows, size)``, or of variable length if the sizes
+differ. No time, path or creation order is stored: equal calls write equal bytes.
 
-An episode of plain numbers is read as views of the file in memory, where an index says that its
-values are (:mod:`~minari_pipe.storage.hdf5.index.cache`). The writer leaves that index; for other
-files it is found out while they are read for the first time. All else is read by the structure of
-the file, by :mod:`~minari_pipe.storage.hdf5.parser`.
+An episode of plain numbers is returned as views of the mapped file if an index locates its values
+(:mod:`~minari_pipe.storage.hdf5.index.cache`). The writer stores that index; for other files it is
+built during the first read. Everything else is read through the structure of the file, by
+:mod:`~minari_pipe.storage.hdf5.parser`.
 
-As long as all is numbers, a file is written directly (``hdf5_direct``); from the first episode on
-with text or JPEG images, or when an episode is changed, h5py goes on with it.
+As long as all data is numeric, a file is written directly (``hdf5.writer``); h5py takes over at the
+first episode with text or JPEG images, or when an episode is changed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class HDF5Storage(DirectoryStorage):
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         self._file_path = self.data_path / MAIN_FILE_NAME
-        #: index of the file that was just written, and what the system said of it
+        #: index of the file that was just written, and its stat result
         self._left: tuple[FileIndex, os.stat_result] | None = None
         try:
             mode = current(self._file_path, partial(status_below, below=self._opened)).st_mode
@@ -82,14 +82,14 @@ class HDF5Storage(DirectoryStorage):
             raise
         except OSError:
             raise DatasetNotFoundError(f"No data found in data path {self.data_path}") from None
-        if not stat.S_ISREG(mode):  # a pipe is waited for
+        if not stat.S_ISREG(mode):  # opening a pipe would block
             raise CorruptDatasetError(f"{self._file_path} is no file")
 
     @classmethod
     def check_spaces(
         cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
     ) -> None:
-        """Check that these spaces can be stored."""
+        """Raise an error if the format cannot store values of these spaces."""
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
         check_space_names(observation_space, action_space)
 
@@ -104,7 +104,7 @@ class HDF5Storage(DirectoryStorage):
         with self._structure(mapped) as structure:
             known = self._known(mapped, structure)
             if known is None:
-                structure.open()  # what cannot be opened is told, whatever is asked for
+                structure.open()  # raises an error for a damaged file, whatever is requested
             for index in map(int, episode_indices):
                 if known is not None and 0 <= index < len(known):
                     attributes = known.attributes.row(index)
@@ -118,7 +118,7 @@ class HDF5Storage(DirectoryStorage):
     def get_attribute_table(
         self, episode_indices: Iterable[int], names: Collection[str] | None = None
     ) -> AttributeTable | None:
-        """Return the attributes of episodes in columns."""
+        """Return the attributes of episodes as columns."""
         mapped = self._mapped()
         with self._structure(mapped) as structure:
             known = self._known(mapped, structure)
@@ -130,7 +130,7 @@ class HDF5Storage(DirectoryStorage):
             indices = np.fromiter(episode_indices, np.int64)
         if indices.size and not 0 <= indices.min() <= indices.max() < len(known):
             outside = indices[(indices < 0) | (indices >= len(known))][:1]
-            list(self.get_episode_metadata(outside.tolist()))  # says what is wrong
+            list(self.get_episode_metadata(outside.tolist()))  # raises the error
         return known.attributes.table(indices, names)
 
     def get_episodes(
@@ -140,7 +140,7 @@ class HDF5Storage(DirectoryStorage):
         return self._episodes(episode_indices, copy=copy)
 
     def get_unchecked_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield episodes as they are stored, whatever the lengths of their columns."""
+        """Yield episodes as stored, even if the lengths of their columns do not match."""
         spaces = (self.observation_space, self.action_space)
         with EpisodeFile.open(self._file_path, self._opened) as file:
             self.check_version()
@@ -155,7 +155,7 @@ class HDF5Storage(DirectoryStorage):
     def read_episodes(
         self, episode_indices: Iterable[int], *, copy: bool | None = None
     ) -> Iterator[EpisodeData]:
-        """Yield episodes, whose arrays are read-only views of the file unless ``copy``."""
+        """Yield episodes; their arrays are read-only views of the file unless ``copy`` is set."""
         return each_with_fields(EpisodeData, self._episodes(episode_indices, copy=copy))
 
     def _episodes(
@@ -201,7 +201,7 @@ class HDF5Storage(DirectoryStorage):
                 yield by_structure(index) if fields is None else fields
 
     def get_segments(self, episode_indices: Iterable[int]) -> Iterator[EpisodeBuffer | Segment]:
-        """Yield the episodes that lie in the file one after another together."""
+        """Yield episodes that are contiguous in the file as segments."""
         indices = np.fromiter(episode_indices, np.int64)
         mapped = self._mapped()
         spaces = (self.observation_space, self.action_space)
@@ -222,7 +222,7 @@ class HDF5Storage(DirectoryStorage):
                 yield from self.get_buffers([found])
 
     def _known(self, mapped: MappedFile | None, structure: _Structure) -> MappedIndex | None:
-        """Return the index of a file if there is one, or if it can be found out at once."""
+        """Return the index of a file if it exists or can be built at once."""
         if mapped is None:
             return None
         if mapped.index is None:
@@ -231,11 +231,11 @@ class HDF5Storage(DirectoryStorage):
         return mapped.index
 
     def _mapped(self) -> MappedFile | None:
-        """Return the file in memory, None if it has to be read in another way."""
+        """Return the mapped file, or None if it must be read in another way."""
         try:
             mapped = current(self._file_path, partial(open_mapped, below=self._opened))
         except OSError:
-            mapped = None  # opening it by its structure says what is wrong
+            mapped = None  # opening its structure raises the error
         self.check_version()
         return mapped
 
@@ -246,7 +246,7 @@ class HDF5Storage(DirectoryStorage):
         return self.total_steps
 
     def _check_index(self, index: int, file: EpisodeFile) -> None:
-        """Tell an episode that the metadata count, but the file lacks, from one that is none."""
+        """Raise an error if the metadata count an episode that the file lacks."""
         if index >= len(file) and index < self.total_episodes:
             raise CorruptDatasetError(
                 f"{self._file_path}: episode {index} is missing: there are {len(file)} episodes, "
@@ -254,13 +254,13 @@ class HDF5Storage(DirectoryStorage):
             )
 
     def _opened_to_write(self, new: Path) -> AbstractContextManager[EpisodeFile]:
-        if new == self._file_path:  # an empty file that nobody reads yet
+        if new == self._file_path:  # an empty file that no other process reads yet
             return EpisodeFile.append_to(new)
         mapped = self._mapped()
         known = mapped.index if mapped is not None else None
         before = known.stored.index() if known is not None else None
         pieces = pieces_named(self.data_path, MAIN_FILE_NAME)
-        held = new.parent.with_name(MAIN_FILE_NAME)  # beside the stage, in the folder that is held
+        held = new.parent.with_name(MAIN_FILE_NAME)  # beside the stage, in the folder held open
         return EpisodeFile.continuing(held, new, before=before, pieces=pieces)
 
     @contextmanager
@@ -294,7 +294,7 @@ class HDF5Storage(DirectoryStorage):
 
 
 class _Structure:
-    """Opens a file to read its structure, when that is first needed; a context manager."""
+    """Opens the structure of a file on first use; a context manager that closes it."""
 
     def __init__(self, path: Path, below: OpenedFolder, mapped: MappedFile | None) -> None:
         self._path = path

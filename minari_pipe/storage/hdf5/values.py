@@ -1,7 +1,7 @@
-"""Columns and attributes in an open HDF5 file: how one leaf, one group, one attribute is laid out.
+"""Read and write columns and attributes in an open HDF5 file, by leaf, group and attribute.
 
-Files come from strangers, so reading follows no link out of the file, takes no values from other
-files, and gives up on structures that were built to keep a reader busy.
+Files may be untrusted, so reading follows no link out of the file, takes no values from other
+files, and gives up on structures built to keep a reader busy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minari_pipe.storage.hdf5.parser.checked import adapt
 from minari_pipe.storage.hdf5.parser.probe import check_chunks
 from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
 
-#: what HDF5, NumPy and Python raise on damaged data
+#: the exceptions that HDF5, NumPy and Python raise on damaged data
 DAMAGE = (
     OSError,
     RuntimeError,
@@ -37,30 +37,30 @@ DAMAGE = (
 
 _TEXT_DTYPE = h5py.string_dtype("utf-8")
 _VLEN_BYTES = h5py.vlen_dtype(np.uint8)
-#: HDF5 refuses chunks of 4 GiB; one chunk of at most this many bytes per dataset otherwise
+#: HDF5 does not allow chunks of 4 GiB; a dataset up to this size is one chunk
 _CHUNK_BYTES = 2**30
-#: a chunk is unpacked as a whole, also for one row
+#: a compressed chunk must be decompressed as a whole, even for one row
 _PACKED_CHUNK_BYTES = 2**20
 #: a version-1 object header holds attributes up to 64 KiB, a version-2 header any
 _LARGE_ATTRIBUTE = 60_000
-#: more members than any episode has; stops files built to keep a reader busy for ever
+#: more members than any episode has; stops files built to keep a reader busy forever
 _MAX_MEMBERS = 10_000
 _MAX_DEPTH = 64
 
 
 def new_group(parent: h5py.Group, name: str, flat: Mapping[str, Any]) -> h5py.Group:
-    """Make a group whose header can hold these attributes."""
+    """Create a group whose header can hold these attributes."""
     if fit_a_small_header(flat):
         return parent.create_group(name)
     properties = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
-    # tracking attributes makes the header version 2, which by default also stores the time
+    # tracking attributes makes the header version 2, which by default also stores timestamps
     properties.set_attr_creation_order(h5py.h5p.CRT_ORDER_TRACKED)
     properties.set_obj_track_times(False)
     return h5py.Group(h5py.h5g.create(parent.id, name.encode(), gcpl=properties))
 
 
 def fit_a_small_header(flat: Mapping[str, Any]) -> bool:
-    """Tell whether a version-1 header can hold these attributes, each with its name."""
+    """Return whether a version-1 header can hold these attributes, each with its name."""
     return all(
         len(name.encode()) + np.asarray(value).nbytes <= _LARGE_ATTRIBUTE
         for name, value in flat.items()
@@ -74,13 +74,13 @@ def write_attribute(group: h5py.Group, name: str, value: Any) -> None:
 
 
 def write_column(group: h5py.Group, name: str, column: Any, compression: int | None = None) -> None:
-    """Write a tree of columns, dicts in the order of their keys.
+    """Write a tree of columns, with the keys of dicts in sorted order.
 
     Args:
-        group: where to.
-        name: of the column.
+        group: the parent group.
+        name: name of the column.
         column: the values.
-        compression: gzip level of numbers, None to store them as they are.
+        compression: gzip level of numbers; None stores them uncompressed.
     """
     if isinstance(column, tuple):
         column = {f"_index_{index}": part for index, part in enumerate(column)}
@@ -104,15 +104,15 @@ def write_column(group: h5py.Group, name: str, column: Any, compression: int | N
             array.shape, array.itemsize, _PACKED_CHUNK_BYTES if packed else _CHUNK_BYTES
         ),
         **packed,
-        # a dimension of size 0 must be free to grow, else no chunk shape would be allowed
+        # a dimension of size 0 must be able to grow, or no chunk shape would be allowed
         maxshape=(None, *(size or None for size in array.shape[1:])),
     )
 
 
 def _write_frames(group: h5py.Group, name: str, frames: Frames) -> None:
-    """Write JPEG files as Minari does; unlike all other datasets these cannot grow.
+    """Write JPEG files as Minari does; unlike all other datasets, these cannot grow.
 
-    That tells them from numbers which happen to begin like a JPEG file.
+    This distinguishes them from numbers that happen to begin like a JPEG file.
     """
     rows = [np.frombuffer(frame, np.uint8) for frame in frames]
     if len(set(map(len, rows))) == 1:
@@ -128,7 +128,7 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
     """Append rows to a stored tree of columns.
 
     Raises:
-        InvalidEpisodeError: keys, shapes or dtypes are not those that are stored.
+        InvalidEpisodeError: keys, shapes or dtypes differ from the stored ones.
     """
     stored = member(group, name) if name in group else group.create_group(name)
     if isinstance(column, Mapping | tuple):
@@ -142,7 +142,7 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
     if not isinstance(stored, h5py.Dataset):
         raise InvalidEpisodeError(f"{where} has rows, stored are the keys {sorted(stored)}")
     dataset, leaf = stored, check_leaf(stored)
-    if dataset.id.get_create_plist().get_nfilters():  # others were checked with the structure
+    if dataset.id.get_create_plist().get_nfilters():  # others were checked with the file structure
         try:
             check_chunks(dataset)
         except ValueError as error:
@@ -153,7 +153,7 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
         write_column(group, name, Frames([*frames, *column]))
         return
     array, _ = _as_stored(decode(column, where) if isinstance(column, Frames) else column)
-    # images that a release of Minari encoded unasked go on without more loss
+    # images that some Minari release encoded without being asked are decoded, to lose no more
     like = dataset if frames is None else decode(frames, where)
     if array.dtype.kind == "O":
         fits = h5py.check_string_dtype(dataset.dtype) is not None
@@ -176,7 +176,7 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
 
 
 def _in_groups(column: Any, members: dict[str, Any]) -> dict[str, Any]:
-    """Add the members of a column's group; a key ``a/b`` is a member ``b`` of a group ``a``."""
+    """Add the members of a column's group; a key ``a/b`` becomes member ``b`` of a group ``a``."""
     if isinstance(column, tuple):
         column = {f"_index_{index}": part for index, part in enumerate(column)}
     for key, part in column.items():
@@ -200,7 +200,7 @@ def _as_stored(column: Any) -> tuple[npt.NDArray[Any], Any]:
 def _chunk_shape(
     shape: tuple[int, ...], itemsize: int, most: int = _CHUNK_BYTES
 ) -> tuple[int, ...]:
-    """Return one chunk for the whole dataset, halved until it has at most so many bytes."""
+    """Return a chunk that covers the whole dataset, halved until it has at most ``most`` bytes."""
     chunk = [max(1, size) for size in shape]
     while np.prod(chunk, dtype=object) * itemsize > most:
         first = next(axis for axis, size in enumerate(chunk) if size > 1)
@@ -209,7 +209,7 @@ def _chunk_shape(
 
 
 def info_paths(infos: Any, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
-    """Yield the path of every column of infos, as lists of keys."""
+    """Yield the path of every column of infos, as a list of keys."""
     for key, value in infos.items():
         if isinstance(value, Mapping):
             yield from info_paths(value, (*path, key))
@@ -218,9 +218,9 @@ def info_paths(infos: Any, path: tuple[str, ...] = ()) -> Iterator[list[str]]:
 
 
 def member(group: Any, name: str) -> Any:
-    """Return a member that lies in this file; links that lead elsewhere are refused.
+    """Return a member that is in this file; raise an error for links to other places.
 
-    Reading passes groups of ``hdf5_format``, writing those of h5py.
+    Reading passes groups of ``hdf5.parser``, writing passes groups of h5py.
     """
     for part in name.split("/"):
         there = adapt(group)
@@ -238,12 +238,12 @@ def member(group: Any, name: str) -> Any:
 
 
 def is_group(found: Any) -> bool:
-    """Tell whether something in a file is a group, whoever reads the file."""
+    """Return whether an object in a file is a group, of the parser or of h5py."""
     return isinstance(adapt(found), nodes.Group)
 
 
 def read_column(stored: Any, space: gym.Space, *, frames: bool = False) -> Any:
-    """Read a tree of columns of the structure of a space; ``frames`` leaves images JPEG files."""
+    """Read a tree of columns with the structure of a space; ``frames`` keeps images as JPEG."""
     if isinstance(space, spaces.Dict):
         return {
             key: read_column(member(stored, key), part, frames=frames)
@@ -258,10 +258,10 @@ def read_column(stored: Any, space: gym.Space, *, frames: bool = False) -> Any:
 
 
 def read_leaf(dataset: Any, space: gym.Space | None, *, frames: bool = False) -> Any:
-    """Read one dataset; text as a list of strings where a space is given, else as an array.
+    """Read one dataset; text is a list of strings if a space is given, else an array.
 
-    Minari's releases differ in what they encode as JPEG, 0.5.3 also small images and infos, so
-    the values tell, not the space.
+    Minari's releases differ in what they encode as JPEG (0.5.3 also encodes small images and
+    infos), so this checks the values, not the space.
     """
     dataset = check_leaf(dataset)
     dtype = dataset.dtype
@@ -281,7 +281,7 @@ def read_leaf(dataset: Any, space: gym.Space | None, *, frames: bool = False) ->
 def _read_frames(dataset: nodes.Dataset, space: gym.Space | None) -> Frames | None:
     """Return the rows if they are JPEG files.
 
-    Without a space numbers are told from them by what can grow: only JPEG files cannot.
+    Without a space, numbers are recognized by being able to grow: JPEG files cannot.
     """
     dtype = dataset.dtype
     if dtype.kind == "O":
@@ -303,10 +303,10 @@ def _read_frames(dataset: nodes.Dataset, space: gym.Space | None) -> Frames | No
 
 
 def check_leaf(dataset: Any) -> nodes.Dataset:
-    """Return a dataset, whoever reads the file; reading it opens no other file.
+    """Return a dataset in the parser's interface, after checking that it reads no other file.
 
     Raises:
-        CorruptDatasetError: it does, or this is no dataset.
+        CorruptDatasetError: its values are in another file, or it is not a dataset.
     """
     dataset = adapt(dataset)
     if not isinstance(dataset, nodes.Dataset):
@@ -320,7 +320,7 @@ def check_leaf(dataset: Any) -> nodes.Dataset:
 
 
 def read_infos(group: Any, slashes: list[list[str]]) -> dict[str, Any]:
-    """Read infos; ``slashes`` has the paths with keys that contain a slash, a group in HDF5."""
+    """Read infos; ``slashes`` lists the paths with a slash in a key, which is a group in HDF5."""
     keys = {"/".join(path): path for path in slashes}
     infos: dict[str, Any] = {}
     for path, dataset in datasets_below(group):
@@ -333,13 +333,13 @@ def read_infos(group: Any, slashes: list[list[str]]) -> dict[str, Any]:
 
 
 def memory_size(dataset: Any) -> int:
-    """Return the bytes that the values of a dataset declare; of text, those that refer to it."""
+    """Return the declared bytes of a dataset's values; for text, those of its references."""
     found = check_leaf(dataset)
     return math.prod(found.shape or ()) * found.dtype.itemsize
 
 
 def datasets_below(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Walk a group; hard links can form circles and trees of any size, so both are bounded."""
+    """Yield the datasets below a group, within limits, since hard links can form circles."""
     pending: list[tuple[tuple[str, ...], Any]] = [((), group)]
     seen = 0
     while pending:

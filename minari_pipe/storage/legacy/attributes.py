@@ -1,4 +1,4 @@
-"""Minari 0.3 to 0.4.3: one HDF5 file with the metadata in attributes; read, never written.
+"""Read datasets of Minari 0.3 to 0.4.3: one HDF5 file with the metadata in attributes; read-only.
 
 ::
 
@@ -17,7 +17,7 @@
     │  └─ episode_1             before 0.4.3: or a link to /episode_<k> of another file
     └─ additional_data_0.hdf5   before 0.4.3: appended episodes
 
-The total of steps in the attributes is wrong in some files of 0.3, so both totals are counted.
+Some files of 0.3 record a wrong number of total steps, so both totals are counted.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ MAIN_FILE_NAME = "main_data.hdf5"
 
 _EPISODE = re.compile(r"episode_(0|[1-9]\d*)")
 _GROUPS = frozenset({"observations", "actions", "rewards", "terminations", "truncations", "infos"})
-#: one of them is in the root of every such file; the files of 0.5 have no attributes there
+#: the root of every such file has at least one of these; files of 0.5 have no attributes there
 _MARKS = frozenset({"total_episodes", "dataset_id", "flatten_observation", "flatten_action"})
 _SPACES = ("observation_space", "action_space")
-#: links are followed inside the datasets root, which these move
+#: environment variables that move the datasets root, inside which links are followed
 _ROOT_VARIABLES = ("MINARI_DATASETS_PATH", "MINARI_DATASET_LOCATION", "HOME")
 
 
@@ -102,32 +102,32 @@ class AttributesStorage(LegacyStorage):
 
     @classmethod
     def recognises(cls, data_path: Path) -> bool:
-        """Whether this is a data directory of these releases, or its main file."""
+        """Return whether this is a data directory of these releases, or its main file."""
         try:
             path = _main_file(data_path)
             if not path.is_file() or path.stat().st_size == 0:
                 return False
             try:
-                with open_checked(path.resolve()) as file:  # which the user may name by a link
+                with open_checked(path.resolve()) as file:  # the user may name it by a link
                     return not _MARKS.isdisjoint(file.attrs)
             except OSError:
-                return data_path.is_dir()  # damaged; to read it says so
+                return data_path.is_dir()  # damaged; reading it raises the error
         except (LinkError, CorruptDatasetError):
-            return True  # to read it says so
-        except Exception:  # a stranger's file, and this is asked of every directory of a listing
+            return True  # reading it raises the error
+        except Exception:  # the file is untrusted, and every listing calls this on each directory
             return False
 
     @classmethod
     def read_raw_metadata(cls, data_path: Any) -> dict[str, Any]:
-        """Return what the attributes say in the keys and types of ``metadata.json``."""
+        """Return the attributes of the main file with the keys and types of ``metadata.json``."""
         return deepcopy(_summary_of(Path(data_path)).metadata)
 
     @classmethod
     def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> AttributesStorage:
-        """Open a dataset; its environment is made only if the file has no spaces.
+        """Open a dataset; create its environment only if the file has no spaces.
 
-        If the environment cannot be made, spaces that fit the arrays take the place of its own,
-        and one warning says so.
+        If the environment cannot be created, the spaces are inferred from the arrays, with one
+        warning.
         """
         summary = _summary_of(data_path)
         known: dict[str, gym.Space] = {}
@@ -166,7 +166,7 @@ class AttributesStorage(LegacyStorage):
         return _main_file(self.data_path)
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the attributes of episodes under the names that they have now."""
+        """Yield the attributes of episodes under their current names."""
         total = self.total_episodes
         with LinkedFiles.opened(self._file_path, self.data_path) as files:
             for index in indices_of(episode_indices, total):
@@ -203,7 +203,7 @@ class AttributesStorage(LegacyStorage):
         episode["extras"] = {
             name: _extra(member(group, name)) for name in group if name not in _GROUPS
         }
-        # what callbacks of users left beside the columns of the standard has rows of any number
+        # extra columns from users' callbacks may have any number of rows
         spaces = (self.observation_space, self.action_space)
         check_agreement({**episode, "extras": {}}, *spaces, steps)
         return episode
@@ -237,7 +237,7 @@ def _summary_of(data_path: Path) -> _Summary:
 
 @lru_cache(maxsize=256)
 def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None, ...]) -> _Summary:
-    """Read all that is asked for again and again; the last two arguments say when it changes."""
+    """Read what is needed repeatedly; the last two arguments invalidate the cache."""
     unknown = ["the options of the resets are not recorded in this layout"]
     with LinkedFiles.opened(path, data_path) as files:
         recorded = {key: plain(value) for key, value in files.main.attrs.items()}
@@ -284,7 +284,7 @@ def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None,
 def _environment_spaces(
     data_path: Path, summary: _Summary, trusted_modules: Collection[str]
 ) -> tuple[dict[str, gym.Space], str, str]:
-    """Return the spaces of the environment, or those inferred, the problem and its details."""
+    """Return the spaces, of the environment or inferred, with the problem and its details."""
     with (
         LinkedFiles.opened(_main_file(data_path), data_path) as files,
         reading(data_path, "spaces"),
@@ -299,7 +299,7 @@ def _environment_spaces(
         if spec is not None:
             try:
                 both = environment_spaces(lambda: recover(spec, trusted_modules=trusted_modules))
-            except Exception as error:  # whatever an environment raises, the data can be read
+            except Exception as error:  # the environment may raise any error
                 problem = f"its environment {_env_id(spec)!r} cannot be made"
                 why = f" ({type(error).__name__}: {error})"
             else:
@@ -341,7 +341,7 @@ def _attributes(group: h5py.Group, index: int) -> dict[str, Any]:
     if seed is not None:
         attributes["seed"] = seed
     for name, found in members.items():
-        # where releases before 0.4.3 put statistics, and callbacks of users what they liked
+        # releases before 0.4.3 store statistics here; users' callbacks may store anything
         for key, value in found.attrs.items() if h5py.h5a.get_num_attrs(found.id) else ():
             attributes.setdefault(f"{name}_{key}", _value(value))
     final_missing = _rows_of(members["observations"]) == steps
@@ -374,7 +374,7 @@ def _rows_of(stored: Any) -> int | None:
 
 
 def _short_infos(infos: Any, steps: int) -> list[str]:
-    """Return the infos of one row too few, by name."""
+    """Return the names of the infos with one row too few."""
     short: list[str] = []
 
     def visit(name: str, found: Any) -> None:
@@ -387,9 +387,9 @@ def _short_infos(infos: Any, steps: int) -> list[str]:
 
 
 def _filled_row(steps: int, final_missing: bool) -> int:
-    """Return the row that infos of ``steps`` rows lack: the reset's, unless observations lack one.
+    """Return the missing row of infos with ``steps`` rows: the reset's, or maybe the last one.
 
-    A recorder that left out the last observation left out the last infos too.
+    A recorder that omitted the last observation omitted the last infos too.
     """
     return steps if final_missing else 0
 

@@ -1,4 +1,4 @@
-"""What the older layouts share: they are read, not written, and say what they cannot know."""
+"""Implement what the older layouts share: they are read-only and report what they do not record."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from minari_pipe.storage.hdf5.values import DAMAGE
 
 Stamp = tuple[int, int, int]
 
-#: attribute of an episode that ends without a flag in the file: the last truncation was set
+#: attribute of an episode without a final flag in the file; its last truncation was set to True
 TRUNCATION_INFERRED = "truncation_inferred"
 
 
 class LegacyStorage(MinariStorage):
     """A dataset in an older layout, which is read in place.
 
-    ``unknown`` has a sentence for everything that today's layout holds and this data does not
-    tell; :func:`minari_pipe.datasets.migrate.migrate_dataset` records them.
+    ``unknown`` has one sentence for each thing that today's layout records and this data does not;
+    :func:`minari_pipe.datasets.migrate.migrate_dataset` records these sentences.
     """
 
     unknown: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
-    """Files with episodes that no manifest of the dataset names."""
+    """Files that contain episodes but that no manifest of the dataset lists."""
 
     @classmethod
     @abstractmethod
@@ -59,11 +59,11 @@ class LegacyStorage(MinariStorage):
 
         Args:
             data_path: the file or the directory that holds it.
-            trusted_modules: modules whose code the environment of the data may name; layouts that
-                keep no spaces have them from the environment.
+            trusted_modules: modules from which the environment of the data may run code; layouts
+                that store no spaces take them from the environment.
 
         Raises:
-            CorruptDatasetError: it is damaged, or points outside of itself.
+            CorruptDatasetError: the data is damaged, or links to files outside of the dataset.
         """
 
     @classmethod
@@ -84,7 +84,7 @@ class LegacyStorage(MinariStorage):
         )
 
     def todays_metadata(self) -> dict[str, Any]:
-        """Return the raw metadata as if today's layout held this data."""
+        """Return the raw metadata in the form of today's layout."""
         raw = self.read_raw_metadata(self.data_path)
         namespace, name, version = parse_dataset_id(raw["dataset_id"])
         return {
@@ -96,14 +96,14 @@ class LegacyStorage(MinariStorage):
             "minari_version": MINARI_VERSION,
         }
 
-    #: of the main file when it was first asked for
+    #: stamp of the main file at the first version check
     _stamp: Stamp | None = None
 
     def check_version(self) -> None:
-        """Check that the main file is the one that was opened.
+        """Raise an error if the main file is not the one that was opened.
 
         Raises:
-            DatasetNotFoundError: it was changed, or another one was put in its place.
+            DatasetNotFoundError: the file was changed or replaced.
         """
         with reading(self._file_path):
             now = stamp(self._file_path)
@@ -125,7 +125,7 @@ class LegacyStorage(MinariStorage):
 
 @contextmanager
 def reading(path: Path, what: str = "file") -> Iterator[None]:
-    """Name the file and the place in everything that HDF5 and NumPy raise on damaged data."""
+    """Add the file and the place to every error that HDF5 and NumPy raise on damaged data."""
     try:
         yield
     except FileNotFoundError as error:
@@ -146,7 +146,7 @@ def reading(path: Path, what: str = "file") -> Iterator[None]:
 
 
 def stamp(path: Path) -> Stamp:
-    """What changes when a file does; a key for what was found out about it."""
+    """Return a cache key for a file, which changes when the file does."""
     return _stamp_of(os.stat(path))
 
 
@@ -155,15 +155,15 @@ def _stamp_of(status: os.stat_result) -> Stamp:
 
 
 def open_file(path: Path, below: PathLike | None = None) -> h5py.File:
-    """Open a stranger's file for reading.
+    """Open a file from an untrusted source for reading.
 
     Args:
         path: the file.
-        below: the folder that the user named; None where that is the file, or the root it is in.
+        below: the folder that the user named; None for a named file, or one in the datasets root.
 
     Raises:
-        CorruptDatasetError: it is damaged, or another file takes its place meanwhile.
-        LinkError: a part of the way from ``below`` is a link.
+        CorruptDatasetError: the file is damaged, or was replaced while it was opened.
+        LinkError: a part of the path below ``below`` is a link.
     """
     below = root_of(path) if below is None else below
     with reading(path):
@@ -188,7 +188,7 @@ def _check(path: Path, stamp: Stamp) -> None:
 
 
 def check_index(index: int, total_episodes: int) -> int:
-    """Return the number of an episode that exists.
+    """Return the number of an existing episode as an int.
 
     Raises:
         IndexError: there is no such episode.
@@ -200,7 +200,7 @@ def check_index(index: int, total_episodes: int) -> int:
 
 
 def dataset_id_of(recorded: Any, path: Path) -> str:
-    """Return the recorded id if it is one, else one made of the name of the file or directory."""
+    """Return the recorded id if it is valid, else one made from the file or directory name."""
     name = path.parent.name if path.name == "data" else path.stem
     for candidate in (recorded, name, re.sub(r"\W", "_", name, flags=re.ASCII)):
         try:
@@ -212,7 +212,7 @@ def dataset_id_of(recorded: Any, path: Path) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Turn what h5py read into what JSON can hold; None for what was not set."""
+    """Convert a value that h5py read to a JSON-compatible one; None if it was not set."""
     if isinstance(value, h5py.Empty) or value is None:
         return None
     if isinstance(value, np.ndarray | np.generic):
@@ -227,7 +227,7 @@ def plain(value: Any) -> Any:
 
 
 def standard_metadata(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Give recorded values the types that the standard has now; what was not set is left out."""
+    """Convert recorded values to the types of today's standard, without those that were not set."""
     metadata = {key: value for key, value in recorded.items() if value is not None}
     for key in ("author", "author_email"):
         if isinstance(metadata.get(key), str):
@@ -243,7 +243,7 @@ def standard_metadata(recorded: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flags(values: Any, name: str) -> npt.NDArray[np.bool_]:
-    """Turn a column of flags into booleans, shape ``(T,)``.
+    """Convert a column of flags to booleans, shape ``(T,)``.
 
     Raises:
         CorruptDatasetError: a value is neither 0 nor 1.
@@ -258,7 +258,7 @@ def flags(values: Any, name: str) -> npt.NDArray[np.bool_]:
 
 
 def numbers(values: Any, name: str) -> npt.NDArray[np.float64]:
-    """Turn a column of rewards into float64, shape ``(T,)``."""
+    """Convert a column of rewards to float64, shape ``(T,)``."""
     return _single(values, name).astype(np.float64)
 
 
@@ -266,7 +266,7 @@ def _single(values: Any, name: str) -> npt.NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
         raise CorruptDatasetError(f"{name} must be numbers, got {array.dtype}")
-    if array.ndim == 2 and array.shape[1] == 1:  # as some collectors of old wrote them
+    if array.ndim == 2 and array.shape[1] == 1:  # as some old collectors wrote them
         array = array[:, 0]
     if array.ndim != 1:
         raise CorruptDatasetError(f"{name} has the shape {array.shape}, expected one value a step")
@@ -274,10 +274,10 @@ def _single(values: Any, name: str) -> npt.NDArray[Any]:
 
 
 def with_final_row(column: Any, steps: int, name: str) -> Any:
-    """Bring observations to ``steps + 1`` rows: where the last is not recorded, it is repeated.
+    """Return observations with ``steps + 1`` rows; repeat the last row if one is missing.
 
     Raises:
-        CorruptDatasetError: they have another number of rows.
+        CorruptDatasetError: there are neither ``steps`` nor ``steps + 1`` rows.
     """
     rows = row_count(column, name)
     if rows == steps + 1:
@@ -293,7 +293,7 @@ def with_final_row(column: Any, steps: int, name: str) -> Any:
 
 
 def with_row_filled(infos: Any, steps: int, row: int) -> Any:
-    """Bring infos of ``steps`` rows to ``steps + 1``: zeros are put in as row number ``row``."""
+    """Extend infos of ``steps`` rows to ``steps + 1`` by inserting zeros as row number ``row``."""
 
     def fill(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if len(leaf) != steps:
@@ -312,7 +312,7 @@ def row_count(column: Any, name: str) -> int:
     """Return the number of rows of a tree of columns.
 
     Raises:
-        CorruptDatasetError: its leaves have different numbers of rows, or there is none.
+        CorruptDatasetError: its leaves differ in their number of rows, or there are no leaves.
     """
     counts = {join_path((name, *path)): len(leaf) for path, leaf in leaves(column)}
     if len(set(counts.values())) != 1:
@@ -321,6 +321,6 @@ def row_count(column: Any, name: str) -> int:
 
 
 def indices_of(episode_indices: Iterable[int], total_episodes: int) -> Iterator[int]:
-    """Yield the numbers of episodes, each checked."""
+    """Yield the episode numbers and check that each exists."""
     for index in episode_indices:
         yield check_index(index, total_episodes)

@@ -1,20 +1,20 @@
-"""D4RL's flat HDF5 files; read, never written.
+"""Read D4RL's flat HDF5 files; read-only.
 
 ::
 
-    observations        (N, ...)     row t was seen before action t
+    observations        (N, ...)     row t was observed before action t
     actions             (N, ...)
     rewards             (N,)
     terminals           (N,)         0 or 1; the environment terminated at this step
-    timeouts            (N,)         0 or 1; optional; the episode was cut at this step
-    next_observations   (N, ...)     optional; the only place of the last observation
+    timeouts            (N,)         0 or 1; optional; the episode was truncated at this step
+    next_observations   (N, ...)     optional; the only record of the last observation
     infos/...           (N, ...)     optional; row t belongs to observation t
     metadata/...                     optional; the policy and the like
-    virtual/<chunk>/... the same columns once more for each chunk, in place of those above
+    virtual/<chunk>/... the same columns once per chunk, instead of those above
 
 Fu et al. 2020, https://github.com/Farama-Foundation/D4RL. An episode ends at a terminal or a
-timeout, and with its chunk. The infos of the last observation are not recorded: that row is filled
-and named in the episode's ``infos_filled``.
+timeout, and at the end of its chunk. The infos of the last observation are not recorded: that row
+is filled, and the episode's ``infos_filled`` lists it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from minari_pipe.storage.legacy.rows import (
 
 _COLUMNS = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 _OTHERS = frozenset({*_COLUMNS, "infos", "metadata", "virtual"})
-#: values up to this size are kept in the metadata: names and settings, not the weights of a policy
+#: values up to this size are kept in the metadata: names and settings, but not policy weights
 _SMALL_BYTES = 4096
 _MAX_ENTRIES = 1000
 
 
 class D4RLStorage(RowsStorage):
-    """A file of D4RL."""
+    """A dataset in a file of D4RL."""
 
     FORMAT = "d4rl"
     TERMINATIONS = "terminals"
@@ -140,7 +140,7 @@ class D4RLStorage(RowsStorage):
             if not np.array_equal(
                 after[:-1], observations[1:-1], equal_nan=after.dtype.kind == "f"
             ):
-                episode["extras"]["next_observations"] = after  # they say something of their own
+                episode["extras"]["next_observations"] = after  # they hold data of their own
             observations[-1] = after[-1]
         infos: dict[str, Any] = {}
         for (*parents, last), found in _infos(part, count):
@@ -155,7 +155,7 @@ class D4RLStorage(RowsStorage):
 
 
 def _parts(file: Any) -> list[str]:
-    """Return the names of the groups that hold the columns: the root, or the chunks in order."""
+    """Return the names of the groups that hold columns: the root, or the chunks in order."""
     if _is_part(file):
         return [""]
     if "virtual" not in file:
@@ -177,7 +177,7 @@ def _is_part(group: Any) -> bool:
 
 
 def _datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield the datasets below a group; links are not followed, and an object comes once."""
+    """Yield the datasets below a group, each object once; links are not followed."""
     found: list[tuple[str, h5py.Dataset]] = []
 
     def visit(name: str, entry: Any) -> bool | None:
@@ -190,7 +190,7 @@ def _datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.Dataset]]:
 
 
 def _infos(part: h5py.Group, rows: int) -> list[tuple[list[str], h5py.Dataset]]:
-    """Return the infos that have a row for each step."""
+    """Return the infos with one row per step."""
     if "infos" not in part:
         return []
     infos = member(part, "infos")
@@ -208,7 +208,7 @@ def _is_column(entry: h5py.Dataset, rows: int) -> bool:
 
 
 def _further(part: h5py.Group, rows: int) -> list[str]:
-    """Return the names of further columns with a row for each step."""
+    """Return the names of other columns with one row per step."""
     return [
         name
         for name in part
@@ -220,7 +220,7 @@ def _further(part: h5py.Group, rows: int) -> list[str]:
 
 
 def _unread(part: h5py.Group, rows: int) -> list[str]:
-    """Return the names of infos that are no columns and too large for the metadata."""
+    """Return the names of infos that are not columns and too large for the metadata."""
     if "infos" not in part or not isinstance(member(part, "infos"), h5py.Group):
         return []
     return [
@@ -235,7 +235,7 @@ def _is_small(entry: h5py.Dataset) -> bool:
 
 
 def _described(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
-    """Return the small values that describe the data by their names, and the names of the rest."""
+    """Return small values that describe the data, by name, and the names of all other values."""
     kept = {name: plain(value) for name, value in file.attrs.items()}
     left_out: list[str] = []
     names = [name for name in file if name not in {*_COLUMNS, "virtual"}]
@@ -253,6 +253,6 @@ def _described(file: h5py.File) -> tuple[dict[str, Any], list[str]]:
                 continue
             if _is_small(entry):
                 kept[path] = plain(member(file, path)[()])
-            elif name != "infos":  # those are named with their part
+            elif name != "infos":  # infos are listed with their part
                 left_out.append(path)
     return kept, left_out

@@ -1,4 +1,4 @@
-"""Minari 0.2, and 0.1 when it was called Kabuki: one flat HDF5 file; read, never written.
+"""Read files of Minari 0.2, and 0.1 when it was called Kabuki: one flat HDF5 file, read-only.
 
 ::
 
@@ -14,7 +14,7 @@
     └─ dataset_name, algorithm_name, environment_name, environment_stack, seed_used,
        code_permalink, author, author_email      text, "None" if unset
 
-There is one observation for each action: the one after the last step of an episode is not known.
+There is one observation per action: the one after the last step of an episode is not recorded.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _VALUES = (
 
 
 class FlatStorage(RowsStorage):
-    """A file of Minari 0.2."""
+    """A dataset in a file of Minari 0.2."""
 
     FORMAT = "hdf5-0.2"
     TERMINATIONS = "terminations"
@@ -139,12 +139,12 @@ def _single(file: h5py.File, name: str) -> Any:
 
 
 def _registered_spaces(name: Any) -> tuple[gym.Space, gym.Space] | None:
-    """Return the spaces of an environment that this process knows; the name alone runs nothing."""
+    """Return the spaces of a registered environment; never import code named by the file."""
     if not isinstance(name, str) or ":" in name:
         return None
     try:
         return environment_spaces(lambda: make_environment(name))
-    except Exception:  # whatever an environment raises, the data can be read
+    except Exception:  # the environment may raise any error; the data can be read without it
         return None
 
 

@@ -1,4 +1,4 @@
-"""Spaces that fit stored arrays, for data that no longer says what its spaces were."""
+"""Infer spaces that fit stored arrays, for data that no longer records its spaces."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from minari_pipe.storage.hdf5.values import check_leaf, member
 
 
 def environment_spaces(make: Callable[[], gym.Env]) -> tuple[gym.Space, gym.Space]:
-    """Make an environment and return the spaces of its observations and actions."""
+    """Create an environment and return the spaces of its observations and actions."""
     with warnings.catch_warnings():
-        # that a newer version of the environment exists does not concern who reads old data
+        # a newer version of the environment is irrelevant when reading old data
         warnings.simplefilter("ignore")
         env = make()
         env.close()
@@ -27,7 +27,7 @@ def environment_spaces(make: Callable[[], gym.Env]) -> tuple[gym.Space, gym.Spac
 
 
 def infer_space(stored: Any) -> gym.Space:
-    """Return an unbounded space that contains the rows of stored columns.
+    """Return an unbounded space that contains the rows of the stored columns.
 
     Args:
         stored: a dataset, or a group of datasets by key or by ``_index_<i>``.
@@ -36,11 +36,11 @@ def infer_space(stored: Any) -> gym.Space:
         Boxes, in Dict and Tuple spaces; Text for strings; MultiBinary for booleans.
 
     Raises:
-        CorruptDatasetError: these are no columns.
+        CorruptDatasetError: the stored objects are not columns.
     """
     if isinstance(stored, h5py.Group):
         names = list(stored)
-        if not names:  # the rows of another group would be read as values of an empty space
+        if not names:  # else rows of other groups would be read as an empty space's values
             raise CorruptDatasetError(f"{stored.name} is an empty group, not one row a step")
         parts = {name: infer_space(member(stored, name)) for name in names}
         if names and set(names) == {f"_index_{index}" for index in range(len(names))}:
@@ -57,7 +57,7 @@ def infer_space(stored: Any) -> gym.Space:
 
 
 def box_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gym.Space:
-    """Return a Box that holds every value of a dtype, MultiBinary for booleans."""
+    """Return a Box that contains every value of a dtype, or MultiBinary for booleans."""
     if dtype.kind == "b":
         return spaces.MultiBinary(shape)
     if dtype.kind == "f":
@@ -70,7 +70,7 @@ def box_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gym.Space:
 
 
 def discrete_of(columns: Iterable[Any]) -> spaces.Discrete:
-    """Return the Discrete space from 0, or from the smallest value, to the largest one."""
+    """Return the Discrete space from the smallest value, at most 0, to the largest one."""
     pieces = [np.asarray(column) for column in columns if len(column)]
     low = min((int(piece.min()) for piece in pieces), default=0)
     high = max((int(piece.max()) for piece in pieces), default=0)
@@ -79,7 +79,7 @@ def discrete_of(columns: Iterable[Any]) -> spaces.Discrete:
 
 
 def fits(space: gym.Space, stored: Any, *, flattened: bool = False) -> bool:
-    """Tell whether stored columns have the structure and the shapes of a space."""
+    """Return whether stored columns have the structure and the shapes of a space."""
     if flattened and isinstance(stored, h5py.Dataset):
         return stored.shape[1:] == (spaces.flatdim(space),)
     if isinstance(space, spaces.Dict | spaces.Tuple):

@@ -1,10 +1,10 @@
-"""External links between the HDF5 files of Minari 0.3 to 0.4.2, followed inside the root only.
+"""Follow external links between the HDF5 files of Minari 0.3 to 0.4.2, inside the root only.
 
-A file outside of the root may come from a stranger, and has no link to the datasets in it.
+A file outside of the root may be untrusted, so its links to datasets in the root are not followed.
 
-Appended episodes were links to ``additional_data_<i>.hdf5`` beside the main file, combined
-datasets links to the absolute path of their parents' main files. HDF5 would open whatever file
-such a link names, so links are resolved here and never by HDF5.
+Appended episodes were links to ``additional_data_<i>.hdf5`` next to the main file; combined
+datasets were links to the absolute paths of their parents' main files. HDF5 would open any file
+that such a link names, so this module resolves links and HDF5 never does.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.storage.hdf5.values import member
 from minari_pipe.storage.legacy.base import open_file, reading
 
-#: a combination of combinations of appended datasets is a chain of a few links
+#: a combination of combinations of appended datasets needs a chain of only a few links
 _MAX_CHAIN = 16
-#: parents that are held open at once
+#: most parent files that are open at once
 _MAX_OPEN = 32
-#: ``<id>/data/main_data.hdf5``: what of an absolute path is the same below another root
+#: parts of ``<id>/data/main_data.hdf5``, the part of an absolute path that a moved root keeps
 _TAIL = 3
-#: files that links lead to are known by their resolved paths, which no link is a part of
+#: link targets are stored as resolved paths, which contain no links, so they are opened from here
 _TOP = Path(os.sep)
-#: names of the files of a dataset, which lie in one folder
+#: names of the files of a dataset, which are all in one folder
 _OWN_NAME = re.compile(r"main_data\.hdf5|additional_data_\d+\.hdf5")
 
 
 class LinkedFiles:
-    """The main file of a dataset and the files that its links lead to, open for reading."""
+    """The main file of a dataset and the files that its links point to, open for reading."""
 
     def __init__(self, main: Path, data_path: Path) -> None:
         self._main = main
         self._below = None if main == data_path else open_folder(data_path)
-        """From where no link is followed to the main file, if that was not named itself."""
+        """Folder below which no link to the main file is followed; None if the user named it."""
         self.others: set[Path] = set()
-        """The files that the links of groups asked for lead to, resolved."""
+        """The resolved paths of files that links of the requested groups point to."""
         self._open: dict[Path, h5py.File] = {}
 
     @classmethod
     @contextmanager
     def opened(cls, main: Path, data_path: Path) -> Iterator[LinkedFiles]:
-        """Open the main file of a directory, or the one that is named itself.
+        """Open the main file of a directory, or a main file that the user named.
 
-        All files are closed at the exit.
+        All files are closed on exit.
         """
         files = cls(main, data_path)
         try:
@@ -68,11 +68,11 @@ class LinkedFiles:
         return self._file(self._main)
 
     def group(self, name: str) -> h5py.Group:
-        """Return a group of the main file, wherever its links lead.
+        """Return a group of the main file after following its links.
 
         Raises:
-            CorruptDatasetError: a link leads outside of the datasets root and the dataset's own
-                directory, to a missing file, to no group, or in a circle.
+            CorruptDatasetError: a link points outside of both the datasets root and the dataset's
+                own directory, to a missing file, to something other than a group, or in a circle.
         """
         path, where = self._main, name
         seen: list[str] = []
@@ -106,13 +106,13 @@ class LinkedFiles:
     def _file(self, path: Path) -> h5py.File:
         if path not in self._open:
             if len(self._open) >= _MAX_OPEN:
-                # never the main file, which is the first
+                # never close the main file, which is the first
                 self._open.pop(list(self._open)[1]).close()
             self._open[path] = open_file(path, self._below if path == self._main else _TOP)
         return self._open[path]
 
     def _target(self, name: str, linking: Path, what: str) -> Path:
-        """Return the file that a link names, if it may be read."""
+        """Return the file that a link names, if it is allowed to be read."""
         root = _root()
         if root is not None and not linking.resolve().is_relative_to(root):
             root = None
@@ -120,7 +120,7 @@ class LinkedFiles:
         windows = PureWindowsPath(name)
         if PurePosixPath(name).is_absolute() or windows.is_absolute():
             parts = windows.parts if windows.is_absolute() else PurePosixPath(name).parts
-            # the root may have moved since, and the parent with it
+            # the root may have moved since then, and the parent dataset with it
             candidates += [] if root is None else [root.joinpath(*parts[-_TAIL:])]
         outside = False
         for candidate in candidates:
@@ -151,20 +151,20 @@ class LinkedFiles:
 
 
 def _is_in(path: Path, folder: Path, most: int | None = None) -> bool:
-    """Whether a path leads into a folder, over no link below it.
+    """Return whether a path leads into a folder without passing a link below it.
 
     Args:
-        path: as it is written, or made of that; what is above the folder may be links.
-        folder: to be in.
-        most: folders to look at, from the last one up.
+        path: a path as written, or derived from one; folders above ``folder`` may be links.
+        folder: the folder that should contain it.
+        most: number of parent folders to check, from the innermost one up.
 
     Raises:
-        LinkError: below the folder, a part of the path is a link.
+        LinkError: a part of the path below the folder is a link.
     """
     for parent in list(path.parents)[:most]:
         try:
             is_folder = os.path.samefile(parent, folder)
-        except OSError:  # it is not there
+        except OSError:  # it does not exist
             continue
         if is_folder:
             refuse_links(path, parent)

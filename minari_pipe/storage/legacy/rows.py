@@ -1,4 +1,4 @@
-"""What flat layouts share: one file with the steps of all episodes below each other."""
+"""Implement what flat layouts share: one file with the steps of all episodes in one table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from minari_pipe.storage.legacy.base import (
 
 @dataclass(frozen=True)
 class Rows:
-    """Where one episode is: rows ``start`` to ``stop`` of the columns in the group ``part``."""
+    """The location of one episode: rows ``start`` to ``stop`` of the columns in group ``part``."""
 
     part: str
     start: int
@@ -47,7 +47,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that is asked for again and again about a file."""
+    """The parts of a file that are needed repeatedly."""
 
     metadata: dict[str, Any]
     episodes: tuple[Rows, ...]
@@ -55,30 +55,30 @@ class Summary:
 
 
 class RowsStorage(LegacyStorage):
-    """A dataset in one file of columns, cut into episodes where its flags say so.
+    """A dataset in one file of columns, which is cut into episodes at its flags.
 
-    A layout says what its columns are called, where episodes end and what else it holds.
+    A layout defines the names of its columns, where episodes end and what else it holds.
     """
 
-    #: names of the columns of flags
+    #: names of the flag columns
     TERMINATIONS: str
     TRUNCATIONS: str
 
     @classmethod
     def recognises(cls, data_path: Path) -> bool:
-        """Whether this is a file of this layout."""
+        """Return whether this is a file of this layout."""
         try:
             if not data_path.is_file() or not h5py.is_hdf5(data_path):
                 return False
-            with open_checked(data_path.resolve()) as file:  # the user named it, also by a link
+            with open_checked(data_path.resolve()) as file:  # the user may name it by a link
                 return cls._is_mine(file)
-        except Exception:  # a stranger's file, and this is asked of whatever is there
+        except Exception:  # the file is untrusted, and this is called on any path
             return False
 
     @classmethod
     @abstractmethod
     def _is_mine(cls, file: Any) -> bool:
-        """Whether the names in the file are those of this layout."""
+        """Return whether the names in the file are those of this layout."""
 
     @classmethod
     @abstractmethod
@@ -90,16 +90,16 @@ class RowsStorage(LegacyStorage):
     def _spaces(
         cls, file: h5py.File, summary: Summary
     ) -> tuple[gym.Space, gym.Space, tuple[str, ...]]:
-        """Return the spaces, and sentences about what is not known of them."""
+        """Return the spaces, and sentences about what is unknown about them."""
 
     @classmethod
     def read_raw_metadata(cls, data_path: Any) -> dict[str, Any]:
-        """Return what the file says in the keys and types of ``metadata.json``."""
+        """Return the file's metadata with the keys and types of ``metadata.json``."""
         return deepcopy(cls._summary(Path(data_path)).metadata)
 
     @classmethod
     def open(cls, data_path: Path, *, trusted_modules: Collection[str] = ()) -> RowsStorage:
-        """Open a file; it has no spec of an environment, so nothing can be trusted."""
+        """Open a file; it has no environment spec, so ``trusted_modules`` has no effect."""
         summary = cls._summary(data_path)
         with reading(data_path, "spaces"), open_file(data_path) as file:
             observation_space, action_space, unknown = cls._spaces(file, summary)
@@ -113,7 +113,7 @@ class RowsStorage(LegacyStorage):
             return _cached(cls, path, stamp(path))
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the attributes of episodes: what follows from where their rows are."""
+        """Yield the attributes of episodes, which are derived from their rows."""
         self.check_version()
         episodes = self._summary(self.data_path).episodes
         with reading(self.data_path), open_file(self.data_path) as file:
@@ -132,7 +132,7 @@ class RowsStorage(LegacyStorage):
             yield attributes
 
     def _marks(self, file: h5py.File, part: str) -> tuple[bool, list[str]]:
-        """Return whether final observations are known, and the names of the infos."""
+        """Return whether final observations are recorded, and the names of the infos."""
         return False, []
 
     def get_episodes(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -179,15 +179,15 @@ def _cached(layout: type[RowsStorage], path: Path, stamp: Stamp) -> Summary:
 
 
 def part_of(file: Any, part: str) -> Any:
-    """Return the group whose columns hold an episode."""
+    """Return the group that holds the columns of an episode."""
     return member(file, part) if part else file
 
 
 def column(group: h5py.Group, key: str) -> h5py.Dataset:
-    """Return a column that is safe to read.
+    """Return a column after checking that it is safe to read.
 
     Raises:
-        CorruptDatasetError: it is missing, no rows of numbers, or not in this file.
+        CorruptDatasetError: it is missing, has no rows of numbers, or is not in this file.
     """
     if key not in group:
         raise CorruptDatasetError(f"there is no dataset {key!r}, only {', '.join(group)[:200]}")
@@ -202,10 +202,10 @@ def column(group: h5py.Group, key: str) -> h5py.Dataset:
 
 
 def check_lengths(group: h5py.Group, keys: Iterable[str]) -> int:
-    """Return the number of rows of columns, those of ``keys`` that are there.
+    """Return the number of rows of those columns in ``keys`` that exist.
 
     Raises:
-        CorruptDatasetError: they differ.
+        CorruptDatasetError: the numbers differ, or no column exists.
     """
     counts = {key: len(column(group, key)) for key in keys if key in group}
     if len(set(counts.values())) != 1:
@@ -215,14 +215,14 @@ def check_lengths(group: h5py.Group, keys: Iterable[str]) -> int:
 
 
 def read_flags(group: h5py.Group, key: str, rows: int) -> npt.NDArray[np.bool_]:
-    """Read a whole column of flags; one that is missing is False everywhere."""
+    """Return a whole column of flags; a missing column is False everywhere."""
     if key not in group:
         return np.zeros(rows, bool)
     return flags(column(group, key)[()], key)
 
 
 def episode_bounds(ends_here: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """Return where episodes begin, and the number of rows; the last one ends with the rows.
+    """Return the first row of each episode, and the number of rows, where the last one ends.
 
     Args:
         ends_here: whether an episode ends at this row, shape ``(N,)``.

@@ -1,6 +1,6 @@
-"""The inverse of ``gymnasium.spaces.flatten`` for whole columns.
+"""Invert ``gymnasium.spaces.flatten`` for whole columns.
 
-Minari 0.3 stored values of Dict and Tuple spaces flattened to one vector a step.
+Minari 0.3 flattened each value of a Dict or Tuple space to one vector per step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Rows = npt.NDArray[Any]
 
 
 def unflatten_rows(space: gym.Space, rows: Rows) -> Any:
-    """Rebuild a column of values from flattened ones.
+    """Return a column of values rebuilt from flattened ones.
 
     Args:
         space: space of one value.
@@ -29,8 +29,8 @@ def unflatten_rows(space: gym.Space, rows: Rows) -> Any:
         dicts and tuples of the space.
 
     Raises:
-        CorruptDatasetError: the vectors have another length, or are not one-hot where they must.
-        UnsupportedSpaceError: the space has no flat form of a fixed length.
+        CorruptDatasetError: the vectors have another length, or are not one-hot where required.
+        UnsupportedSpaceError: the space has no flat form of fixed length.
 
     Example:
         >>> unflatten_rows(spaces.Discrete(3, start=1), np.array([[0.0, 1.0, 0.0]]))
@@ -81,7 +81,7 @@ def _index(one_hot: Rows) -> npt.NDArray[np.intp]:
 
 def _texts(space: spaces.Text, rows: Rows) -> list[str]:
     characters = space.character_list
-    end = len(characters)  # what fills the place after the last character
+    end = len(characters)  # padding after the last character
     if not np.isin(rows, np.arange(end + 1)).all():
         raise CorruptDatasetError(f"a flattened Text has indices outside of 0 to {end}")
     return ["".join(characters[int(index)] for index in row if int(index) != end) for row in rows]

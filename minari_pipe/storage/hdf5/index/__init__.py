@@ -1,1 +1,1 @@
-"""Where the values of each episode lie in an HDF5 file, and reading them from there."""
+"""Index where the values of each episode lie in an HDF5 file, and read them from there."""

@@ -1,7 +1,7 @@
-"""Find out where an episode's values lie in an HDF5 file, from the structure that is checked.
+"""Find where an episode's values lie in an HDF5 file, from its checked structure.
 
-An episode gets an :class:`Entry` only if nothing more is to be done to read it than to look at
-its bytes, and nothing about it is left to be checked. All others are read by their structure.
+An episode gets an :class:`Entry` only if its bytes can be used without conversion and nothing
+about it remains to be checked. All others are read through the structure of the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minari_pipe.storage.hdf5.parser.source import DAMAGE, NotUnderstoodError
 from minari_pipe.storage.hdf5.values import datasets_below, member
 from minari_pipe.storage.segment import Ints, Leaf
 
-#: groups of an episode that the standard names; any other is extra step data
+#: groups of an episode that the standard names; all others are extra step data
 GROUPS = frozenset({"observations", "actions", "rewards", "terminations", "truncations", "infos"})
 
 _FLAGS = ("rewards", "terminations", "truncations")
@@ -33,12 +33,12 @@ _FLAGS = ("rewards", "terminations", "truncations")
 
 @dataclass(frozen=True)
 class Entry:
-    """Where the values of one episode are.
+    """The location of the values of one episode.
 
     Attributes:
         steps: ``T``.
-        leaves: the leaves; episodes of one structure have the same object.
-        addresses: of the first byte of each leaf.
+        leaves: the leaves; episodes of one structure share this object.
+        addresses: address of the first byte of each leaf.
     """
 
     steps: int
@@ -47,7 +47,7 @@ class Entry:
 
 
 class Builder:
-    """Gathers the entries and attributes of the episodes of one file, as they are read."""
+    """Collects the entries and attributes of the episodes of one file while they are read."""
 
     def __init__(self, count: int, observation_space: gym.Space, action_space: gym.Space) -> None:
         self.spaces = (observation_space, action_space)
@@ -57,19 +57,19 @@ class Builder:
         self._known: dict[tuple[Any, ...], tuple[Leaf, ...]] = {}
 
     def add(self, index: int, group: Any, attributes: Mapping[str, Any] | None) -> Entry | None:
-        """Look at an episode; return its entry if it can have one.
+        """Add an episode; return its entry, or None if it cannot have one.
 
         Args:
             index: its number.
             group: its group.
-            attributes: as ``EpisodeFile.episode_metadata`` returns them; None if it cannot.
+            attributes: as ``EpisodeFile.episode_metadata`` returns them; None if unreadable.
         """
         entry = None
         if attributes is not None:
             try:
                 entry = self._entry(group, attributes)
             except (MinariPipeError, NotUnderstoodError, *DAMAGE):
-                pass  # reading it says what is wrong
+                pass  # reading the episode reports the error
         self._attributes[index] = attributes
         self.entries[index] = entry
         return entry
@@ -85,7 +85,7 @@ class Builder:
         return len(self.entries) == self._count
 
     def parts(self) -> tuple[Ints, tuple[Part, ...]]:
-        """Return the number of steps of each episode, -1 where it is in no part, and the parts."""
+        """Return the steps of each episode, -1 if it is in no part, and the parts."""
         steps = np.full(self._count, -1, np.int64)
         gathered: dict[tuple[Leaf, ...], list[tuple[int, Entry]]] = {}
         for index in range(self._count):
@@ -132,7 +132,7 @@ class Builder:
         return Entry(steps, self._known[signature], tuple(addresses))
 
     def _datasets(self, group: Group) -> Iterator[tuple[Path, Any]]:
-        """Yield the path and the dataset of every leaf, the rewards first."""
+        """Yield path and dataset of every leaf, the rewards first."""
         for name in _FLAGS:
             yield (name,), member(group, name)
         for name, space in zip(("observations", "actions"), self.spaces, strict=True):
@@ -145,7 +145,7 @@ class Builder:
         for name in group:
             if name not in GROUPS:
                 below = list(datasets_below(member(group, name)))
-                if not below:  # an empty group, which is no leaf
+                if not below:  # an empty group is not a leaf
                     yield ("extras", name), None
                 for path, dataset in below:
                     yield ("extras", name, *path), dataset
@@ -163,14 +163,14 @@ def _of_space(stored: Any, space: gym.Space, path: Path) -> Iterator[tuple[Path,
 
 
 def _may_be_images(path: Path, dataset: Dataset) -> bool:
-    """Whether these may be rows of JPEG files: of a number of bytes that no space has."""
+    """Return whether rows of bytes may be JPEG files instead of numbers."""
     if dataset.dtype != np.uint8 or dataset.ndim != 2 or dataset.maxshape is None:
         return False
     return path[0] in ("observations", "actions") or dataset.maxshape[0] is not None
 
 
 def _has_plain_seed(stored: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
-    """Whether the seed is a number of 64 bits, or there is none."""
+    """Return whether the seed is a 64-bit integer, or absent."""
     if "seed" not in stored:
         return EXACT not in stored and attributes.get("seed") is None
     return isinstance(stored["seed"], np.integer) and type(attributes.get("seed")) is int

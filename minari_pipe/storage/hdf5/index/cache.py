@@ -1,6 +1,6 @@
-"""The indexes of HDF5 files, kept in the user's cache: what was found out once is read back.
+"""Cache the indexes of HDF5 files on disk, so that a user's processes index each file once.
 
-One small file for each HDF5 file, named after its device and inode::
+There is one small file for each HDF5 file, named after its device and inode::
 
     $MINARI_PIPE_CACHE | $XDG_CACHE_HOME/minari_pipe | ~/.cache/minari_pipe
     └─ index/2a-1f00c3.idx
@@ -8,13 +8,13 @@ One small file for each HDF5 file, named after its device and inode::
        ├─ header, JSON     which version of which file, its structures, names of columns
        └─ arrays           steps, runs, addresses, columns of attributes, in native byte order
 
-An index is of one version of a file: its device, inode, size and times. Linux advances the clock
-of these times only every few milliseconds, so a file can change without a trace right after its
-last change. An index of a file that young is not settled: who reads it compares samples of the
-file's bytes as well.
+An index belongs to one version of a file: its device, inode, size and times. Linux advances the
+clock of these times only every few milliseconds, so right after a change, a file can change again
+without a trace. The index of such a young file is not settled: its readers also compare samples of
+the file's bytes.
 
-Nothing here is needed: what cannot be written stays in the memory of the process, what cannot be
-read back, whatever the reason, is found out again.
+The cache is optional: an index that cannot be written stays in the memory of the process, and one
+that cannot be read back, for any reason, is built again.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from minari_pipe.core.files.fetch import cache_folder
 from minari_pipe.storage.hdf5.index.index import Attributes, FileIndex, Runs, merged
 from minari_pipe.storage.segment import Leaf
 
-#: changes with the format and with what an index has to have been checked for
+#: changes with the format, and with the checks that an index must have passed
 _MARK = b"mpindex1" if sys.byteorder == "little" else b"mpindexB"
 _HEAD = struct.Struct("<8sBxxxIQQ")
 _SETTLED_AT = 8
 
-#: age at which the next change of a file is sure to give it another time; where its file system
-#: keeps whole seconds only, or rather every two
+#: age at which any further change is sure to give a file another time; the second one is for file
+#: systems that store whole seconds, or only every other second
 _YOUNG_NS = 20_000_000
 _YOUNG_IN_SECONDS_NS = 2_100_000_000
-#: the files of the cache take no more; the oldest are removed
+#: most bytes of the cache; beyond that, the oldest files are removed
 _MOST_BYTES = 2**28
-#: after so many writes the size is looked at again
+#: the size of the cache is checked once per this many writes
 _SWEEP_EVERY = 64
-#: what cannot be written to the disk is kept here, so many of them
+#: most indexes that are held in memory because they cannot be written to disk
 _MOST_HELD = 8
 
-#: samples of a file's bytes: this many, of this size, and more of its end, where its structure is
+#: samples of a file: number and size; size of a larger one at its end, where the structure is
 _SAMPLES = 32
 _SAMPLE_BYTES = 1024
 _END_BYTES = 2**16
 
 
 class Stamp(NamedTuple):
-    """Which version of which file this is."""
+    """Identifies one version of one file."""
 
     device: int
     inode: int
@@ -72,32 +72,32 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, stat: os.stat_result) -> Stamp:
-        """Take it from what the system says of a file."""
+        """Return the stamp for a stat result."""
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
     @property
     def is_settled(self) -> bool:
-        """Whether another change of the file would give it another stamp."""
-        # on Windows the one is the time when the file was made
+        """Whether any further change of the file would change its stamp."""
+        # on Windows, the other one is the creation time
         changed = self.modified_ns if os.name == "nt" else self.changed_ns
         young = _YOUNG_NS if changed % 1_000_000_000 else _YOUNG_IN_SECONDS_NS
         return time.time_ns() - changed > young
 
     @property
     def name(self) -> str:
-        """Name of its file in the cache."""
+        """Name of its index file in the cache."""
         return f"{self.device:x}-{self.inode:x}.idx"
 
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """An :class:`FileIndex` as it is kept.
+    """The stored form of a :class:`FileIndex`.
 
     Attributes:
         episodes: number of episodes in the file.
-        runs: the parts; what is in none of them is read by its structure in the file.
-        attributes: of all episodes.
-        spaces: tells the spaces for which episodes may be in no part; empty if it is for any.
+        runs: the parts; other episodes are read through the structure of the file.
+        attributes: the attributes of all episodes.
+        spaces: signature of the spaces for which parts may be missing; empty if valid for any.
     """
 
     episodes: int
@@ -107,12 +107,12 @@ class StoredIndex:
 
     @classmethod
     def of(cls, index: FileIndex) -> StoredIndex:
-        """Keep an index."""
+        """Convert an index to the stored form."""
         runs = tuple(Runs.of(part, index.steps) for part in merged(index.parts))
         return cls(len(index), runs, Attributes.of(index.attributes))
 
     def index(self) -> FileIndex | None:
-        """Return the index; None if the attributes of an episode cannot be read."""
+        """Return the index, or None if the attributes of an episode cannot be read."""
         attributes = self.attributes.whole_table()
         if attributes is None:
             return None
@@ -127,12 +127,12 @@ _writes = 0
 
 
 def remember(path: str | Path, index: FileIndex, written: os.stat_result) -> None:
-    """Keep the index of a file that was just written and has its name now.
+    """Store the index of a file that was just written and moved into place.
 
     Args:
         path: the file.
-        index: of all of its episodes.
-        written: what the system said of it when it was written; another file is left alone.
+        index: the index of all its episodes.
+        written: stat result of the file after it was written; any other file is ignored.
     """
     with suppress(OSError, ValueError):
         with open(path, "rb") as file:
@@ -145,11 +145,11 @@ def remember(path: str | Path, index: FileIndex, written: os.stat_result) -> Non
 
 
 def save(index: StoredIndex, stamp: Stamp, samples: int | None) -> None:
-    """Keep an index.
+    """Store an index.
 
     Args:
-        index: of all of the file's episodes.
-        stamp: of the file, as it was before the index was taken.
+        index: the index of all episodes of the file.
+        stamp: stamp of the file, taken before the index was made.
         samples: :func:`sample` of the file, if it is not settled.
     """
     global _writes
@@ -175,11 +175,11 @@ def save(index: StoredIndex, stamp: Stamp, samples: int | None) -> None:
 
 
 def load(stamp: Stamp, take: Callable[[int, int], bytes]) -> StoredIndex | None:
-    """Return the index of a version of a file, if there is one.
+    """Return the stored index for a version of a file, or None if there is none.
 
     Args:
-        stamp: of the file.
-        take: returns bytes of the file, from where and how many.
+        stamp: stamp of the file.
+        take: returns bytes of the file, given an offset and a size.
     """
     path = None
     content = _held.get(stamp.name)
@@ -191,7 +191,7 @@ def load(stamp: Stamp, take: Callable[[int, int], bytes]) -> StoredIndex | None:
             return None
     try:
         index = _unpacked(content, stamp, take)
-    except Exception:  # whatever is wrong with it: it is only a cache
+    except Exception:  # any error: it is only a cache
         return None
     if index is not None and path is not None and not content[_SETTLED_AT] and stamp.is_settled:
         with suppress(OSError), open(path, "r+b") as file:
@@ -201,11 +201,11 @@ def load(stamp: Stamp, take: Callable[[int, int], bytes]) -> StoredIndex | None:
 
 
 def sample(take: Callable[[int, int], bytes], size: int) -> int:
-    """Return a number that another content of the same size hardly has.
+    """Return a checksum of samples, which is unlikely to be equal for another content.
 
     Args:
-        take: returns bytes of the content, from where and how many.
-        size: of the content.
+        take: returns bytes of the content, given an offset and a size.
+        size: size of the content.
     """
     end = max(0, size - _END_BYTES)
     found = zlib.crc32(take(end, size - end))
@@ -286,7 +286,7 @@ def _unpacked(
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the oldest indexes, and what killed processes left, until the rest is small."""
+    """Remove files that killed processes left behind, and the oldest indexes if too large."""
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:

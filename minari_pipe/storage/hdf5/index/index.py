@@ -1,4 +1,4 @@
-"""Where the values of each episode lie in an HDF5 file, so that they are read without libhdf5."""
+"""Define the index of an HDF5 file: where the values of each episode lie, to read them directly."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from minari_pipe.storage.segment import AttributeTable, Ints, Leaf
 
 @dataclass(frozen=True)
 class Part:
-    """Episodes of one structure whose every leaf lies in the file in one piece, row-major.
+    """Episodes of one structure, with every leaf in one piece in the file, row-major.
 
     Attributes:
         episodes: their numbers, ascending, shape ``(n,)``.
-        leaves: their leaves; all are checked to be numbers, of ``T + more`` rows each.
-        addresses: place of the first byte of each leaf of each episode, ``(len(leaves), n)``;
-            of a leaf without bytes any.
+        leaves: their leaves, checked to be numbers with ``T + more`` rows each.
+        addresses: address of the first byte of each leaf of each episode, ``(len(leaves), n)``;
+            arbitrary for a leaf without bytes.
     """
 
     episodes: Ints
@@ -33,12 +33,12 @@ class Part:
 
 @dataclass(frozen=True)
 class FileIndex:
-    """What is known of all ``N`` episodes of a file.
+    """What is known about all ``N`` episodes of a file.
 
     Attributes:
-        steps: ``T`` of each episode, shape ``(N,)``; -1 where it is in no part.
-        parts: each episode is in one of them, or has to be read by its structure in the file.
-        attributes: of all episodes, as :meth:`EpisodeFile.episode_metadata` returns them.
+        steps: ``T`` of each episode, shape ``(N,)``; -1 if it is in no part.
+        parts: each episode is in one of them, or must be read through the structure of the file.
+        attributes: attributes of all episodes, as ``EpisodeFile.episode_metadata`` returns them.
     """
 
     steps: Ints
@@ -46,12 +46,12 @@ class FileIndex:
     attributes: AttributeTable
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return len(self.steps)
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """Join parts of the same leaves."""
+    """Merge parts that have the same leaves."""
     found: dict[tuple[Leaf, ...], list[Part]] = {}
     for part in parts:
         if len(part.episodes):
@@ -69,17 +69,17 @@ def merged(parts: Iterable[Part]) -> list[Part]:
 
 @dataclass(frozen=True)
 class Runs:
-    """A :class:`Part` as it is kept: a run is episodes whose rows of every leaf are contiguous.
+    """The stored form of a :class:`Part`: in a run of episodes, rows of every leaf are contiguous.
 
-    The observations of its episodes follow one another, and so do their actions, and so on: a run
-    is as many arrays as there are leaves, however many episodes it has.
+    The observations of a run's episodes follow one another, and so do their actions, and so on: a
+    run is one array per leaf, however many episodes it has.
 
     Attributes:
-        episodes: as of the part, shape ``(n,)``.
-        leaves: as of the part.
+        episodes: as in the part, shape ``(n,)``.
+        leaves: as in the part.
         steps: ``T`` of each episode, shape ``(n,)``.
-        firsts: place among ``episodes`` of the first one of each run, shape ``(R,)``.
-        addresses: of each leaf of the first episode of each run, ``(len(leaves), R)``.
+        firsts: position in ``episodes`` of the first one of each run, shape ``(R,)``.
+        addresses: address of each leaf of the first episode of each run, ``(len(leaves), R)``.
     """
 
     episodes: Ints
@@ -90,7 +90,7 @@ class Runs:
 
     @classmethod
     def of(cls, part: Part, steps: Ints) -> Runs:
-        """Find the runs of a part; ``steps`` are those of all episodes of the file."""
+        """Find the runs of a part; ``steps`` covers all episodes of the file."""
         own = steps[part.episodes]
         breaks = np.zeros(max(0, len(own) - 1), bool)
         for leaf, addresses in zip(part.leaves, part.addresses, strict=True):
@@ -100,7 +100,7 @@ class Runs:
         return cls(part.episodes, part.leaves, own, firsts, part.addresses[:, firsts])
 
     def part(self) -> Part:
-        """Return the part again."""
+        """Return the part."""
         own = np.diff(np.append(self.firsts, len(self.steps)))
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.steps)])
         steps = total[:-1] - np.repeat(total[self.firsts], own)
@@ -114,13 +114,13 @@ class Runs:
         return Part(self.episodes, self.leaves, addresses)
 
     def rows(self) -> Ints:
-        """Return the number of steps of each run, and of its episodes, shape ``(2, R)``."""
+        """Return the number of steps and of episodes of each run, shape ``(2, R)``."""
         ends = np.append(self.firsts[1:], len(self.steps))
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.steps)])
         return np.stack([total[ends] - total[self.firsts], ends - self.firsts])
 
     def fits(self, episodes: int, size: int) -> bool:
-        """Tell whether all of it is possible in a file of ``episodes`` and ``size`` bytes."""
+        """Return whether a file with ``episodes`` episodes and ``size`` bytes can contain this."""
         count, runs = len(self.episodes), len(self.firsts)
         if (
             not count
@@ -149,7 +149,7 @@ class Runs:
                 continue
             if leaf.row_bytes > size or (addresses < 0).any() or (addresses > size).any():
                 return False
-            # by division, as a product could overflow
+            # by division, since a product could overflow
             if (steps + leaf.more * own > (size - addresses) // leaf.row_bytes).any():
                 return False
         return True
@@ -157,12 +157,12 @@ class Runs:
 
 @dataclass(frozen=True)
 class Attributes:
-    """The attributes of all episodes, as they are kept: numbers in columns, the rest as JSON.
+    """The stored form of the attributes of all episodes: numbers in columns, the rest as JSON.
 
     Attributes:
         numbers: see :class:`AttributeTable`.
-        texts: the others of each episode in their exact form; empty where there are none, None if
-            there are none at all. Where damage keeps them from being read, the text is ``null``.
+        texts: the other attributes of each episode in their exact form; empty if it has none, None
+            if no episode has any. If damage makes attributes unreadable, the text is ``null``.
     """
 
     numbers: dict[str, npt.NDArray[Any]]
@@ -170,7 +170,7 @@ class Attributes:
 
     @classmethod
     def of(cls, table: AttributeTable) -> Attributes:
-        """Keep a table.
+        """Convert a table to the stored form.
 
         Raises:
             InvalidEpisodeError: a value has no exact form.
@@ -181,7 +181,7 @@ class Attributes:
 
     @classmethod
     def gather(cls, rows: Sequence[Mapping[str, Any] | None]) -> Attributes:
-        """Keep the attributes of each episode, None where they cannot be read."""
+        """Collect the attributes of each episode; None means that they cannot be read."""
         numbers = {}
         first = rows[0] if rows and None not in rows else None
         for name in first or ():
@@ -197,7 +197,7 @@ class Attributes:
         return cls(numbers, texts if any(texts) else None)
 
     def numbers_of(self, name: str) -> list[Any] | None:
-        """Return the numbers of this name as Python's, None if they are not in a column."""
+        """Return a column of numbers as a list of Python numbers, or None if there is none."""
         if name not in self._lists and name in self.numbers:
             self._lists[name] = self.numbers[name].tolist()
         return self._lists.get(name)
@@ -211,18 +211,18 @@ class Attributes:
         return [(name, self.numbers_of(name) or []) for name in self.numbers]
 
     def others(self, index: int) -> dict[str, Any] | None:
-        """Return what is no number of an episode; None if its attributes cannot be read."""
+        """Return attributes of an episode that are not in columns, or None if unreadable."""
         text = self.texts[index] if self.texts is not None else b""
         return from_exact_form(json.loads(text)) if text else {}
 
     def whole_table(self) -> AttributeTable | None:
-        """Return the attributes of all episodes, None if those of one cannot be read."""
+        """Return the attributes of all episodes, or None if those of one cannot be read."""
         if self.texts is None:
             return AttributeTable(self.numbers)
         return self.table(np.arange(len(self.texts)))
 
     def row(self, index: int) -> dict[str, Any] | None:
-        """Return the attributes of an episode, None if they cannot be read."""
+        """Return the attributes of an episode, or None if they cannot be read."""
         own = {name: values[index] for name, values in self._columns}
         if self.texts is None:
             return own
@@ -230,11 +230,11 @@ class Attributes:
         return None if others is None else own | others
 
     def table(self, chosen: Ints, names: Collection[str] | None = None) -> AttributeTable | None:
-        """Return the attributes of some episodes, None if those of one cannot be read.
+        """Return the attributes of some episodes, or None if those of one cannot be read.
 
         Args:
             chosen: the episodes.
-            names: of the attributes; None means all.
+            names: the attributes to return; None means all.
         """
         numbers = {
             name: values[chosen]
@@ -254,7 +254,7 @@ def _text(values: Mapping[str, Any]) -> bytes:
 
 
 def _column(values: list[Any]) -> npt.NDArray[Any] | None:
-    """Return an array of Python's numbers, from which ``tolist`` gives equal ones; else None."""
+    """Return Python numbers as an array whose ``tolist`` gives equal ones, or None."""
     kinds = set(map(type, values))
     if kinds == {bool}:
         return np.array(values, np.bool_)

@@ -1,10 +1,10 @@
-"""Read episodes as views of an HDF5 file in memory, at the places that its index says.
+"""Read episodes as views of a mapped HDF5 file, at the addresses in its index.
 
-An array is only a place, a shape and a dtype; its values come from the disk when somebody looks
-at them, and from then on all processes share them. So an episode costs a few objects, whatever its
-size, and arrays are read-only and keep the file in memory. Where another program cuts the file
-meanwhile, looking at what was lost kills the process: nothing here or in real Minari cuts files,
-and the size is looked at again while episodes are read.
+An array is only an address, a shape and a dtype; its values are read from disk on first access, and
+all processes share them from then on. So an episode costs a few objects, whatever its size, and its
+arrays are read-only and keep the file mapped. If another program truncates the file, accessing the
+lost part kills the process: neither this package nor real Minari truncates files, and the size is
+checked repeatedly while episodes are read.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from minari_pipe.storage.hdf5.index.plans import Array, Plans, signature
 from minari_pipe.storage.hdf5.parser.checked import UnderstoodFile
 from minari_pipe.storage.segment import Leaf
 
-#: an open file that was mapped keeps its name busy on Windows, so there arrays are copies
+#: on Windows, a mapped file cannot be replaced, so arrays are copies there
 CAN_STAY_OPEN = os.name != "nt"
 
 #: files that stay open to be read again, each with a file descriptor
 _MOST_OPEN = 8
-#: files that arrays keep in memory; of more, arrays are copies: macOS gives a process 256
-#: descriptors, and versions that a growing dataset has replaced stay on the disk
+#: files that arrays keep mapped; beyond that, arrays are copies: macOS gives a process 256
+#: descriptors, and replaced versions of a growing dataset stay on the disk
 _MOST_MAPPED = 64
 
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def may_stay_open() -> bool:
-    """Tell whether arrays may keep one more file in memory."""
+    """Return whether arrays may keep one more file mapped."""
     return CAN_STAY_OPEN and len(_mapped) <= _MOST_MAPPED
 
 
 class MappedFile:
-    """One version of a file, in memory, and what is known of its episodes.
+    """One version of a file, mapped into memory, with what is known about its episodes.
 
     Attributes:
-        path: where it was found.
-        stamp: which version of it this is.
-        map: its bytes.
-        index: where the values are, if all episodes were looked at.
+        path: path of the file.
+        stamp: identifies this version of the file.
+        map: the bytes.
+        index: where the values are, once all episodes are known.
     """
 
     def __init__(self, path: Path, below: PathLike | None = None) -> None:
@@ -66,7 +66,7 @@ class MappedFile:
 
         Args:
             path: the file.
-            below: the folder from which no link is followed to it, its own if not given.
+            below: the folder below which links are not followed; by default the file's own.
 
         Raises:
             OSError: it cannot be opened.
@@ -85,52 +85,52 @@ class MappedFile:
         self._links: Any = None
         self._was_asked = False
         self.index: MappedIndex | None = None
-        #: taken before anything is read, so that they differ if it changes meanwhile
+        #: taken before anything is read, so that they differ if the file changes after that
         self._samples = None if self.is_settled else sample(self.take, self.stamp.size)
         found = load(self.stamp, self.take)
         if found is not None:
             self.index = MappedIndex(self.map, found)
 
     def take(self, start: int, size: int) -> bytes:
-        """Return some of its bytes."""
+        """Return some bytes of the file."""
         return self.map[start : start + size]
 
     def check_still_whole(self) -> None:
-        """Refuse a file that was cut since it was mapped.
+        """Raise an error if the file was truncated since it was mapped.
 
         Raises:
-            CorruptDatasetError: it is shorter than it was.
+            CorruptDatasetError: the file is shorter than it was.
         """
         if self.map.size() < len(self.map):
             raise CorruptDatasetError(f"{self.path}: the file was cut while it was read")
 
     def looked_at(self, episodes: int, total: int) -> None:
-        """Count episodes that were looked at, of all that are in the file."""
+        """Count accessed episodes, out of all episodes in the file."""
         self._watch.looked_at(episodes * (len(self.map) // max(1, total)))
 
     def structure(self) -> UnderstoodFile:
-        """Open its structure, to be closed when it was read.
+        """Open the structure of the file; the caller closes it.
 
         Raises:
             CorruptDatasetError: it is damaged.
-            NotUnderstoodError: only h5py understands it.
+            NotUnderstoodError: only h5py supports it.
         """
         file = UnderstoodFile(self.path, self.map, self._below)
         if self._links is None:
             self._links = file.links
-        file.__dict__["links"] = self._links  # they take longest of all, and are the same
+        file.__dict__["links"] = self._links  # the slowest part, and always the same
         return file
 
     def building(self, count: int, *of: gym.Space) -> Builder:
-        """Return what gathers what is known of the episodes, while there is no index."""
+        """Return the builder that collects the episodes while there is no index."""
         if self._builder is None or signature(*self._builder.spaces) != signature(*of):
             self._builder = Builder(count, *of)
         return self._builder
 
     def plans(self, observation_space: gym.Space, action_space: gym.Space) -> Plans:
-        """Return how episodes of these spaces are put together; by structure, as they are found.
+        """Return the plans of episodes of these spaces by structure; callers add new ones.
 
-        Spaces are compared by identity, so that it costs nothing.
+        Spaces are compared by identity, which costs nothing.
         """
         for observations, actions, plans in self._plans:
             if observations is observation_space and actions is action_space:
@@ -140,7 +140,7 @@ class MappedFile:
         return plans
 
     def recognize(self, look: Look, observation_space: gym.Space, action_space: gym.Space) -> None:
-        """Find the index out at once, if our own writer made the file; asked for once."""
+        """Build the index at once if this package wrote the file; only the first call tries."""
         if not self._was_asked:
             self._was_asked = True
             found = match_all(self.map, look, observation_space, action_space)
@@ -148,18 +148,18 @@ class MappedFile:
                 self.keep(found)
 
     def learn(self, builder: Builder) -> None:
-        """Take over what a builder knows of all episodes, and keep it for other processes."""
+        """Build the index from a complete builder, and save it for other processes."""
         steps, parts = builder.parts()
         runs = tuple(Runs.of(part, steps) for part in parts)
         try:
             attributes = builder.attributes()
-        except InvalidEpisodeError:  # they have no exact form; of foreign files only
+        except InvalidEpisodeError:  # no exact form, which happens only in foreign files
             return
         stored = StoredIndex(len(steps), runs, attributes, signature(*builder.spaces))
         self.keep(stored)
 
     def keep(self, stored: StoredIndex) -> None:
-        """Use an index, and keep it for other processes."""
+        """Use an index, and save it for other processes."""
         if not all(one.fits(stored.episodes, len(self.map)) for one in stored.runs):
             return
         save(stored, self.stamp, self._samples)
@@ -167,11 +167,11 @@ class MappedFile:
 
 
 class MappedIndex:
-    """The index of a mapped file, made ready to read from it.
+    """The index of a mapped file, prepared for reading.
 
     Attributes:
         stored: the index.
-        parts: the episodes of one structure each.
+        parts: the episodes, one part for each structure.
     """
 
     def __init__(self, mapped: mmap.mmap, stored: StoredIndex) -> None:
@@ -179,7 +179,7 @@ class MappedIndex:
         self.parts = [MappedPart(mapped, runs) for runs in stored.runs]
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return self.stored.episodes
 
     @property
@@ -189,7 +189,7 @@ class MappedIndex:
 
     @cached_property
     def places(self) -> tuple[list[int], list[int]]:
-        """The part of each episode, -1 if it is in none, and its place there."""
+        """The part of each episode, or -1 if it is in none, and its position there."""
         of, places = np.full(len(self), -1), np.zeros(len(self), np.int64)
         for number, part in enumerate(self.parts):
             of[part.runs.episodes] = number
@@ -198,11 +198,11 @@ class MappedIndex:
 
     @cached_property
     def is_all(self) -> bool:
-        """Whether all episodes are of one structure, so that their places are their numbers."""
+        """Whether all episodes have one structure, so that their positions are their numbers."""
         return len(self.parts) == 1 and len(self.parts[0].runs.episodes) == len(self)
 
     def is_for(self, observation_space: gym.Space, action_space: gym.Space) -> bool:
-        """Whether no episode of these spaces may be in a part that is lacking here."""
+        """Return whether the index is complete for episodes of these spaces."""
         if self.is_all or not self.stored.spaces:
             return True
         return self.stored.spaces == signature(observation_space, action_space)
@@ -218,12 +218,12 @@ class MappedIndex:
 
 
 class MappedPart:
-    """Episodes of one structure in a mapped file.
+    """The episodes of one structure in a mapped file.
 
     Attributes:
-        runs: where they are.
-        firsts: place of the first episode of each run, and of the end.
-        ends: steps of all episodes before each one, and of all.
+        runs: their locations.
+        firsts: position of the first episode of each run, and the end.
+        ends: number of steps before each episode, and the total.
     """
 
     def __init__(self, mapped: mmap.mmap, runs: Runs) -> None:
@@ -243,7 +243,7 @@ class MappedPart:
 
     @cached_property
     def _leaves(self) -> list[tuple[Leaf, int, tuple[int, ...], np.dtype[Any], bool]]:
-        """What a view needs of each leaf; the last says whether all rows can be read in place."""
+        """What a view needs of each leaf; the last item says if all rows can be read in place."""
         return [
             (
                 leaf,
@@ -256,7 +256,7 @@ class MappedPart:
         ]
 
     def run(self, place: int) -> _Run:
-        """Return the run of an episode."""
+        """Return the run that contains an episode."""
         number = place if self.is_scattered else bisect_right(self.firsts, place) - 1
         run = self._kept.get(number)
         if run is None:
@@ -284,7 +284,7 @@ class MappedPart:
 
 
 class _Run(NamedTuple):
-    """Episodes whose rows follow one another, and an array of all of them for each leaf."""
+    """Episodes whose rows are contiguous, and for each leaf an array of all of them."""
 
     first: int
     last: int
@@ -293,10 +293,10 @@ class _Run(NamedTuple):
 
 
 def view(mapped: mmap.mmap, leaf: Leaf, rows: int, address: int) -> Array:
-    """Return rows of a leaf as they lie in the file.
+    """Return rows of a leaf as a view of the file, or as a copy if they are not aligned.
 
-    The caller has checked that all of them do. What the processor cannot read where it lies is a
-    copy; that and what has no bytes is read-only too.
+    The caller has checked that all rows are in the file. Copies, and arrays without bytes, are
+    read-only too.
     """
     shape = (rows, *leaf.shape)
     if rows and leaf.row_bytes:
@@ -315,7 +315,7 @@ _lock = threading.Lock()
 
 
 def _new_lock() -> None:
-    """A child of fork has only the thread that forked; another one may have held the lock."""
+    """Replace the lock in a forked child, since a thread that was not copied may have held it."""
     global _lock
     _lock = threading.Lock()
 
@@ -325,11 +325,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_mapped(path: Path, below: PathLike | None = None) -> MappedFile | None:
-    """Open a file to read it by its index, or return the one that is open; None if it cannot be.
+    """Open a file for reading by index, or return the open one; None if it cannot be mapped.
 
     Args:
         path: the file.
-        below: the folder from which no link is followed to it, its own if not given.
+        below: the folder below which links are not followed; by default the file's own.
 
     Raises:
         OSError: there is no such file.
@@ -346,7 +346,7 @@ def open_mapped(path: Path, below: PathLike | None = None) -> MappedFile | None:
         file = MappedFile(path, below)
         if file.is_settled and CAN_STAY_OPEN:
             with _lock:
-                # a file that is gone or was replaced takes room on the disk while it is open
+                # a deleted or replaced file takes up disk space while it is open
                 for gone in [one for one in _open if one == name or not os.path.exists(one)]:
                     del _open[gone]
                 _open[name] = file
@@ -356,6 +356,6 @@ def open_mapped(path: Path, below: PathLike | None = None) -> MappedFile | None:
 
 
 def close_mapped() -> None:
-    """Let go of all files that nobody has arrays of."""
+    """Release all open files that no array refers to."""
     with _lock:
         _open.clear()

@@ -1,9 +1,9 @@
-"""Find out at once where all episodes of a file of our own writer lie.
+"""Index all episodes of a file from this package's own writer at once.
 
-Its blocks (see ``hdf5_layout``) are equal but for a few numbers. So the structure of one episode is
-read and checked, laid out anew as the writer would have, and compared with the bytes of all
-others: thousands of episodes cost as much as a few that are read one by one. A file that differs
-in any byte from what the writer would have written is left to those.
+The blocks of its episodes (see ``hdf5.writer.layout``) are equal except for a few numbers. So the
+structure of one episode is read and checked, laid out as the writer would do it, and compared with
+the bytes of all others: thousands of episodes cost as much as a few that are read one by one. If a
+file differs in any byte from what the writer would have written, it is read episode by episode.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from minari_pipe.storage.hdf5.writer.layout_root import find_root
 from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
 from minari_pipe.storage.segment import AttributeTable, Ints
 
-#: blocks of about so many bytes are compared at a time
+#: blocks are compared in batches of about this many bytes
 _AT_ONCE = 2**24
-#: a file has hardly more structures; one that has is read one by one
+#: hardly any file has more structures; the episodes of one that does are read one by one
 _MOST_KINDS = 64
 _PLAIN = frozenset({"i8", "u8", "f8", "b1"})
-#: attributes that are more than they seem, or that others are read with
+#: attributes that need decoding, or that are needed to decode others
 _SPECIAL = frozenset({EXACT, "infos_slashes", "infos_filled"})
 
-#: reads the structure of an episode for a builder, and returns its group
+#: reads the structure of an episode for a builder and returns its group
 Look = Callable[[int, Builder], Any]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Episodes of one template."""
+    """The episodes of one template."""
 
     part: Part
     steps: Ints
@@ -56,11 +56,11 @@ class _Kind:
 def match_all(
     mapped: mmap.mmap, look: Look, observation_space: gym.Space, action_space: gym.Space
 ) -> StoredIndex | None:
-    """Return the index of a file, None if it is not in all of our own writer.
+    """Return the index of a file, or None unless this package's writer wrote all of it.
 
     Args:
         mapped: the file.
-        look: looks at one episode.
+        look: reads the structure of one episode.
         observation_space: space of one observation.
         action_space: space of one action.
     """
@@ -88,7 +88,7 @@ def match_all(
 def _kind(
     source: FileBytes, headers: Ints, end: int, left: Ints, look: Look, builder: Builder
 ) -> _Kind | None:
-    """Return the episodes that are like the first of those that are left."""
+    """Return the remaining episodes that match the first of them."""
     first = int(left[0])
     group = look(first, builder)
     entry = builder.entries[first]
@@ -99,7 +99,7 @@ def _kind(
     starts = headers[left] - template.group
     possible = (starts >= 0) & (starts + template.size <= end)
     left, starts = left[possible], starts[possible]
-    if template.size * len(starts) > source.size:  # they cannot all be there beside each other
+    if template.size * len(starts) > source.size:  # the file has no room for all of them
         return None
     found = []
     for begin, blocks in _blocks(source.data, starts, template.size):
@@ -128,7 +128,7 @@ def _attribute(name: str, value: Any) -> Attribute:
 
 
 def _blocks(data: Any, starts: Ints, size: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """Yield the blocks that begin at these places, and which is the first of them."""
+    """Yield batches of the blocks at these addresses, each with the index of its first block."""
     breaks = np.flatnonzero(np.diff(starts) != size) + 1
     runs = np.concatenate([[0], breaks, [len(starts)]]).tolist()
     run = 0
@@ -151,7 +151,7 @@ def _blocks(data: Any, starts: Ints, size: int) -> Iterator[tuple[int, npt.NDArr
 def _table(
     source: FileBytes, template: Template, found: list[Found], whole: npt.NDArray[np.bool_]
 ) -> AttributeTable:
-    """Return the attributes of the blocks that match."""
+    """Return the attributes of the matching blocks."""
     numbers: dict[str, npt.NDArray[Any]] = {}
     others: dict[str, list[Any]] = {}
     heap = GlobalHeap(source)
@@ -184,7 +184,7 @@ def _table(
 def _texts(
     heap: GlobalHeap, row: npt.NDArray[np.uint8], shape: tuple[int, ...], of: tuple[int, int]
 ) -> Any:
-    # as C programs do, libhdf5 ends a string at the first NUL
+    # like C programs, libhdf5 ends a string at the first NUL
     texts = [
         heap.get(address, number, length, (*of, at)).partition(b"\0")[0].decode() if length else ""
         for at, (length, address, number) in enumerate(
@@ -215,20 +215,20 @@ def _joined(mapped: mmap.mmap, episodes: int, kinds: list[_Kind]) -> StoredIndex
 
 
 def _has_sound_bools(mapped: mmap.mmap, runs: Runs) -> bool:
-    """Tell whether all bools are 0 or 1; the places are checked."""
+    """Return whether all bools are 0 or 1; the caller has checked their addresses."""
     steps, own = runs.rows()
     for leaf, addresses in zip(runs.leaves, runs.addresses, strict=True):
         if leaf.dtype.kind == "b" and leaf.row_bytes:
             sizes = (steps + leaf.more * own) * leaf.row_bytes
             for address, size in zip(addresses.tolist(), sizes.tolist(), strict=True):
-                # nothing is left of sound ones
+                # translate() leaves nothing of valid bools
                 if mapped[address : address + size].translate(None, b"\0\1"):
                     return False
     return True
 
 
 class _AsFile:
-    """A file in memory as one that is open, with a place of its own."""
+    """A mapped file with the interface of an open one, and its own position."""
 
     def __init__(self, mapped: mmap.mmap) -> None:
         self._map = mapped

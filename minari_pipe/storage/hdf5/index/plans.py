@@ -1,4 +1,4 @@
-"""How the leaves that lie in a file are put together to episodes of the spaces of a dataset."""
+"""Assemble the leaves in a file into episodes of a dataset's spaces."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Fields = dict[str, Any]
 
 
 class Plan:
-    """How the leaves of a structure are put together to the columns of an episode.
+    """Assembles the leaves of a structure into the columns of an episode.
 
     Attributes:
-        more: of each leaf.
+        more: rows beyond the number of steps, for each leaf.
         pick: takes the leaves and returns observations, actions, rewards, terminations and
-            truncations; None if there are trees of leaves, infos or extras.
+            truncations; None if leaves are nested, or if there are infos or extras.
     """
 
     def __init__(self, columns: Mapping[str, Any], found: tuple[Leaf, ...]) -> None:
@@ -40,7 +40,7 @@ class Plan:
     def of(
         cls, found: tuple[Leaf, ...], observation_space: gym.Space, action_space: gym.Space
     ) -> Plan | None:
-        """Plan for a structure; None if it is not exactly what an episode of these spaces has.
+        """Return the plan for a structure, or None unless it fits episodes of these spaces exactly.
 
         The rules are those of :func:`~minari_pipe.storage.agreement.check_agreement`.
         """
@@ -85,7 +85,7 @@ class Plan:
         return cls(columns, found)
 
     def fields(self, index: int, leaves: list[Array], seed: int | None) -> Fields:
-        """Return the fields of an episode whose leaves are these."""
+        """Return the fields of the episode with these leaves."""
         if self.pick is None:
             columns = {name: _built(self._columns[name], leaves) for name in EPISODE_COLUMNS}
             return {"id": index, **columns, "seed": seed}
@@ -104,19 +104,19 @@ class Plan:
 
 
 def _names(leaf: Leaf) -> list[str]:
-    """Order leaves as the groups of a file do."""
+    """Return a sort key that orders leaves like the groups of a file."""
     return "/".join(map(str, leaf.path)).split("/")
 
 
 def _insert(columns: dict[str, Any], leaf: Leaf, place: int) -> bool:
-    """Add a leaf of infos or extras; tell whether it can be one."""
+    """Add a leaf of infos or extras; return False if it cannot be one."""
     name, *path = leaf.path
     if name not in ("infos", "extras") or not path or not all(type(key) is str for key in path):
         return False
     if name == "infos" and leaf.more != 1:
         return False
     if name == "extras" and any("/" in str(key) for key in path):
-        return False  # by its structure it is read as groups
+        return False  # in the file, such a key is a path of groups
     branch = columns[name]
     for key in path[:-1]:
         branch = branch.setdefault(key, {})
@@ -136,12 +136,12 @@ def _built(tree: Any, leaves: list[Array]) -> Any:
     return tuple(_built(part, leaves) for part in tree)
 
 
-#: plans of structures, by the identity of their leaves, which are kept for that
+#: plans by the identity of their leaves, which are kept alive for that
 Plans = dict[int, tuple[tuple[Leaf, ...], Plan | None]]
 
 
 def signature(observation_space: gym.Space, action_space: gym.Space) -> str:
-    """Tell spaces apart by the structure and the shapes that their episodes have."""
+    """Return a text that distinguishes spaces by the structure and shapes of their episodes."""
 
     def text(space: gym.Space) -> str:
         if isinstance(space, spaces.Dict):

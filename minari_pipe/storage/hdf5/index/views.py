@@ -1,4 +1,4 @@
-"""Hand out episodes of a file in memory, as views of its bytes or as copies."""
+"""Yield episodes of a mapped file, as views of its bytes or as copies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from minari_pipe.storage.hdf5.index.mapped import (
 from minari_pipe.storage.hdf5.index.plans import Array, Fields, Plan
 from minari_pipe.storage.segment import SEGMENT_BYTES, Ints, Leaf, Segment
 
-#: the size of the file is looked at again after so many episodes
+#: the size of the file is checked again after this many episodes
 _CHECK_EVERY = 32
 
 
 class Reader:
-    """Reads episodes of a mapped file; all methods are for one call of a storage.
+    """Reads episodes of a mapped file, for a single call of a storage.
 
-    Args of the constructor: the file, the spaces, and whether arrays are copies.
+    Args of the constructor: the file, the spaces, and whether to copy arrays.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Reader:
         return self._plans[key][1]
 
     def entry(self, index: int, entry: Entry, seed: int | None) -> Fields | None:
-        """Return an episode by its entry, None if its columns have to be checked one by one."""
+        """Return an episode from its entry, or None if its columns need individual checks."""
         plan = self.plan(entry.leaves)
         if plan is None:
             return None
@@ -67,9 +67,9 @@ class Reader:
         """Yield the fields of episodes.
 
         Args:
-            index: of the file.
+            index: index of the file.
             indices: their numbers.
-            other: reads the episodes that the index leaves out, and those that are none.
+            other: reads episodes that the index leaves out, and raises for those out of range.
         """
         part = index.parts[0] if index.is_all else None
         plan = None if part is None else self.plan(part.runs.leaves)
@@ -93,9 +93,9 @@ class Reader:
         indices: Iterable[int],
         other: Callable[[int], Fields],
     ) -> Iterator[Fields]:
-        """Yield views of a file in which all episodes are five arrays, as most are.
+        """Yield views of a file in which all episodes are five arrays, the common case.
 
-        It does what :meth:`_any` does with nothing to ask for each episode, which is most of it.
+        It does the same as :meth:`_any`, without its checks per episode, which take most time.
         """
         total = part.firsts[-1]
         left = first = last = 0
@@ -175,14 +175,14 @@ class Reader:
             yield plan.fields(episode, leaves, seed)
 
     def segments(self, index: MappedIndex, indices: Ints) -> Iterator[Segment | int]:
-        """Yield episodes that lie in the file one after another as segments, of views.
+        """Yield episodes that are contiguous in the file as segments of views.
 
         Args:
-            index: of the file.
-            indices: numbers of episodes, all of which there are.
+            index: index of the file.
+            indices: numbers of existing episodes.
 
         Yields:
-            A number instead of what the index leaves out, which is to be read by its structure.
+            A segment, or the number of an episode to be read through the structure of the file.
         """
         part_of, places = (np.array(found)[indices] for found in index.places)
         breaks = (np.diff(part_of) != 0) | (np.diff(places) != 1)

@@ -1,7 +1,7 @@
-"""Open any HDF5 file safely: what is not understood here is left to h5py, once it is proven.
+"""Open any HDF5 file safely: h5py reads what the parser does not support, after a probe.
 
-libhdf5 crashes on some damaged files and never comes back from others. So before it may open a
-file in this process, another process has read all of that file with it.
+libhdf5 crashes on some damaged files and hangs on others. So before it may open a file in this
+process, another process must have read all of that file with it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from minari_pipe.storage.hdf5.parser import nodes, probe
 from minari_pipe.storage.hdf5.parser.reader import FREE_BYTES, MOST_PACKED, File, walk
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 
-#: time that libhdf5 gets for a file: so much, and so much more for each of these bytes
+#: seconds that libhdf5 gets for any file, and file bytes per additional second
 _SECONDS = 10
 _BYTES_PER_SECOND = 10_000_000
-#: memory that it may take for any file, and for each of its bytes
+#: memory that it may use for any file, and for each byte of the file
 _MEMORY, _MEMORY_PER_BYTE = 2**28, 64
 
 _Version = tuple[int, int, int, int]
-#: what is wrong with the versions of files that were proven, None if nothing is
+#: error of each file version that was probed, None if there is none
 _verdicts: dict[_Version, str | None] = {}
-#: versions of files whose structure was checked and is right
+#: file versions whose structure was checked and is valid
 _checked: set[_Version] = set()
-#: those of which libhdf5 may read the values, too
+#: file versions whose values libhdf5 may read, too
 _readable: set[_Version] = set()
 
 
 def open_checked(path: str | Path, below: PathLike | None = None) -> nodes.File:
-    """Open a file of any kind; libhdf5 only sees it if it needs to and is proven not to mind.
+    """Open any HDF5 file; libhdf5 opens it only if necessary and after a successful probe.
 
     Args:
         path: the file.
-        below: the folder from which no link is followed to it, its own if not given.
+        below: the folder below which links are not followed; by default the file's own.
 
     Raises:
         CorruptDatasetError: it is damaged.
-        LinkError: it is a link.
+        LinkError: it is a link, or in a linked folder.
         FileNotFoundError: there is no such file.
     """
     path = Path(path)
@@ -61,11 +61,11 @@ def open_checked(path: str | Path, below: PathLike | None = None) -> nodes.File:
 
 
 def check_structure(path: str | Path, *, values: bool = False) -> None:
-    """Check all structure of a file, before libhdf5 opens it in this process.
+    """Raise an error if the structure of a file is damaged, before libhdf5 opens it here.
 
     Args:
-        path: of the file.
-        values: libhdf5 will read them, too; what packed ones unpack to, nobody can tell before.
+        path: the file.
+        values: libhdf5 will read the values, too; compressed ones need a probe for their size.
 
     Raises:
         CorruptDatasetError: it is damaged.
@@ -90,9 +90,9 @@ def check_structure(path: str | Path, *, values: bool = False) -> None:
 
 
 def _refuse_elsewhere(path: Path) -> None:
-    """Refuse values of another file, as libhdf5 itself finds them.
+    """Raise an error for values from another file, as libhdf5 itself finds them.
 
-    It may see others than this package does: a file can hold two headers of one object.
+    It may see other values than this package does: a file can hold two headers of one object.
     """
     seen: set[int] = set()
     with h5py.File(path, "r") as file:
@@ -112,20 +112,20 @@ def _refuse_elsewhere(path: Path) -> None:
 
 
 def trust(path: Path) -> None:
-    """Remember that the structure of a file is right: libhdf5 wrote it in this process."""
+    """Record that the structure of a file is valid, since this process wrote it."""
     _checked.add(_version(path))
 
 
 def is_trusted(path: Path) -> bool:
-    """Tell whether the structure of this version of a file is known to be right."""
+    """Return whether the structure of this version of a file is known to be valid."""
     return _version(path) in _checked
 
 
 def prove(path: Path) -> None:
-    """Let another process read a whole file with libhdf5, unless one has.
+    """Let another process read a whole file with libhdf5, unless one has done so.
 
     Raises:
-        CorruptDatasetError: it cannot, or does not survive it.
+        CorruptDatasetError: the process reports an error, crashes or hangs.
     """
     version = _version(path)
     if version not in _verdicts:
@@ -138,13 +138,13 @@ def prove(path: Path) -> None:
 def _prove(path: Path, size: int) -> str | None:
     seconds = _SECONDS + size // _BYTES_PER_SECOND
     limits = (seconds, max(_MEMORY, _MEMORY_PER_BYTE * size), size)
-    # -P: no module beside the script, or in the current folder, is imported by mistake
+    # -P: do not import a module beside the script, or in the current folder, by mistake
     command = [sys.executable, "-P", probe.__file__, os.path.abspath(path), *map(str, limits)]
     try:
         result = subprocess.run(
             command,
             capture_output=True,
-            # it is limited in CPU time; a clock only ends one that waits for ever
+            # the CPU time is limited; the timeout only ends a process that waits forever
             timeout=6 * seconds,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
@@ -164,7 +164,7 @@ def _version(path: Path) -> _Version:
 
 
 class UnderstoodFile(File):
-    """A file that is read here, but for those of its objects that only h5py understands."""
+    """A file that the parser reads, except for objects that only h5py supports."""
 
     def __init__(
         self, path: Path, mapped: mmap.mmap | None = None, below: PathLike | None = None
@@ -205,21 +205,21 @@ class H5pyGroup(nodes.Group):
         return iter(self._group)
 
     def __len__(self) -> int:
-        """Number of members."""
+        """Return the number of members."""
         return len(self._group)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether there is a member of this name, even if its link leads nowhere."""
+        """Return whether there is a member of this name, even if its link is broken."""
         return isinstance(name, str) and self._group.get(name, getlink=True) is not None
 
     def __getitem__(self, name: str) -> nodes.Group | nodes.Dataset:
-        """Return a member that lies in this file."""
+        """Return a member that is in this file."""
         if self.link_kind(name) != "hard":
             raise CorruptDatasetError(f"{self.name}/{name} is a link to another place")
         return adapt(self._group[name])
 
     def link_kind(self, name: str) -> str:
-        """Return the kind of link that a member is."""
+        """Return the kind of a member's link."""
         link = self._group.get(name, getlink=True)
         if link is None:
             raise KeyError(name)
@@ -228,7 +228,7 @@ class H5pyGroup(nodes.Group):
 
 
 class H5pyFile(H5pyGroup, nodes.File):
-    """A file that h5py reads, after it was proven."""
+    """A file that h5py reads, after a successful probe."""
 
     def __init__(self, path: Path, below: PathLike | None = None) -> None:
         version = _version(path)
@@ -280,7 +280,7 @@ class H5pyDataset(nodes.Dataset):
 
 
 def adapt(node: Any) -> Any:
-    """Give an object of h5py the interface of this package; others are returned as they are."""
+    """Wrap an h5py object in this package's interface; return other objects unchanged."""
     if isinstance(node, nodes.Node):
         return node
     if isinstance(node, h5py.Group):

@@ -1,4 +1,4 @@
-"""The headers of objects: which messages of which kinds an object has."""
+"""Read object headers: the messages of an object, by kind."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def read_header(source: FileBytes, address: int) -> Messages:
         head = _MESSAGE
     extra = 0
     if head is _MESSAGE2 and start[5] & 4:
-        extra = 2  # each message carries its number in order of creation
+        extra = 2  # each message stores its creation order
     length = head.size
     messages: Messages = {}
     room = source.size
-    for block in blocks:  # continuations are appended meanwhile
+    for block in blocks:  # the loop appends continuation blocks
         at, end = 0, len(block)
         while at + length + extra <= end:
             kind, size, flags = head.unpack_from(block, at)

@@ -1,8 +1,8 @@
-"""HDF5 reads some damaged heaps of strings for ever; they are found before it does.
+"""Find damaged string heaps that HDF5 would read forever, before it reads them.
 
-A heap of strings ("GCOL" in HDF5's specification of its files, section III.E) is a row of objects,
-each with its size. HDF5 walks from one to the next without asking whether it gets on, so an object
-of no size holds it in an endless loop that only killing the process ends.
+A heap of strings ("GCOL" in section III.E of the HDF5 file format specification) is a sequence of
+objects, each with its size. HDF5 walks from one to the next without checking that it advances, so
+an object of size zero traps it in an endless loop, and the process must be killed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SEARCHED_BYTES = 2**26
 
 
 def refuse_endless_heaps(path: Path) -> None:
-    """Check that HDF5 can read the strings of a file, or at least comes to an end.
+    """Raise an error if HDF5 would read the strings of a file forever.
 
     Raises:
-        CorruptDatasetError: it would not.
+        CorruptDatasetError: it would.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
@@ -44,11 +44,11 @@ def _is_endless(data: mmap.mmap, place: int, file_size: int) -> bool:
     (length,) = struct.unpack_from("<Q", data, place + 8)
     end = place + length
     if end > file_size:
-        return False  # HDF5 says so itself
+        return False  # HDF5 reports this itself
     position = place + 16
     while position + _OBJECT.size <= min(end, len(data)):
         index, _, _, size = _OBJECT.unpack_from(data, position)
-        # object 0 is the free space, whose size counts its own header and is not padded
+        # object 0 is the free space; its size includes its own header and is not padded
         step = size if index == 0 else (_OBJECT.size + (size + 7) // 8 * 8) % 2**64
         if step == 0 or step >= 2**63:
             return True

@@ -1,4 +1,4 @@
-"""What the messages of an object header say: types, shapes, layouts, filters, links."""
+"""Parse the messages of an object header: types, shapes, layouts, filters, links."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy.typing as npt
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser.source import UNDEFINED, NotUnderstoodError
 
-#: a value of variable length in the file: its length, and its place in a global heap
+#: a variable-length value in the file: its length, and its location in a global heap
 REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
 
 _MAX_RANK = 32
-#: class bits and properties of the floats of IEEE 754, by their size: sign, exponent, mantissa
+#: class bits and properties of IEEE 754 floats, by size: sign, exponent, mantissa
 _FLOATS = {
     2: (15, (0, 16, 10, 5, 0, 10, 15)),
     4: (31, (0, 32, 23, 8, 0, 23, 127)),
@@ -35,9 +35,9 @@ class Type:
 
     Attributes:
         dtype: as h5py reports it.
-        raw: as it lies in the file.
-        encoding: of text, else None.
-        base: of sequences of variable length, else None.
+        raw: as stored in the file.
+        encoding: encoding of text, else None.
+        base: element dtype of variable-length sequences, else None.
     """
 
     dtype: np.dtype[Any]
@@ -48,7 +48,7 @@ class Type:
 
 @dataclass(frozen=True)
 class Space:
-    """The shape of values: None if there are none at all; ``maxshape`` has None where unlimited."""
+    """The shape of values, None if there are none at all; ``maxshape`` has None where unlimited."""
 
     shape: tuple[int, ...] | None
     maxshape: tuple[int | None, ...] | None
@@ -57,14 +57,14 @@ class Space:
 
 @dataclass(frozen=True)
 class DataLayout:
-    """Where the values of a dataset are.
+    """The location of the values of a dataset.
 
     Attributes:
         kind: compact, contiguous, chunked or virtual.
-        address: of the data or of the tree of chunks.
+        address: address of the data, or of the tree of chunks.
         data: the values if compact.
-        size: of the data in bytes if contiguous.
-        chunk: the shape of a chunk, and the bytes of an element, if chunked.
+        size: bytes of the data if contiguous.
+        chunk: the shape of a chunk, followed by the bytes of an element, if chunked.
     """
 
     kind: str
@@ -76,7 +76,7 @@ class DataLayout:
 
 @lru_cache(maxsize=512)
 def parse_type(message: bytes) -> Type:
-    """Read a datatype message."""
+    """Parse a datatype message."""
     return _type(message)[0]
 
 
@@ -127,7 +127,7 @@ def _type(message: bytes) -> tuple[Type, int]:
 
 
 def _complex_type(message: bytes, version: int, members: int, size: int) -> tuple[Type, int]:
-    """Compounds are understood where h5py writes complex numbers as such."""
+    """Parse a compound type, which must be a complex number as h5py writes it."""
     parts, at = [], 8
     for _ in range(members if members == 2 else 0):
         end = message.index(b"\0", at)
@@ -156,7 +156,7 @@ def _complex_type(message: bytes, version: int, members: int, size: int) -> tupl
 
 
 def _bool_type(message: bytes, version: int, members: int, size: int) -> tuple[Type, int]:
-    """Enumerations are understood where h5py writes bools as such."""
+    """Parse an enumeration type, which must be a bool as h5py writes it."""
     _, used = _type(message[8:])
     at = 8 + used
     names = []
@@ -172,7 +172,7 @@ def _bool_type(message: bytes, version: int, members: int, size: int) -> tuple[T
 
 @lru_cache(maxsize=512)
 def parse_space(message: bytes) -> Space:
-    """Read a dataspace message."""
+    """Parse a dataspace message."""
     version, rank, flags = message[:3]
     if version not in (1, 2) or rank > _MAX_RANK or flags > 3:
         raise CorruptDatasetError(f"a shape of version {version} with {rank} dimensions")
@@ -201,7 +201,7 @@ def parse_space(message: bytes) -> Space:
 
 
 def parse_layout(message: bytes) -> DataLayout:
-    """Read a layout message."""
+    """Parse a layout message."""
     version, kind = message[:2]
     if version in (1, 2):
         raise NotUnderstoodError(f"a layout of version {version}")
@@ -226,7 +226,7 @@ def parse_layout(message: bytes) -> DataLayout:
 
 
 def parse_fill(message: bytes, *, old: bool) -> bytes:
-    """Read a fill value message: the bytes of one value, none if values are zeros."""
+    """Parse a fill value message: the bytes of one value, or none if values are zeros."""
     if old:
         at = 0
     else:
@@ -246,7 +246,7 @@ def parse_fill(message: bytes, *, old: bool) -> bytes:
 
 
 def parse_filters(message: bytes) -> list[tuple[int, tuple[int, ...]]]:
-    """Read a filter pipeline message: number and values of each filter, in order of writing."""
+    """Parse a filter pipeline message: number and values of each filter, in writing order."""
     version, count = message[:2]
     if version not in (1, 2) or count > _MAX_RANK:
         raise CorruptDatasetError(f"{count} filters of version {version}")
@@ -273,7 +273,7 @@ def parse_filters(message: bytes) -> list[tuple[int, tuple[int, ...]]]:
 def unfilter(
     data: bytes, filters: list[tuple[int, tuple[int, ...]]], mask: int, size: int
 ) -> bytes:
-    """Undo the filters of a chunk of ``size`` bytes; bits of ``mask`` name those not applied."""
+    """Undo the filters of a chunk of ``size`` bytes; bits of ``mask`` mark filters not applied."""
     for index, (number, values) in reversed(list(enumerate(filters))):
         if mask >> index & 1:
             continue
@@ -294,7 +294,7 @@ def unfilter(
 
 
 def parse_attribute(message: bytes) -> tuple[str, Type, Space, bytes]:
-    """Read an attribute message: name, type, shape and the bytes of the value."""
+    """Parse an attribute message: name, type, shape and the bytes of the value."""
     version, flags, name_size, type_size, space_size = _ATTRIBUTE.unpack_from(message)
     if version not in (1, 2, 3):
         raise CorruptDatasetError(f"an attribute of version {version}")
@@ -323,7 +323,7 @@ def parse_attribute(message: bytes) -> tuple[str, Type, Space, bytes]:
 
 
 def parse_link(message: bytes) -> tuple[str, str, int]:
-    """Read a link message: name, kind (hard, soft, external) and address if hard."""
+    """Parse a link message: name, kind (hard, soft, external), and address if hard."""
     version, flags = message[:2]
     if version != 1:
         raise CorruptDatasetError(f"a link of version {version}")

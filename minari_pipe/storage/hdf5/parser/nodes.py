@@ -1,4 +1,4 @@
-"""What can be read from an HDF5 file, whoever reads it."""
+"""Define the interface of groups and datasets in an HDF5 file, whatever library reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Node(ABC):
     """A group or a dataset.
 
     Attributes:
-        name: its path in the file, such as ``/episode_0/rewards``.
+        name: path in the file, such as ``/episode_0/rewards``.
     """
 
     name: str
@@ -33,18 +33,18 @@ class Group(Node):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of members."""
+        """Return the number of members."""
 
     @abstractmethod
     def __contains__(self, name: object) -> bool:
-        """Tell whether there is a member of this name."""
+        """Return whether there is a member of this name."""
 
     @abstractmethod
     def __getitem__(self, name: str) -> Group | Dataset:
         """Return a member.
 
         Raises:
-            KeyError: there is none of this name.
+            KeyError: there is no member of this name.
             CorruptDatasetError: it is damaged, or a link to another place.
         """
 
@@ -62,7 +62,7 @@ class File(Group):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the file; arrays that were read are copies and stay."""
+        """Close the file; arrays that were read are copies and remain valid."""
 
     def __enter__(self) -> Self:
         """Return the file."""
@@ -77,11 +77,11 @@ class Dataset(Node):
     """An array.
 
     Attributes:
-        shape: None if it has no values at all, and then :meth:`read` returns ``h5py.Empty``.
+        shape: None if there are no values at all; :meth:`read` then returns ``h5py.Empty``.
         dtype: as h5py reports it.
-        chunks: shape of a chunk, None if there are none.
-        maxshape: None where it can grow without end.
-        is_elsewhere: its values are those of other files or datasets.
+        chunks: shape of a chunk, or None if the dataset is not chunked.
+        maxshape: maximum shape, with None for unlimited dimensions.
+        is_elsewhere: True if the values are those of other files or datasets.
     """
 
     shape: tuple[int, ...] | None
@@ -96,15 +96,15 @@ class Dataset(Node):
         return len(self.shape or ())
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         if not self.shape:
             raise TypeError(f"{self.name} is not an array")
         return self.shape[0]
 
     @abstractmethod
     def read(self) -> Any:
-        """Return all values, as new arrays; text as an array of strings.
+        """Return all values as new arrays; text becomes an array of strings.
 
         Raises:
-            CorruptDatasetError: they are damaged or elsewhere.
+            CorruptDatasetError: they are damaged, or in another place.
         """

@@ -1,6 +1,6 @@
-"""Read a whole HDF5 file with libhdf5, in a process that may die of it.
+"""Read a whole HDF5 file with libhdf5, in a process that may crash.
 
-Run as a script by :mod:`minari_pipe.storage.hdf5.parser.checked`; it imports nothing of this
+:mod:`minari_pipe.storage.hdf5.parser.checked` runs this as a script; it imports nothing from this
 package, so that it starts quickly from anywhere.
 """
 
@@ -22,13 +22,13 @@ _PART = 2**26
 
 
 def walk(file: h5py.File, size: int) -> None:
-    """Read every object that hard links lead to, each once.
+    """Read every object reachable through hard links, each once.
 
     Raises:
         ValueError: an array declares far more bytes than a file of this size can hold.
     """
     seen = set()
-    left = size  # of what is not of one length, which a sound file has once
+    left = size  # bytes left for variable-length values, which an intact file stores once
     pending: list[Any] = [file]
     while pending:
         node = pending.pop()
@@ -45,7 +45,7 @@ def walk(file: h5py.File, size: int) -> None:
 
 
 def own_members(group: h5py.Group) -> list[str]:
-    """Return the names of members that lie in the file itself.
+    """Return the names of members that are in the file itself.
 
     Raises:
         ValueError: h5py takes a name for a path, which may lead through a link to another file.
@@ -58,18 +58,18 @@ def own_members(group: h5py.Group) -> list[str]:
 
 
 def is_elsewhere(dataset: h5py.Dataset) -> bool:
-    """Tell whether the values are in another file; its shape would have libhdf5 open that."""
+    """Return whether the values are in another file, which asking for the shape would open."""
     properties = dataset.id.get_create_plist()
     return bool(properties.get_layout() == h5py.h5d.VIRTUAL or properties.get_external_count())
 
 
 def check_chunks(dataset: h5py.Dataset) -> None:
-    """Refuse chunks that unpack to less than they should.
+    """Raise an error for chunks that do not decompress to their full size.
 
-    libhdf5 does not compare, and gives for the rest what lay there in the memory of the process.
+    libhdf5 does not check this, and fills the rest with whatever is in the process's memory.
 
     Raises:
-        ValueError: a chunk does, or has a filter whose result is not known here.
+        ValueError: a chunk has another size, or a filter whose output size is unknown here.
     """
     if dataset.chunks is None:
         return
@@ -102,7 +102,7 @@ def check_chunks(dataset: h5py.Dataset) -> None:
 
 
 def _stored_size(dataset: h5py.Dataset) -> int:
-    """Bytes of a value in the file, where one of no fixed length is a length and a place."""
+    """Return the stored bytes of a value; a variable-length one is a length and an address."""
     if dataset.dtype.kind != "O":
         return dataset.dtype.itemsize
     return 8 + int(h5py.h5i.get_file_id(dataset.id).get_create_plist().get_sizes()[0])
@@ -116,36 +116,36 @@ def _inflated(data: bytes, most: int) -> bytes:
 
 
 def _unpacked_lzf(data: bytes, most: int) -> bytes:
-    """As many bytes as LZF unpacks to; which ones is of no importance after it."""
+    """Return as many bytes as LZF decompresses to; their values do not matter."""
     at = size = 0
     while at < len(data) and size <= most:
         code = data[at]
-        if code < 32:  # as many bytes and one follow as they are
+        if code < 32:  # code + 1 literal bytes follow
             at += code + 2
             size += code + 1
-        else:  # bytes that were there before: how many, and where
+        else:  # a back reference: length and offset
             is_long = code >> 5 == 7 and at + 1 < len(data)
             size += (code >> 5) + 2 + (data[at + 1] if is_long else 0)
             at += 3 if is_long else 2
     return bytes(min(size, most))
 
 
-#: what each filter makes of a chunk that is read, as far as its length goes
+#: the inverse of each filter, correct only in the length of its result
 _LENGTHS = {
     h5z.FILTER_DEFLATE: _inflated,
     h5z.FILTER_SHUFFLE: lambda data, _: data,
     h5z.FILTER_FLETCHER32: lambda data, _: data[:-4],
     h5z.FILTER_LZF: _unpacked_lzf,
 }
-#: more bytes than a chunk has that packed twice may have in between
+#: bytes by which a chunk with two filters may exceed its final size in between
 _SPARE = 1024
 
 
 def _take(left: int, values: Iterable[Any], what: str) -> int:
-    """Return how many of the bytes are left that the file may still have in values like these.
+    """Return how many variable-length bytes may still be read after these values.
 
     Raises:
-        ValueError: none, so many places refer to the same values.
+        ValueError: none are left, because many places refer to the same values.
     """
     for value in values:
         if isinstance(value, np.ndarray) and value.dtype.kind == "O":
@@ -187,13 +187,13 @@ def _read(dataset: h5py.Dataset, size: int, left: int) -> int:
 
 
 def main(path: str, seconds: int, memory: int, size: int) -> int:
-    """Read the file within limits on time and memory; say on stdout what is wrong.
+    """Read the file within limits on time and memory; print what is wrong to stdout.
 
     Args:
-        path: of the file.
-        seconds: of CPU time.
-        memory: bytes that it may take.
-        size: of the file.
+        path: the file.
+        seconds: limit on CPU time.
+        memory: limit on the memory to allocate, in bytes.
+        size: size of the file.
     """
     try:
         import resource
@@ -203,7 +203,7 @@ def main(path: str, seconds: int, memory: int, size: int) -> int:
         with open("/proc/self/statm", encoding="ascii") as statm:
             memory += int(statm.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    except (ImportError, ValueError, OSError):  # not on this system; the parent has a clock too
+    except (ImportError, ValueError, OSError):  # not on this system; the parent has a timeout too
         pass
     try:
         with h5py.File(path, "r") as file:

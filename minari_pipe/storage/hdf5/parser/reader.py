@@ -1,6 +1,6 @@
-"""Read HDF5 files without libhdf5, which damaged files crash or hang.
+"""Read HDF5 files without libhdf5, which crashes or hangs on damaged files.
 
-What Minari and this package write is understood, and little more:
+The reader supports what Minari and this package write, and little more:
 
 ::
 
@@ -12,9 +12,9 @@ What Minari and this package write is understood, and little more:
           └─ dataset              integers, floats, bools, complex, text, sequences
              └─ values            in the header, in one piece, or in chunks (gzip, shuffle)
 
-Nothing is read before it is asked for, each place is checked against the size of the file, and
-arrays are copies. Damage is a :class:`CorruptDatasetError`, another feature of the format a
-:class:`NotUnderstoodError`.
+Nothing is read before it is requested, each address is checked against the size of the file, and
+arrays are copies. Damage raises :class:`CorruptDatasetError`; an unsupported feature of the format
+raises :class:`NotUnderstoodError`.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ from minari_pipe.storage.hdf5.parser.trees import (
     whole_grid,
 )
 
-#: arrays up to this size are read without asking how they fit into the file
+#: arrays up to this size are read without comparing their size with the file's
 FREE_BYTES = 2**26
-#: gzip packs at most 1032 to 1
+#: gzip compresses at most 1032 to 1
 MOST_PACKED = 1100
-#: without gzip, only values that were never written take no place
+#: without gzip, only values that were never written take up no space
 _MOST_UNWRITTEN = 16
 
 _PAIR = struct.Struct("<QQ")
@@ -97,12 +97,12 @@ class Group(nodes.Group):
         return self._file._attributes(self.name, self._messages)
 
     def keep_members(self) -> None:
-        """Keep the members of this group that are asked for, as they are asked for again."""
+        """Cache the members of this group from now on."""
         self._members = {}
 
     @cached_property
     def links(self) -> Links:
-        """Kind and address of every member."""
+        """Kind of link and address of every member, by name."""
         return self._file._links(self.name, self._messages)
 
     def __iter__(self) -> Iterator[str]:
@@ -110,15 +110,15 @@ class Group(nodes.Group):
         return iter(self.links)
 
     def __len__(self) -> int:
-        """Number of members."""
+        """Return the number of members."""
         return len(self.links)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether there is a member of this name."""
+        """Return whether there is a member of this name."""
         return name in self.links
 
     def __getitem__(self, name: str) -> nodes.Group | nodes.Dataset:
-        """Return a member that lies in this file."""
+        """Return a member that is in this file."""
         if self._members is not None and name in self._members:
             return self._members[name]
         kind, address = self.links[name]
@@ -131,7 +131,7 @@ class Group(nodes.Group):
         return node
 
     def link_kind(self, name: str) -> str:
-        """Return the kind of link that a member is."""
+        """Return the kind of a member's link."""
         return self.links[name][0]
 
 
@@ -185,10 +185,10 @@ class Dataset(nodes.Dataset):
         return values if self.shape else values[()]
 
     def place(self) -> int | None:
-        """Return where the values begin, if to read them is to look at their bytes; else None.
+        """Return the address of the values if their bytes need no conversion or check, else None.
 
-        So they are numbers, in one piece, and no bool among them is neither 0 nor 1. Of an array
-        without bytes the place means nothing.
+        That is so for numbers in one piece without a bool that is neither 0 nor 1. For an array
+        without bytes, the address has no meaning.
         """
         raw, source = self._type.raw, self._file.source
         if not self.shape or self.is_elsewhere or raw != self.dtype or raw.kind not in "biufc":
@@ -212,18 +212,18 @@ class Dataset(nodes.Dataset):
         address = pieces[0][1]
         if address + size > source.size:
             return None
-        # nothing is left of a sound one
+        # translate() leaves nothing of valid bools
         if raw.kind == "b" and source.data[address : address + size].translate(None, b"\0\1"):
             return None
         return address
 
     @property
     def is_packed(self) -> bool:
-        """Whether chunks are compressed or otherwise changed where they are stored."""
+        """Whether chunks are compressed or otherwise filtered."""
         return self.chunks is not None and bool(self._filters)
 
     def check(self) -> None:
-        """Check where the values are without reading them."""
+        """Check the location of the values without reading them."""
         try:
             if self.shape is not None and not self.is_elsewhere:
                 self._pieces()
@@ -234,7 +234,7 @@ class Dataset(nodes.Dataset):
             raise _damaged(self.name, error) from error
 
     def _check_size(self) -> tuple[int, int]:
-        """Return how many bytes the values and a chunk have, if the file can hold as many."""
+        """Return the bytes of the values and of a chunk, if the file can hold them."""
         size = self._file.source.size
         needed = self._space.count * self._type.raw.itemsize
         chunk_bytes = self._type.raw.itemsize
@@ -252,7 +252,7 @@ class Dataset(nodes.Dataset):
         return needed, chunk_bytes
 
     def _pieces(self) -> list[tuple[tuple[int, ...], int, int, int]]:
-        """Return the chunks: offset, address, bytes, filter mask; all is one if not chunked."""
+        """Return offset, address, bytes and filter mask of each chunk, or of all values as one."""
         layout, shape, source = self._layout, self.shape or (), self._file.source
         needed, chunk_bytes = self._check_size()
         if layout.kind != "chunked":
@@ -269,7 +269,7 @@ class Dataset(nodes.Dataset):
         return found
 
     def _raw(self) -> npt.NDArray[Any]:
-        """Return the values as they lie in the file."""
+        """Return the values as stored in the file."""
         raw, shape = self._type.raw, self.shape or ()
         count = self._space.count
         source = self._file.source
@@ -307,7 +307,7 @@ class Dataset(nodes.Dataset):
                 part = np.frombuffer(data, raw)
             else:
                 part = np.frombuffer(source.data, raw, inside, address)
-            if len(shape) == 1:  # most are
+            if len(shape) == 1:  # the common case
                 start = place[0]
                 array[start : start + inside] = part[: shape[0] - start]
                 continue
@@ -318,7 +318,7 @@ class Dataset(nodes.Dataset):
         return array
 
     def _tiled(self, shape: tuple[int, ...], chunk: tuple[int, ...]) -> npt.NDArray[Any] | None:
-        """Put together the chunks of a table at once, None unless all are there and in order."""
+        """Join the chunks of a 2-D array; return None unless all are there and in order."""
         raw, source = self._type.raw, self._file.source
         addresses = whole_grid(source, self._layout.address, shape, self._layout.chunk)
         if addresses is None:
@@ -335,7 +335,7 @@ class Dataset(nodes.Dataset):
         for number in range(across):
             begin = number * chunk[1]
             width = min(chunk[1], shape[1] - begin)
-            part = np.dtype((np.void, width * raw.itemsize))  # a few numbers are copied as one
+            part = np.dtype((np.void, width * raw.itemsize))  # copy each row of a tile as one item
             rows[:, :, begin : begin + width].view(part)[...] = tiles[:, number, :, :width].view(
                 part
             )
@@ -360,7 +360,7 @@ class Dataset(nodes.Dataset):
 
 
 class File(Group, nodes.File):
-    """A file and its root group; a file without a byte, as Minari makes them, is empty."""
+    """A file and its root group; a file of zero bytes, as Minari creates it, has no members."""
 
     def __init__(
         self,
@@ -372,8 +372,8 @@ class File(Group, nodes.File):
 
         Args:
             path: the file.
-            fallback: returns the node of this name, for those that are not understood here.
-            mapped: the file in memory, if it is open already.
+            fallback: returns the node of this name, for nodes that are not supported here.
+            mapped: the mapped file, if it is open already.
         """
         self.source = FileBytes(path, mapped)
         self._heap = GlobalHeap(self.source)
@@ -390,7 +390,7 @@ class File(Group, nodes.File):
         super().__init__(self, "/", messages)
 
     def close(self) -> None:
-        """Close the file; arrays that were read are copies and stay."""
+        """Close the file; arrays that were read are copies and remain valid."""
         self.source.close()
 
     def _node(self, name: str, address: int) -> nodes.Group | nodes.Dataset:
@@ -399,7 +399,7 @@ class File(Group, nodes.File):
         try:
             messages = self._header(name, address)
             if sum(map(bool, map(messages.get, (LAYOUT, SYMBOLS, LINK_INFO)))) > 1:
-                # libhdf5 could take another of them for what it is.
+                # libhdf5 could take it for another of these.
                 raise CorruptDatasetError("it is a group and a dataset, or a group in two ways")
             if LAYOUT in messages:
                 return Dataset(self, name, messages)
@@ -475,7 +475,7 @@ class File(Group, nodes.File):
             raise _damaged(name, error) from error
 
     def _dense(self, info: bytes, order_size: int, kind: int) -> list[bytes]:
-        """Return messages that are in a fractal heap: links are kind 5 of tree, attributes 8."""
+        """Return messages from a fractal heap: tree kind 5 holds links, kind 8 attributes."""
         version, flags = info[:2]
         if version:
             raise CorruptDatasetError(f"members or attributes of version {version}")
@@ -493,7 +493,7 @@ class File(Group, nodes.File):
     def _values(
         self, raw: npt.NDArray[Any], kind: Type, space: Space, name: str, *, text: bool
     ) -> npt.NDArray[Any]:
-        """Turn values as they lie in the file into those that h5py returns."""
+        """Convert stored values to those that h5py returns."""
         shape = space.shape or ()
         if kind.raw.names is None:
             if kind.raw == np.bool_ and (raw.view(np.uint8) > 1).any():
@@ -514,34 +514,34 @@ class File(Group, nodes.File):
             for at, part in enumerate(parts):
                 values[at] = np.frombuffer(part, kind.base).copy()
             return values.reshape(shape)
-        # as C programs do, libhdf5 ends a string at the first NUL
+        # like C programs, libhdf5 ends a string at the first NUL
         strings = [part.partition(b"\0")[0] for part in parts]
         return as_text(strings, kind.encoding).reshape(shape)
 
 
 def open_file(path: str | Path) -> File:
-    """Open a file that holds nothing but what is understood here.
+    """Open a file that uses only supported features.
 
     Raises:
         CorruptDatasetError: it is damaged.
-        NotUnderstoodError: it has another feature of the format; raised by whatever meets it.
+        NotUnderstoodError: it uses another feature of the format; later calls raise this too.
     """
     return File(Path(path))
 
 
 def walk(file: File, *, values: bool = False) -> bool:
-    """Read all structure of a file, but not the values of its arrays.
+    """Read the whole structure of a file, but not the values of its arrays.
 
     Args:
-        file: that is open.
-        values: read those of variable length, too.
+        file: an open file.
+        values: also read variable-length values.
 
     Returns:
-        Whether all values lie in the file as they are: neither packed nor in another file.
+        Whether all values are in the file as they are: not filtered, and not in another file.
 
     Raises:
         CorruptDatasetError: it is damaged.
-        NotUnderstoodError: it has a feature of the format that is not understood here.
+        NotUnderstoodError: it uses an unsupported feature of the format.
     """
     is_plain = True
     seen = {file.source.root}
@@ -575,7 +575,7 @@ def _damaged(name: str, error: BaseException) -> CorruptDatasetError:
 
 
 def _without_paths(links: Links) -> Links:
-    """Refuse names that h5py takes for paths, which may lead through links to other files."""
+    """Return the links; raise an error if h5py would take a name for a path to another file."""
     for name in links:
         if "/" in name or name == ".":
             raise CorruptDatasetError(f"it has a member that is named {name!r}, which is a path")

@@ -1,4 +1,4 @@
-"""The bytes of an HDF5 file, every access to them checked, and its superblock."""
+"""Read the bytes of an HDF5 file with bounds checks, and its superblock."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from minari_pipe.core.files.mapped import Watch
 from minari_pipe.errors import CorruptDatasetError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-#: the address of what was never allocated
+#: address of something that was never allocated
 UNDEFINED = 0xFFFFFFFFFFFFFFFF
-#: what damaged bytes make ``struct``, NumPy and Python raise
+#: the exceptions that damaged bytes cause in ``struct``, NumPy and Python
 DAMAGE = (
     struct.error,
     ValueError,
@@ -31,7 +31,7 @@ _MASK = 0xFFFFFFFF
 
 
 class NotUnderstoodError(Exception):
-    """A part of the format that is not implemented here; the file may be perfectly fine."""
+    """A part of the format is not supported here; the file may be perfectly fine."""
 
 
 class FileBytes:
@@ -39,9 +39,9 @@ class FileBytes:
 
     Attributes:
         data: the bytes.
-        path: of the file.
-        size: number of bytes that the file says it has; nothing after them is ever read.
-        root: address of the header of the root group.
+        path: path of the file.
+        size: number of bytes according to the superblock; nothing after them is ever read.
+        root: address of the root group's header.
     """
 
     def __init__(self, path: Path, mapped: mmap.mmap | None = None) -> None:
@@ -49,7 +49,7 @@ class FileBytes:
 
         Args:
             path: the file.
-            mapped: the file in memory, if it is open already.
+            mapped: the mapped file, if it is open already.
         """
         self.path = path
         self.data: Any = b""
@@ -68,21 +68,21 @@ class FileBytes:
 
     @classmethod
     def whole(cls, mapped: mmap.mmap) -> FileBytes:
-        """Take the bytes of a file in memory, with nothing before its HDF5 part."""
+        """Wrap a mapped file, with nothing before its HDF5 part."""
         return cls(Path(), mapped)
 
     def close(self) -> None:
-        """Let go of the file; arrays that were read are copies and stay."""
+        """Release the file; arrays that were read are copies and remain valid."""
         self._map = None
         self.watch = Watch(None)
         self.data = b""
         self._length = -1
 
     def check_still_whole(self) -> None:
-        """Refuse a file that was cut since it was opened: touching its lost bytes would kill us.
+        """Raise an error if the file was truncated, as reading the lost bytes kills the process.
 
         Raises:
-            CorruptDatasetError: the file is shorter, or closed.
+            CorruptDatasetError: the file is shorter than when it was opened, or closed.
         """
         if self._map is None:
             if self._length:
@@ -94,7 +94,7 @@ class FileBytes:
         """Return bytes of the file.
 
         Raises:
-            CorruptDatasetError: they are not all inside of it.
+            CorruptDatasetError: they are not all inside the file.
         """
         end = address + size
         if end > self.size:
@@ -107,7 +107,7 @@ class FileBytes:
     def _superblock(self) -> int:
         start = 0
         while self.data[start : start + 8] != SIGNATURE:
-            # an HDF5 file may begin after a block of the user's, of 512 bytes or a double of it
+            # an HDF5 file may begin after a user block of 512 bytes, or 1024, or 2048, ...
             start = start * 2 or 512
             if start > self._length:
                 raise CorruptDatasetError("not an HDF5 file: its signature is missing")
@@ -123,7 +123,7 @@ class FileBytes:
             base, extension, end, root = _ADDRESSES.unpack_from(block, 12)
             check_sum(block, "superblock")
             if extension != UNDEFINED:
-                # It may hold other headers of the same objects, which libhdf5 would go by.
+                # It may hold other headers of the same objects, which libhdf5 would use.
                 raise NotUnderstoodError("an extension of the superblock")
         else:
             first = 28 if version == 1 else 24
@@ -147,17 +147,17 @@ class FileBytes:
 
 
 def check_sum(block: bytes, what: str) -> None:
-    """Compare a block with the checksum in its last four bytes.
+    """Raise an error if a block does not match the checksum in its last four bytes.
 
     Raises:
-        CorruptDatasetError: they differ.
+        CorruptDatasetError: it does not match.
     """
     if lookup3(block[:-4]) != int.from_bytes(block[-4:], "little"):
         raise CorruptDatasetError(f"{what} does not agree with its checksum")
 
 
 def lookup3(data: bytes) -> int:
-    """Bob Jenkins' hash of 2006, by which HDF5 protects its newer structures."""
+    """Return Bob Jenkins' hash of 2006, the checksum of HDF5's newer structures."""
     length = len(data)
     a = b = c = (0xDEADBEEF + length) & _MASK
     if not length:

@@ -1,8 +1,8 @@
-"""The trees and heaps in which HDF5 keeps the members of groups, chunks and long values.
+"""Read the trees and heaps in which HDF5 stores group members, chunks and long values.
 
-Trees and heaps of version 1 are those that h5py writes by default; a group or an object that
-keeps the order of creation has version 2 and a fractal heap. A damaged pointer can lead in a
-circle: no node is visited twice, and no tree has more entries than its file has room for.
+h5py writes version-1 trees and heaps by default; a group or object that tracks creation order uses
+version 2 and a fractal heap. A damaged pointer can lead in a circle, so no node is visited twice,
+and a tree may not have more entries than its file has room for.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _COLLECTION = struct.Struct("<4sB3xQ")
 _HEAP_OBJECT = struct.Struct("<HHIQ")
 _FRACTAL = struct.Struct("<4sBHHBIQQQQQQQQQQQQHQQHHQH")
 _TREE2 = struct.Struct("<4sBBIHHBBQHQI")
-#: deeper than any tree whose file fits on a disk
+#: deeper than any tree that fits on a disk
 _MAX_DEPTH = 24
 
-#: a member of a group: kind of link (hard, soft) and address of its header
+#: members of a group by name: kind of link (hard, soft) and address of the header
 Links = dict[str, tuple[str, int]]
 
 
 def symbol_table(source: FileBytes, tree: int, heap: int) -> Links:
-    """Read the members of a group of version 1."""
+    """Read the members of a version-1 group."""
     names = _local_heap(source, heap)
     found: list[tuple[bytes, str, int]] = []
     for address in _leaves(source, tree, kind=0):
@@ -71,7 +71,7 @@ def _local_heap(source: FileBytes, address: int) -> bytes:
         raise CorruptDatasetError(f"no heap at address {address}")
     names = source.take(data, size, "heap")
     gone = 0
-    while free != 1 and free != UNDEFINED:  # free places are chained; libhdf5 walks them too
+    while free != 1 and free != UNDEFINED:  # free blocks form a chain; libhdf5 walks it too
         following, length = struct.unpack_from("<QQ", names, free)
         gone += length
         if gone > size or length < 16 or free + length > size:
@@ -81,13 +81,13 @@ def _local_heap(source: FileBytes, address: int) -> bytes:
 
 
 def _leaves(source: FileBytes, root: int, kind: int) -> Iterator[int]:
-    """Yield what the leaves of a group's tree of version 1 point to, in order."""
+    """Yield the addresses in the leaves of a group's version-1 tree, in order."""
     for _, child in _entries(source, root, kind, 8):
         yield child
 
 
 def _entries(source: FileBytes, root: int, kind: int, key_size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield key and address of every entry of a tree of version 1, in order."""
+    """Yield key and address of every entry of a version-1 tree, in order."""
     step = key_size + 8
     for block, count in _leaf_nodes(source, root, kind, key_size):
         for at in range(0, count * step, step):
@@ -98,7 +98,7 @@ def _entries(source: FileBytes, root: int, kind: int, key_size: int) -> Iterator
 def _leaf_nodes(
     source: FileBytes, root: int, kind: int, key_size: int
 ) -> Iterator[tuple[bytes, int]]:
-    """Yield the leaf nodes of a tree of version 1, in order: their entries, and how many."""
+    """Yield the leaf nodes of a version-1 tree, in order: their entries, and how many."""
     budget = source.size // 8
     visited = set()
     pending: list[tuple[int, int | None]] = [(root, None)]
@@ -126,25 +126,25 @@ def _leaf_nodes(
         pending.extend((child, level - 1) for child in reversed(children))
 
 
-#: chunks of a node that are cheaper to check together
+#: a node with at least this many chunks is checked with NumPy, all chunks at once
 _MANY_CHUNKS = 8
 
 
 def chunks(
     source: FileBytes, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
 ) -> list[tuple[tuple[int, ...], int, int, int]]:
-    """Read where the chunks of a dataset are.
+    """Read the locations of a dataset's chunks.
 
     Args:
         source: the file.
-        root: address of their tree.
-        shape: of the dataset.
-        chunk: shape of a chunk; the bytes of an element are its last entry.
+        root: address of the chunk tree.
+        shape: shape of the dataset.
+        chunk: shape of a chunk, followed by the bytes of an element.
 
     Returns:
-        Offset in the dataset, address, bytes and mask of the filters of each.
+        Offset in the dataset, address, size in bytes and filter mask of each chunk.
     """
-    rank = len(chunk) - 1  # the last is the bytes of an element
+    rank = len(chunk) - 1  # without the bytes of an element
     entry = struct.Struct(f"<II{rank + 2}Q")
     form = np.dtype(
         [
@@ -186,15 +186,15 @@ def chunks(
 def whole_grid(
     source: FileBytes, root: int, shape: tuple[int, ...], chunk: tuple[int, ...]
 ) -> npt.NDArray[np.uint64] | None:
-    """Return the addresses of the chunks of a dataset, if each is there once and in order.
+    """Return the chunk addresses of a dataset if every chunk is there once and in order.
 
-    None if not, or if a chunk is outside of the file or skips a filter: :func:`chunks` tells.
+    Return None if not, or if a chunk is outside the file or skips a filter; see :func:`chunks`.
 
     Args:
         source: the file.
-        root: address of their tree.
-        shape: of the dataset.
-        chunk: shape of a chunk; the bytes of an element are its last entry.
+        root: address of the chunk tree.
+        shape: shape of the dataset.
+        chunk: shape of a chunk, followed by the bytes of an element.
     """
     counts = tuple([-(-end // step) for end, step in zip(shape, chunk)])
     step = 8 * (len(counts) + 3)
@@ -202,7 +202,7 @@ def whole_grid(
         [block[: count * step] for block, count in _leaf_nodes(source, root, 1, step - 8)]
     )
     if not entries or len(entries) != step * math.prod(counts):
-        return None  # and the grid is no larger than what was read
+        return None  # so the grid below is no larger than the entries
     words = np.frombuffer(entries, "<u8").reshape(-1, step // 8)
     addresses = words[:, -1]
     if not np.array_equal(words[:, :-1], _grid(counts, chunk)):
@@ -212,22 +212,22 @@ def whole_grid(
 
 @lru_cache(maxsize=8)
 def _grid(counts: tuple[int, ...], chunk: tuple[int, ...]) -> npt.NDArray[np.uint64]:
-    """What a tree says of all chunks of a dataset beside their addresses, as words of 64 bits."""
+    """Return the expected chunk tree entries without addresses, as 64-bit words."""
     places = np.indices(counts, np.uint64).reshape(len(counts), -1).T * np.array(chunk[:-1], "<u8")
-    # bytes, and a mask of no filters, in one word; the place of an element's first byte is the last
+    # first word: bytes, and a mask of no filters; last word: offset in the element, which is 0
     ends = [np.full((len(places), 1), word, "<u8") for word in (math.prod(chunk), 0)]
     return np.hstack([ends[0], places, ends[1]])
 
 
-#: values shorter than this are not counted: what refers to them takes room of its own
+#: shorter values are not counted, since each reference to them takes up space in the file
 _LONG = 4096
-#: bytes of the long values that are read, for each of the file, which has each of them once; so
-#: hard links may lead to some of them by several names
+#: most bytes of long values that are read, per byte of the file, which has each value once; this
+#: allows hard links that give some values several names
 _MOST_READ = 16
 
 
 class GlobalHeap:
-    """The values of variable length of a file."""
+    """The variable-length values of a file."""
 
     def __init__(self, source: FileBytes) -> None:
         self._source = source
@@ -240,14 +240,14 @@ class GlobalHeap:
         """Return the first bytes of an object.
 
         Args:
-            address: of the collection that has it.
-            index: of the object in it.
-            length: in bytes.
-            reader: names the one place in the file that refers to it.
+            address: address of the collection that contains the object.
+            index: index of the object in the collection.
+            length: number of bytes.
+            reader: identifies the one place in the file that refers to the object.
 
         Raises:
             CorruptDatasetError: there is no such object, or it is shorter; or many places refer to
-                the same ones.
+                the same objects.
         """
         if length >= _LONG and (address, index, reader) not in self._readers:
             self._readers.add((address, index, reader))
@@ -270,7 +270,7 @@ class GlobalHeap:
         if signature != b"GCOL" or version != 1:
             raise CorruptDatasetError(f"no global heap at address {address}")
         block = self._source.take(address, size, "global heap")
-        self._room -= size  # those of a sound file do not overlap
+        self._room -= size  # collections of an intact file do not overlap
         if self._room < 0:
             raise CorruptDatasetError("the global heaps are larger than their file")
         objects: dict[int, tuple[int, int]] = {}
@@ -287,7 +287,7 @@ class GlobalHeap:
 
 
 class FractalHeap:
-    """A heap of version 2, which holds links or attributes."""
+    """A version-2 heap, which holds links or attributes."""
 
     def __init__(self, source: FileBytes, address: int) -> None:
         self._source = source
@@ -319,7 +319,7 @@ class FractalHeap:
         check_sum(head, "a fractal heap")
         self._offset_size = (bits + 7) // 8
         self._length_size = min((self._largest.bit_length() + 6) // 8, _width_of(most))
-        #: managed objects are in direct blocks: their place in the heap, address and size
+        #: direct blocks, which hold the managed objects: offset in the heap, address and size
         self._blocks: list[tuple[int, int, int]] = []
         self._checked: set[int] = set()
         if root != UNDEFINED:
@@ -331,7 +331,7 @@ class FractalHeap:
         self._long: dict[int, tuple[int, int]] | None = None
 
     def get(self, identifier: bytes) -> bytes:
-        """Return an object."""
+        """Return an object by its heap id."""
         kind = identifier[0] >> 4
         if kind == 0:
             split = 1 + self._offset_size
@@ -374,7 +374,7 @@ class FractalHeap:
             or int.from_bytes(block[13:end], "little") != place
         ):
             raise CorruptDatasetError(f"no block of a fractal heap at address {address}")
-        if self._flags & 2:  # its checksum is of the block without the checksum
+        if self._flags & 2:  # the checksum covers the block with zeros in the checksum's place
             check_sum(block[:end] + bytes(4) + block[end + 4 :] + block[end : end + 4], "a heap")
         self._checked.add(address)
 
@@ -406,7 +406,7 @@ class FractalHeap:
 
 
 def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
-    """Read all records of a tree of version 2, in order."""
+    """Read all records of a version-2 tree, in order."""
     head = source.take(address, _TREE2.size, "tree")
     signature, version, found, node_size, record, depth, _, _, root, count, total, _ = (
         _TREE2.unpack(head)
@@ -418,7 +418,7 @@ def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
         raise CorruptDatasetError(f"a tree with {depth} levels of nodes of {node_size} bytes")
     most = (node_size - 10) // record
     width = _width_of(most)
-    widths = [0]  # bytes of the number of records below a node, by its level
+    widths = [0]  # bytes of the record count below a node, by level
     below = most
     for _ in range(depth):
         pointer = 8 + width + widths[-1]
@@ -460,5 +460,5 @@ def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
 
 
 def _width_of(limit: int) -> int:
-    """Bytes in which numbers up to a limit are stored."""
+    """Return the number of bytes that store numbers up to a limit."""
     return (max(1, limit).bit_length() + 7) // 8

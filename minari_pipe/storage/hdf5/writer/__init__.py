@@ -1,1 +1,1 @@
-"""Writes HDF5 files of episodes without libhdf5."""
+"""Write HDF5 files of episodes without libhdf5."""

@@ -1,18 +1,18 @@
-"""Writes a file of episodes without libhdf5, as fast as its bytes can be handed to the system.
+"""Write a file of episodes without libhdf5, as fast as the system accepts its bytes.
 
 ::
 
     superblock
     ├─ segment             episodes of one structure
-    │  ├─ observations     of all its episodes, one after another
+    │  ├─ observations     all its episodes, one after another
     │  ├─ actions, ...     likewise
     │  ├─ heaps of text    values of attributes
-    │  └─ blocks           what HDF5 has to know of each episode, see hdf5_layout
+    │  └─ blocks           HDF5 structures of each episode, see hdf5.writer.layout
     ├─ segment ...
     └─ root group          the names of the episodes
 
-Everything is appended, the root group when the file ends; only the superblock, which says where
-that is, is written once more. So what is written here goes on where an earlier such file ended.
+Everything is appended, and the root group is written when the file ends; only the superblock, which
+holds its address, is written again. So writing can continue where an earlier such file ended.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
 from minari_pipe.storage.joining import structure
 from minari_pipe.storage.segment import AttributeTable, Ints, ScatteredRows, Segment
 
-#: a dataset is one chunk here; larger ones are left to h5py, which takes several
+#: datasets here have one chunk; h5py writes larger ones, with several chunks
 CHUNK_BYTES = 2**30
 
-#: what is written in one call: bytes, which fit into the processor's cache, up to a place in the
-#: file that is a multiple of this, as half a page costs as much as a whole one, and of 2 MiB the
-#: system looks for that much memory in one piece, which may take long; and pieces
+#: most bytes and most pieces per call. The bytes fit into the CPU cache, and a call ends at a
+#: multiple of this size in the file, since half a page costs as much as a whole one. For 2 MiB, the
+#: system would look for that much contiguous memory, which may take long
 _AT_ONCE = 2**20
 _MOST_AT_ONCE = 2**8
-#: what the root group takes for an episode at most, and what is held back on the disk
+#: most bytes of the root group per episode, and bytes to keep free on the disk
 _ROOT_BYTES = 128
 _RESERVE = 2**16
 _PLAIN = {int: np.int64, float: np.float64, bool: np.bool_}
@@ -64,9 +64,9 @@ class _Kind:
     """Episodes of a segment whose attributes have the same names and types.
 
     Attributes:
-        places: of the episodes in the segment.
-        template: of their blocks.
-        values: of each attribute, shape ``(n, *shape)``; text as objects.
+        places: positions of the episodes in the segment.
+        template: the template of their blocks.
+        values: values of each attribute, shape ``(n, *shape)``; text as objects.
     """
 
     places: Ints
@@ -74,15 +74,15 @@ class _Kind:
     values: list[npt.NDArray[Any]]
 
     def texts(self) -> list[str]:
-        """Return all texts, those of an episode together: they are read together."""
+        """Return all texts, grouped by episode, since they are read together."""
         columns = [self._rows(column) for column in self.values if column.dtype.kind == "O"]
         return list(np.concatenate(columns, axis=1).flat) if columns else []
 
     def raw(self, texts: npt.NDArray[np.void]) -> tuple[list[Bytes], npt.NDArray[np.void]]:
-        """Return the values as bytes, of texts what stands for them.
+        """Return the values as bytes, with references for texts, and the references not used.
 
         Args:
-            texts: what stands for those of :meth:`texts`, and for more, which are returned.
+            texts: references to those of :meth:`texts`, and then to those of other kinds.
         """
         count = len(self.places)
         width = sum(column.size for column in self.values if column.dtype.kind == "O")
@@ -101,12 +101,12 @@ class _Kind:
 
 
 class DirectFile:
-    """A file that is written from a first byte, or from where another one's root group began.
+    """A file written from its first byte, or from where the root group of another one began.
 
     It is an HDF5 file only after :meth:`finish`, which may be followed by more episodes.
 
     Attributes:
-        pieces: the digests of the finished file, None if those of its beginning are not known.
+        pieces: digests of the finished file, or None if those of its beginning are not known.
     """
 
     pieces: Pieces | None = None
@@ -120,21 +120,21 @@ class DirectFile:
         replaces: bool = False,
         pieces: Sequence[str] | None = None,
     ) -> None:
-        """Open a file to write it, which nobody reads yet.
+        """Open a file for writing, which no other process reads yet.
 
         Args:
-            path: the file; without a root group it is made new.
-            root: of the file that this one continues, of which all before the root group is in
-                ``path`` already.
-            before: the index of those episodes, if it is known.
-            replaces: it is going to take the place of another file.
-            pieces: the digests of the continued file, if they are known.
+            path: the file; without a root group it is created.
+            root: root group of the file that this one continues; ``path`` already holds everything
+                before it.
+            before: the index of those episodes, if known.
+            replaces: the file will replace another one.
+            pieces: digests of the continued file, if known.
         """
         self.path = path
         self._replaces = replaces
-        # an empty file is not cut to nothing again: ext4 would write it to the disk at its close
+        # do not truncate an empty file again: ext4 would then write it to disk when it is closed
         keep = root is not None or (os.path.exists(path) and not os.path.getsize(path))
-        # open until `close`, which whoever writes the file calls
+        # stays open until the owner calls `close`
         mode, below = "r+b" if keep else "w+b", opener(os.path.dirname(path))
         self._file: Any = open(path, mode, buffering=0, opener=below)  # noqa: SIM115
         self._headers = [root.headers] if root else []
@@ -147,32 +147,32 @@ class DirectFile:
         known = not self._count or (before is not None and len(before) == self._count)
         self._indexed = known
         if root:
-            self._write(0, [bytes(8)], None)  # until it ends, nobody takes it for an HDF5 file
+            self._write(0, [bytes(8)], None)  # not recognized as HDF5 until it is finished
         if before is not None and known and len(before):
             self._parts += before.parts
             self._steps.append(before.steps)
             self._attributes.append(before.attributes)
 
     def __len__(self) -> int:
-        """Number of episodes."""
+        """Return the number of episodes."""
         return self._count
 
     def append(self, segment: Segment) -> bool:
         """Append the episodes of a segment; if it raises, nothing has changed.
 
         Returns:
-            Whether it could: False says that h5py has to, and that nothing has changed.
+            True, or False if nothing has changed because only h5py can write the segment.
 
         Raises:
-            InvalidEpisodeError: names the episode whose attributes cannot be stored.
-            OSError: there is no room.
+            InvalidEpisodeError: attributes cannot be stored; the message names the episode.
+            OSError: the disk is full.
         """
         steps = segment.steps
         shortest, longest = int(steps.min()), int(steps.max())
         for leaf in segment.leaves:
             if shortest + leaf.more < 1 or (longest + leaf.more) * leaf.row_bytes > CHUNK_BYTES:
                 return False
-        if any(leaf.dtype.metadata for leaf in segment.leaves):  # which h5py makes types of
+        if any(leaf.dtype.metadata for leaf in segment.leaves):  # h5py turns it into a type
             return False
         attributes = _flat(segment)
         try:
@@ -221,10 +221,10 @@ class DirectFile:
         return True
 
     def finish(self) -> None:
-        """Write the ends of the file; more episodes may follow and take the place of the last.
+        """Write the superblock and the root group; more episodes may follow and overwrite them.
 
         Raises:
-            OSError: there is no room.
+            OSError: the disk is full.
         """
         headers = np.concatenate(self._headers) if self._headers else np.zeros(0, np.int64)
         superblock, root = ends_of(Root(self._end, headers))
@@ -238,11 +238,11 @@ class DirectFile:
         self.pieces = pieces
 
     def close(self) -> None:
-        """Let go of the file, finished or not."""
+        """Close the file, finished or not."""
         self._file.close()
 
     def index(self) -> FileIndex | None:
-        """Return the index of all episodes; None if that of the first ones was not given."""
+        """Return the index of all episodes, or None if that of the first ones was not given."""
         if not self._indexed:
             return None
         steps = np.concatenate(self._steps) if self._steps else np.zeros(0, np.int64)
@@ -257,7 +257,7 @@ class DirectFile:
         require_space(self.path, self._file.fileno(), size)
 
     def _beginning(self, known: Sequence[str] | None) -> Pieces:
-        """Return the digests of what is before the end; the first piece changes in the end."""
+        """Return the digests of the bytes before the end; the first piece changes at the end."""
         whole = self._end // PIECE
         pieces = Pieces((known or ())[:whole])
         pieces.add(
@@ -273,7 +273,7 @@ class DirectFile:
         return bytes(found)
 
     def _write(self, place: int, parts: Sequence[Any], pieces: Pieces | None) -> None:
-        """Write parts one after another: the only place where bytes get into the file."""
+        """Write parts one after another; all bytes of the file are written here."""
         self._file.seek(place)
         waiting: list[memoryview] = []
         end = place
@@ -293,7 +293,7 @@ class DirectFile:
         for part in parts:
             if pieces is None:
                 touch(part)
-            else:  # while the part is in the processor's cache
+            else:  # while the part is in the CPU cache
                 pieces.add(part)
         done = 0
         if len(parts) > 1 and hasattr(os, "writev"):  # not on Windows
@@ -306,13 +306,13 @@ class DirectFile:
 
 
 def copied_beginning(source: Path, target: Path) -> Root | None:
-    """Copy a file of :class:`DirectFile` without its root group, to be continued.
+    """Copy a file of :class:`DirectFile` without its root group, to continue it.
 
     Returns:
-        The root group; None, and nothing is copied, if the file is not exactly such a one.
+        The root group; or None, with nothing copied, if :func:`find_root` finds none.
 
     Raises:
-        OSError: it cannot be read or copied.
+        OSError: the file cannot be read or copied.
     """
     with open(source, "rb", opener=opener(source.parent)) as file:
         root = find_root(file)
@@ -326,9 +326,9 @@ def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> 
     """Return one episode as a segment, or None if its columns are not all arrays of numbers.
 
     Args:
-        columns: as :meth:`EpisodeWriter._append` takes them.
-        attributes: likewise.
-        number: of the episode.
+        columns: see :meth:`EpisodeWriter._append`.
+        attributes: see :meth:`EpisodeWriter._append`.
+        number: number of the episode.
     """
     found = structure(columns)
     if found is None or any(leaf.more not in (0, 1) for leaf in found):
@@ -349,7 +349,7 @@ def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> 
 
 
 def written(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten attributes to those that are written; the two of this package's own are JSON.
+    """Flatten attributes for the file; the two that this package adds are written as JSON.
 
     Raises:
         InvalidEpisodeError: they cannot be stored.
@@ -372,7 +372,7 @@ def written(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_back(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that :func:`written` flattened, but for ``infos_slashes``.
+    """Return the attributes that :func:`written` flattened, except ``infos_slashes``.
 
     Example:
         >>> read_back({"options/x": 1.5, "infos_slashes": "[]"})
@@ -388,7 +388,7 @@ def read_back(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def slashes_of(paths: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Return those of the paths of infos that have keys with a slash, which is a group in HDF5."""
+    """Return the paths of infos that have a slash in a key, which is a group in HDF5."""
     return [list(path) for path in paths if "/" in "".join(path)]
 
 
@@ -397,18 +397,18 @@ def slashes_of(paths: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 @dataclass(frozen=True)
 class _Attributes:
-    """The attributes of a segment as they are written.
+    """The attributes of a segment in the form that is written.
 
     Attributes:
         numbers: as in the segment's table.
-        flat: what else each episode has, flattened; None if none has anything.
+        flat: the other attributes of each episode, flattened; None if no episode has any.
     """
 
     numbers: dict[str, npt.NDArray[Any]]
     flat: list[dict[str, Any]] | None
 
     def kept(self) -> _Attributes:
-        """Return a copy that does not change when the caller's arrays do."""
+        """Return a copy that does not share arrays with the caller."""
         numbers = {name: values.copy() for name, values in self.numbers.items()}
         flat = self.flat and [
             {
@@ -420,7 +420,7 @@ class _Attributes:
         return _Attributes(numbers, flat)
 
     def table(self) -> AttributeTable:
-        """Return the attributes as they are read back."""
+        """Return the attributes as they will be read back."""
         others = None if self.flat is None else [read_back(one) for one in self.flat]
         return AttributeTable(self.numbers, others if others and any(others) else None)
 
@@ -429,7 +429,7 @@ def _flat(segment: Segment) -> _Attributes:
     """Flatten the attributes of the episodes of a segment.
 
     Raises:
-        InvalidEpisodeError: names the episode whose attributes cannot be stored.
+        InvalidEpisodeError: attributes cannot be stored; the message names the episode.
     """
     numbers, others = segment.attributes.numbers, segment.attributes.others
     slashes = slashes_of([leaf.path[1:] for leaf in segment.leaves if leaf.path[0] == "infos"])
@@ -437,12 +437,12 @@ def _flat(segment: Segment) -> _Attributes:
     names = {*numbers, *(key for one in others or () for key in one)}
     flat: list[dict[str, Any]] = []
     try:
-        # a slash is a place below another name, perhaps; infos_filled is written as text
+        # a slash may put a value below another name; infos_filled is written as text
         if "infos_filled" in numbers or any("/" in name for name in names):
             for place in range(len(segment)):
                 flat.append(written({**segment.attributes[place], **own}))
             return _Attributes({}, flat)
-        written(dict.fromkeys(numbers, 0.0))  # judges the names
+        written(dict.fromkeys(numbers, 0.0))  # checks the names
         if others is None:
             return _Attributes(numbers, [written(own)] * len(segment) if own else None)
         for one in others:
@@ -453,10 +453,10 @@ def _flat(segment: Segment) -> _Attributes:
 
 
 def _kinds(segment: Segment, attributes: _Attributes) -> list[_Kind]:
-    """Sort the episodes of a segment by the names and types of their attributes.
+    """Group the episodes of a segment by the names and types of their attributes.
 
     Raises:
-        InexpressibleError: an attribute, or a leaf, has no form in a template.
+        InexpressibleError: an attribute or a leaf cannot be laid out.
     """
     numbers = attributes.numbers
     everywhere = tuple(Attribute(name, values.dtype) for name, values in numbers.items())
@@ -482,7 +482,7 @@ def _kinds(segment: Segment, attributes: _Attributes) -> list[_Kind]:
 
 
 def _sort(value: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-    """Return dtype, None for text, and shape of the value of a flat attribute."""
+    """Return dtype, or None for text, and shape of the value of a flat attribute."""
     if isinstance(value, str):
         return None, ()
     if not isinstance(value, np.ndarray | np.generic):
@@ -495,7 +495,7 @@ def _sort(value: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
 
 
 def _joined(tables: Sequence[AttributeTable]) -> AttributeTable:
-    """Return the attributes of the episodes of several tables, one table after another."""
+    """Concatenate the attributes of the episodes of several tables."""
     if len(tables) == 1:
         return tables[0]
     numbers: dict[str, npt.NDArray[Any]] = {}
@@ -518,7 +518,7 @@ def _joined(tables: Sequence[AttributeTable]) -> AttributeTable:
 
 
 def _pad(parts: list[Any], size: int) -> int:
-    """Add zeros after ``size`` bytes up to a multiple of 8; return the bytes of both."""
+    """Add zeros after ``size`` bytes up to a multiple of 8; return the size of both."""
     more = -size % 8
     if more:
         parts.append(bytes(more))
@@ -526,9 +526,9 @@ def _pad(parts: list[Any], size: int) -> int:
 
 
 def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
-    """Copy the first bytes of a file, in the kernel if it can."""
+    """Copy the first bytes of a file, in the kernel if possible."""
     done = 0
-    with suppress(OSError, AttributeError):  # not everywhere; why not is told below
+    with suppress(OSError, AttributeError):  # not everywhere; the loop below raises real errors
         while done < size:
             numbers = source.fileno(), target.fileno(), size - done, done, done
             copied = os.copy_file_range(*numbers)

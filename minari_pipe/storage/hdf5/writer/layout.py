@@ -1,16 +1,16 @@
-"""The bytes that describe one episode in an HDF5 file, made once and filled in for thousands.
+"""Lay out the bytes that describe an episode in an HDF5 file once, and fill them in for thousands.
 
-libhdf5 spends a millisecond on an episode of six arrays, whatever their size. Yet what it writes
-beside the values is the same for all episodes of one structure but for a few numbers: addresses,
-numbers of rows, values of attributes. So these bytes are laid out here once, as a block::
+libhdf5 spends a millisecond on an episode of six arrays, whatever their size. But apart from the
+values, it writes the same bytes for all episodes of one structure, except for a few numbers:
+addresses, row counts, attribute values. So these bytes are laid out here once, as a block::
 
     block of one episode
-    ├─ of each array: a tree of its one chunk, the header of the dataset
-    ├─ of each group in it: the header, with a link to each member
+    ├─ for each array: a tree of its one chunk, the header of the dataset
+    ├─ for each group in it: the header, with a link to each member
     └─ the header of the episode's group, with links and attributes
 
 and NumPy repeats the block and fills in the numbers. Section numbers in this package's modules
-``hdf5_layout*`` are those of the HDF5 File Format Specification, version 3.0,
+``layout*`` are those of the HDF5 File Format Specification, version 3.0,
 https://docs.hdfgroup.org/hdf5/v1_14/_f_m_t3.html. All numbers are little-endian.
 """
 
@@ -35,35 +35,35 @@ from minari_pipe.storage.segment import Ints, Leaf
 
 Bytes = npt.NDArray[np.uint8]
 
-#: an address of nothing, and a dimension without a limit
+#: an undefined address, and an unlimited dimension
 UNDEFINED = 0xFFFFFFFFFFFFFFFF
-#: the bytes by which a text's value is found: its length, its heap, its number there (IV.A.2.d)
+#: bytes of the reference to a text: its length, its heap, its number there (IV.A.2.d)
 TEXT_REFERENCE = 16
 
-#: half of the most chunks that a node of a dataset's tree has, as the superblock says. Here all
-#: datasets are one chunk, so little is best; but with 1, libhdf5 makes a chain of nodes of what
-#: others append in hundreds of chunks, and crashes
+#: half of the most chunks per node of a dataset's tree, as recorded in the superblock. All datasets
+#: here have one chunk, so small is best; but with 1, libhdf5 builds a chain of nodes when others
+#: append hundreds of chunks, and crashes
 CHUNK_K = 2
 
 #: kinds of header messages (IV.A.2)
 _SPACE, _LINK_INFO, _TYPE, _FILL, _LINK, _LAYOUT, _GROUP_INFO, _ATTRIBUTE = 1, 2, 3, 5, 6, 8, 10, 12
-#: message flag: what it says cannot change
+#: message flag: the content cannot change
 _CONSTANT = 1
-#: a message holds no more, as its size has 16 bits and is a multiple of 8
+#: most bytes of a message, since its size has 16 bits and is a multiple of 8
 _MAX_MESSAGE = 65_528
 _MAX_RANK = 32
-#: a chunk's size has 32 bits (III.A.1)
+#: most bytes of a chunk, since its size has 32 bits (III.A.1)
 _MAX_CHUNK = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """What an attribute is in every episode of a template.
+    """An attribute that every episode of a template has.
 
     Attributes:
-        name: as in the file, so with slashes for nested options.
-        dtype: of its numbers; None for text.
-        shape: of the array; ``()`` for a single value.
+        name: name in the file, with slashes for nested options.
+        dtype: dtype of its numbers; None for text.
+        shape: shape of the array; ``()`` for a single value.
     """
 
     name: str
@@ -72,21 +72,21 @@ class Attribute:
 
     @property
     def size(self) -> int:
-        """Bytes of the value in the block, of text those of the references to it."""
+        """Bytes of the value in the block; for text, bytes of the references to it."""
         width = TEXT_REFERENCE if self.dtype is None else self.dtype.itemsize
         return width * int(np.prod(self.shape, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What :meth:`Template.match` finds in ``n`` blocks.
+    """The result of :meth:`Template.match` for ``n`` blocks.
 
     Attributes:
-        whole: blocks that are exactly such as :meth:`Template.fill` makes, shape ``(n,)``; of the
-            others nothing here means anything.
+        whole: blocks that are exactly as :meth:`Template.fill` makes them, shape ``(n,)``; for all
+            others, the other attributes have no meaning.
         steps: number of steps ``T`` of each episode.
-        addresses: of each leaf of each episode, shape ``(len(leaves), n)``, whether or not they
-            are in the file; 0 for a leaf without bytes.
+        addresses: address of each leaf of each episode, shape ``(len(leaves), n)``, in the file or
+            not; 0 for a leaf without bytes.
         values: bytes of each attribute, shape ``(n, attribute.size)``.
     """
 
@@ -96,12 +96,12 @@ class Found:
     values: tuple[Bytes, ...]
 
 
-#: a place in the block that differs between episodes: what belongs there, offset, bytes
+#: a part of the block that differs between episodes: its content, offset and bytes
 _Field = tuple[tuple[str, int], int, int]
 
 
 class Template:
-    """The block of an episode of these leaves and attributes.
+    """The block of an episode with these leaves and attributes.
 
     Every array is one chunk, which can grow to any number of rows.
 
@@ -119,26 +119,26 @@ class Template:
         leaves: as given.
         attributes: as given.
         size: bytes of a block, a multiple of 8.
-        group: where in the block the header of the episode's group is.
+        group: offset of the header of the episode's group in the block.
     """
 
     def __init__(self, leaves: tuple[Leaf, ...], attributes: tuple[Attribute, ...]) -> None:
         """Lay out the block.
 
         Raises:
-            InexpressibleError: one of them has no form here.
+            InexpressibleError: a leaf or an attribute cannot be laid out here.
         """
         self.leaves = leaves
         self.attributes = attributes
         self._bytes = bytearray()
         self._fields: list[_Field] = []
-        #: pairs of offsets: where an address belongs, and what of the same block is there
+        #: pairs of offsets in the block: where an address is stored, and what it points to
         self._links: list[tuple[int, int]] = []
         self._widest = max((leaf.row_bytes for leaf in leaves), default=0)
         self.group = self._group(member_tree(leaves), attributes)
         self.size = len(self._bytes)
         self._template = np.frombuffer(bytes(self._bytes), np.uint8)
-        # what fill needs of all fields of a kind at once
+        # what fill() needs, for all fields of a kind at once
         data, sizes = self._of("data"), self._of("bytes")
         rows = {width: [f for f in self._of("rows") if f[2] == width] for width in (8, 4)}
         self._rows = {width: _ints(which for which, *_ in found) for width, found in rows.items()}
@@ -158,8 +158,8 @@ class Template:
         Args:
             starts: address of each block.
             steps: ``T`` of each episode.
-            addresses: of the values of each leaf, shape ``(len(leaves), n)``.
-            values: of each attribute, as bytes ``(n, attribute.size)``.
+            addresses: address of the values of each leaf, shape ``(len(leaves), n)``.
+            values: bytes of each attribute, shape ``(n, attribute.size)``.
         """
         count = len(starts)
         blocks = np.empty((count, self.size), np.uint8)
@@ -168,7 +168,7 @@ class Template:
         wide = (own + rows[8], addresses[self._data].T, starts[:, None] + self._targets)
         narrow = (own + rows[4], (own + self._more) * self._row_bytes)
         for width, places, numbers in ((8, self._wide, wide), (4, self._narrow, narrow)):
-            # a number may begin at any byte of a block; it has its lowest bytes there
+            # a number may begin at any byte of a block, lowest byte first
             shape = (count, self.size - width + 1)
             anywhere = np.ndarray(shape, f"<u{width}", blocks, strides=(self.size, 1))
             anywhere[:, places] = np.concatenate(numbers, axis=1)
@@ -177,11 +177,11 @@ class Template:
         return blocks
 
     def match(self, blocks: Bytes, starts: Ints) -> Found:
-        """Recognize blocks that :meth:`fill` made, in a file that anybody may have made.
+        """Recognize blocks that :meth:`fill` made, in a file of any origin.
 
         Args:
             blocks: shape ``(n, size)``.
-            starts: address of each.
+            starts: address of each block.
         """
         first: dict[tuple[str, int], tuple[int, int]] = {}
         for key, offset, width in self._fields:
@@ -199,7 +199,7 @@ class Template:
         for which in range(len(self.attributes)):
             offset, width = first["attribute", which]
             values.append(blocks[:, offset : offset + width])
-        # no number above is so large that it fills in like a smaller one
+        # exclude numbers that are so large that they fill in like smaller ones
         most = _MAX_CHUNK // max(1, self._widest) - 1
         whole = (steps > 0) & (steps <= most) & (addresses >= 0).all(axis=0)
         again = self.fill(starts, np.where(whole, steps, 1), addresses, values)
@@ -209,7 +209,7 @@ class Template:
     # -- groups
 
     def _group(self, tree: Mapping[str, Any], attributes: Sequence[Attribute] = ()) -> int:
-        """Lay out a group and what is in it; return the offset of its header."""
+        """Lay out a group and its members; return the offset of its header."""
         links = []
         for name in sorted(tree, key=lambda name: name.encode()):
             member = tree[name]
@@ -227,9 +227,9 @@ class Template:
         return header
 
     def _link(self, name: str, target: int) -> None:
-        """Add a link message (IV.A.2.g) to a member of the same block."""
+        """Add a link message (IV.A.2.g) to a member in the same block."""
         encoded = name.encode()
-        width = (max(1, len(encoded)).bit_length() + 7) // 8  # 1 or 2, of the name's length
+        width = (max(1, len(encoded)).bit_length() + 7) // 8  # bytes of the name's length, 1 or 2
         if width > 2:
             raise InexpressibleError(f"a name of {len(encoded)} bytes")
         flags, charset = (width - 1, b"") if name.isascii() else (width - 1 | 16, b"\1")
@@ -248,7 +248,7 @@ class Template:
         if attribute.name.isascii():
             head = struct.pack("<BxHHH", 1, *map(len, parts))
             head += b"".join(map(padded, parts))
-        else:  # only version 3 tells that a name is UTF-8, and pads nothing
+        else:  # only version 3 can mark a name as UTF-8; it pads nothing
             head = struct.pack("<BxHHHB", 3, *map(len, parts), 1) + b"".join(parts)
         start = self._message(_ATTRIBUTE, head + bytes(attribute.size))
         self._field("attribute", which, start + len(head), attribute.size)
@@ -265,14 +265,14 @@ class Template:
         kind = data_type(leaf.dtype)
         tree = self._chunk_tree(which, leaf) if leaf.row_bytes else None
         header = self._begin_header()
-        # Dataspace (IV.A.2.b); a dimension of size 0 must be free to grow, else no chunk shape
+        # Dataspace (IV.A.2.b); a dimension of size 0 must be able to grow, or no chunk shape
         # would be allowed
         limits = (UNDEFINED, *(size or UNDEFINED for size in leaf.shape))
         start = self._message(_SPACE, _space((0, *leaf.shape), limits))
         self._field("rows", leaf.more, start + 8, 8)
         self._message(_TYPE, kind, _CONSTANT)
-        # Fill Value (IV.A.2.f), version 2: room is taken bit by bit, zeros where nothing is
-        # written, and that is the default
+        # Fill Value (IV.A.2.f), version 2: incremental allocation, zeros where nothing is
+        # written, which is the default
         self._message(_FILL, struct.pack("<BBBBI", 2, 3, 2, 1, 0), _CONSTANT)
         # Data Layout (IV.A.2.i), version 3, chunked
         head = struct.pack("<BBBQ", 3, 2, len(leaf.shape) + 2, UNDEFINED)
@@ -287,10 +287,10 @@ class Template:
         return header
 
     def _chunk_tree(self, which: int, leaf: Leaf) -> int:
-        """Lay out a tree of version 1 with one entry, the chunk (III.A.1); return its offset.
+        """Lay out a version-1 tree with one entry, the chunk (III.A.1); return its offset.
 
         A node has room for ``2 * CHUNK_K`` children, and a key before, between and after them: the
-        bytes of the chunk, a mask of filters, and where it begins in each dimension.
+        bytes of the chunk, a filter mask, and its offset in each dimension.
         """
         offset = len(self._bytes)
         self._bytes += struct.pack("<4sBBHQQ", b"TREE", 1, 0, 1, UNDEFINED, UNDEFINED)
@@ -298,7 +298,7 @@ class Template:
         self._bytes += bytes(8 + 8 * (len(leaf.shape) + 2))
         self._field("data", which, len(self._bytes), 8)
         self._bytes += bytes(8)
-        # the key after the last child is where the next chunk would begin
+        # the key after the last child is the offset of the next chunk
         self._field("rows", leaf.more, len(self._bytes) + 8, 8)
         self._bytes += bytes(16) + struct.pack(
             f"<{len(leaf.shape) + 1}Q", *leaf.shape, leaf.dtype.itemsize
@@ -316,7 +316,7 @@ class Template:
         return offset
 
     def _message(self, kind: int, content: bytes, flags: int = 0) -> int:
-        """Add a message to the header that was begun; return the offset of its content."""
+        """Add a message to the current header; return the offset of its content."""
         content = padded(content)
         if len(content) > _MAX_MESSAGE:
             raise InexpressibleError(f"a message of {len(content)} bytes")
@@ -340,10 +340,10 @@ class Template:
 
 @lru_cache(maxsize=256)
 def template_of(leaves: tuple[Leaf, ...], attributes: tuple[Attribute, ...]) -> Template:
-    """Return the template of these leaves and attributes, made once.
+    """Return the template of these leaves and attributes, which is cached.
 
     Raises:
-        InexpressibleError: they have none.
+        InexpressibleError: a leaf or an attribute cannot be laid out.
 
     Example:
         >>> template_of((), ()) is template_of((), ())
@@ -353,10 +353,10 @@ def template_of(leaves: tuple[Leaf, ...], attributes: tuple[Attribute, ...]) -> 
 
 
 def member_tree(leaves: Sequence[Leaf]) -> dict[str, Any]:
-    """Return the members of an episode's group by name: groups as dicts, leaves by their place.
+    """Return the members of an episode's group by name: groups as dicts, leaves as their indices.
 
-    Infos are a group even without a leaf; extras are beside the groups of the standard; an entry
-    of a tuple has the name ``_index_0``; and a key ``a/b`` is a member ``b`` of a group ``a``.
+    Infos are a group even without a leaf; extras are next to the groups of the standard; an entry
+    of a tuple is named ``_index_0``; and a key ``a/b`` is a member ``b`` of a group ``a``.
 
     Example:
         >>> leaf = Leaf(("extras", "state", "a/b"), np.dtype("<f8"), (), 0)
@@ -364,7 +364,7 @@ def member_tree(leaves: Sequence[Leaf]) -> dict[str, Any]:
         {'infos': {}, 'state': {'a': {'b': 0}}}
 
     Raises:
-        InexpressibleError: two leaves are in one place.
+        InexpressibleError: two leaves have the same path, or one is below another.
     """
     tree: dict[str, Any] = {"infos": {}}
     for which, leaf in enumerate(leaves):
@@ -384,7 +384,7 @@ def member_tree(leaves: Sequence[Leaf]) -> dict[str, Any]:
 
 
 def _space(shape: tuple[int, ...], limits: tuple[int, ...]) -> bytes:
-    """Return a dataspace message (IV.A.2.b) of version 1, the limits of the sizes after them."""
+    """Return a version-1 dataspace message (IV.A.2.b), with the limits after the sizes."""
     numbers = (*shape, *limits)
     return struct.pack(f"<BBB5x{len(numbers)}Q", 1, len(shape), bool(shape), *numbers)
 
@@ -394,5 +394,5 @@ def _ints(numbers: Iterable[int]) -> Ints:
 
 
 def _numbers(blocks: Bytes, offset: int, width: int) -> npt.NDArray[Any]:
-    """Return the numbers that all blocks have at an offset, as a view."""
+    """Return the number that each block has at an offset, as a view."""
     return blocks[:, offset : offset + width].view(f"<u{width}")[:, 0]

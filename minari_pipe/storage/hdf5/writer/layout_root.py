@@ -1,16 +1,16 @@
-"""The two ends of an HDF5 file of episodes: the superblock, and last of all the root group.
+"""Lay out the two ends of an HDF5 file of episodes: the superblock and the root group.
 
 ::
 
-    superblock           II.A, version 1: where the root group is, where the file ends
+    superblock           II.A, version 1: addresses of the root group and of the end of the file
     ...                  values and blocks of episodes
-    local heap           III.D: the names ``episode_0``, ``episode_1``, ... in their order as text
-    symbol table nodes   III.C: eight members each, with the address of their headers
-    tree                 III.A.1: of these nodes, level above level
-    root header          IV.A.1.a: says where tree and heap are
+    local heap           III.D: the names ``episode_0``, ``episode_1``, ... in text order
+    symbol table nodes   III.C: eight members each, with the addresses of their headers
+    tree                 III.A.1: over these nodes, level above level
+    root header          IV.A.1.a: addresses of the tree and the heap
 
-As all names are known when the file ends, these are written full and in one go. The root group is
-one that keeps no order, as libhdf5 makes it by default and as Minari expects it.
+All names are known when the file ends, so these structures are written full and in one go. The
+root group tracks no creation order, which is libhdf5's default and what Minari expects.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import numpy.typing as npt
 from minari_pipe.storage.hdf5.writer.layout import CHUNK_K, UNDEFINED
 from minari_pipe.storage.segment import Ints
 
-#: where values may begin: the superblock has 100 bytes
+#: where values may begin, after the 100 bytes of the superblock
 FIRST_ADDRESS = 104
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-#: half of the most members of a symbol table node, and half of the most children of a tree's;
+#: half of the most members of a symbol table node, and half of the most children of a tree node;
 #: these are libhdf5's defaults
 _LEAF_K, _INTERNAL_K = 4, 16
 
 _SUPERBLOCK = struct.Struct("<8sBBBxBBBxHHIHxxQQQQ")
 _ROOT_ENTRY = struct.Struct("<QQIxxxxQQ")
 _HEAP = struct.Struct("<4sB3xQQQ")
-#: the free list of a heap without free places
+#: the free list of a heap without free space
 _NOTHING_FREE = 1
-#: bytes of a symbol table node, and of a node of the tree
+#: bytes of a symbol table node, and of a tree node
 _NODE_SIZE = 8 + 40 * 2 * _LEAF_K
 _TREE_SIZE = 24 + 8 * (2 * 2 * _INTERNAL_K + 1)
 
@@ -48,8 +48,8 @@ class Root:
     """The root group of a file.
 
     Attributes:
-        start: its first byte; nothing but it is from there on.
-        headers: address of the header of each episode's group, by the episode's number.
+        start: address of its first byte; it extends to the end of the file.
+        headers: address of the header of each episode's group, by episode number.
     """
 
     start: int
@@ -57,7 +57,7 @@ class Root:
 
 
 def ends_of(root: Root) -> tuple[bytes, bytes]:
-    """Return the bytes of the superblock, and those of the root group.
+    """Return the bytes of the superblock and of the root group.
 
     Example:
         >>> start, end = ends_of(Root(104, np.zeros(0, np.int64)))
@@ -65,14 +65,14 @@ def ends_of(root: Root) -> tuple[bytes, bytes]:
         (104, b'HEAP')
     """
     order, names = _names(len(root.headers))
-    # the heap: the empty name, then all names, each ended by NUL
+    # the heap: the empty name, then all names, each ended by a NUL
     content = bytes(8) + names.tobytes()
     head = _HEAP.pack(b"HEAP", 0, len(content), _NOTHING_FREE, root.start + _HEAP.size)
     places = 8 + names.itemsize * np.arange(len(names), dtype="<u8")
     tables_start = root.start + len(head) + len(content)
     tables = _tables(places, root.headers[order])
     tree, top = _tree(places, tables_start, len(tables) // _NODE_SIZE)
-    # the header: a Symbol Table message (IV.A.2.r) is all
+    # the header: a single Symbol Table message (IV.A.2.r)
     message = struct.pack("<HHB3xQQ", 17, 16, 0, top, root.start)
     header = struct.pack("<BxHII4x", 1, 1, 1, len(message)) + message
     header_address = tables_start + len(tables) + len(tree)
@@ -81,9 +81,9 @@ def ends_of(root: Root) -> tuple[bytes, bytes]:
 
 
 def find_root(file: BinaryIO) -> Root | None:
-    """Return the root group of a file if it is exactly as :func:`ends_of` writes it.
+    """Return the root group of a file if it is exactly as :func:`ends_of` writes it, else None.
 
-    What is before it is not judged. None for any other file, damaged or not.
+    The bytes before it are not checked. Any other file gives None, damaged or not.
 
     Raises:
         OSError: the file cannot be read.
@@ -101,7 +101,7 @@ def find_root(file: BinaryIO) -> Root | None:
     count = (length - 8) // _name_width(0)
     if _name_width(count) != _name_width(0):
         count = (length - 8) // _name_width(count)
-    # so much is read only if it is the size that it should have
+    # read this much only if the size is as expected
     if signature != b"HEAP" or count < 0 or size - start != _end_size(count):
         return None
     file.seek(start)
@@ -127,23 +127,23 @@ def _superblock(header: int, tree: int, heap: int, end: int) -> bytes:
         0,
         0,
         0,
-        8,  # bytes of an address, of a length
+        8,  # bytes of an address, and of a length
         8,
         _LEAF_K,
         _INTERNAL_K,
-        0,  # nobody has the file open
-        CHUNK_K,  # only version 1 and later tell it
+        0,  # no process has the file open
+        CHUNK_K,  # only in version 1 and later
         0,  # addresses count from here
         UNDEFINED,
         end,
         UNDEFINED,
     )
-    # symbol table entry (III.C) of the root group; 1: it tells where tree and heap are
+    # symbol table entry (III.C) of the root group; 1: it holds the addresses of tree and heap
     return (block + _ROOT_ENTRY.pack(0, header, 1, tree, heap)).ljust(FIRST_ADDRESS, b"\0")
 
 
 def _end_size(count: int) -> int:
-    """Bytes of the root group of so many episodes."""
+    """Return the bytes of the root group for this number of episodes."""
     nodes = level = -(-count // (2 * _LEAF_K))
     trees = 0
     while level > 1 or not trees:
@@ -154,21 +154,21 @@ def _end_size(count: int) -> int:
 
 
 def _name_width(count: int) -> int:
-    """Bytes of a name with its NUL in the heap, a multiple of 8."""
+    """Return the bytes of a name with its NUL in the heap, a multiple of 8."""
     return 16 if count <= 10**7 else 24
 
 
 def _names(count: int) -> tuple[Ints, npt.NDArray[np.bytes_]]:
-    """Return the numbers of the episodes in the order of their names as text, and the names."""
+    """Return the episode numbers sorted by their names as text, and the names."""
     names = np.array([f"episode_{i}" for i in range(count)], f"S{_name_width(count)}")
     order = np.argsort(names, kind="stable")
     return order, names[order]
 
 
 def _tables(places: npt.NDArray[np.uint64], headers: Ints) -> bytes:
-    """Return the symbol table nodes (III.C) of members: place of the name, address of the header.
+    """Return the symbol table nodes (III.C) for these name offsets and header addresses.
 
-    The rest of an entry says that nothing more is known of the member.
+    The rest of each entry is zero, so it caches nothing else about the member.
     """
     most = 2 * _LEAF_K
     nodes = -(-len(places) // most)
@@ -187,13 +187,13 @@ def _tables(places: npt.NDArray[np.uint64], headers: Ints) -> bytes:
 def _tree(places: npt.NDArray[np.uint64], start: int, nodes: int) -> tuple[bytes, int]:
     """Return the tree (III.A.1) above symbol table nodes, and the address of its top node.
 
-    A key between two children is the place of the last name in the left one; before the first
+    A key between two children is the offset of the last name in the left one; before the first
     child it is that of the empty name.
 
     Args:
-        places: of all names.
+        places: offsets of all names.
         start: address of the first symbol table node; the tree follows the last one.
-        nodes: how many there are.
+        nodes: number of symbol table nodes.
     """
     most = 2 * _INTERNAL_K
     children = [start + _NODE_SIZE * index for index in range(nodes)]

@@ -1,13 +1,13 @@
-"""Where HDF5 keeps text of any length: in global heaps, section III.E.
+"""Lay out text of any length in HDF5 global heaps, section III.E.
 
 ::
 
     collection           "GCOL", its size
-    ├─ object 1          number, count of references, size; the bytes, padded to 8
+    ├─ object 1          number, reference count, size; the bytes, padded to 8
     ├─ object 2 ...
-    └─ object 0          what is free
+    └─ object 0          the free space
 
-A value of variable length holds the address of a collection and the number of an object in it.
+A variable-length value holds the address of a collection and the number of an object in it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import numpy.typing as npt
 
 from minari_pipe.storage.hdf5.writer.layout_types import padded
 
-#: the value of a text: bytes of it, address of the collection, number of the object
+#: the value of a text: its length in bytes, address of the collection, number of the object
 REFERENCE = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])
 
 _HEAD = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HHIQ")
-#: libhdf5 makes no smaller collections, and begins another one before they get larger than this
+#: libhdf5 creates no smaller collections, and starts a new one before one exceeds this size
 _LEAST, _MOST = 4096, 2**16
 _MAX_OBJECTS = 2**16 - 1
 
 
 def text_heaps(texts: Sequence[bytes], address: int) -> tuple[bytes, npt.NDArray[np.void]]:
-    """Lay out global heaps with these texts; return them, and the value of each text.
+    """Return global heaps that hold these texts, and the value of each text.
 
     Args:
-        texts: UTF-8 without NUL; each is stored for itself, as libhdf5 removes it when an
+        texts: UTF-8 without NUL; each is stored separately, since libhdf5 removes it when an
             attribute is replaced.
-        address: of the first heap in the file, a multiple of 8.
+        address: address of the first heap in the file, a multiple of 8.
 
     Example:
         >>> heaps, references = text_heaps([b"rain", b"sun"], 800)
@@ -65,7 +65,7 @@ def text_heaps(texts: Sequence[bytes], address: int) -> tuple[bytes, npt.NDArray
 def _collection(objects: list[bytes], used: int) -> bytes:
     size = max(_LEAST, used)
     free = size - used
-    # what is free counts its own head; less than a head is not told of
+    # the size of the free space includes its header; less than a header is not recorded
     end = _OBJECT.pack(0, 0, 0, free) if free >= _OBJECT.size else b""
     content = _HEAD.pack(b"GCOL", 1, size) + b"".join(objects) + end
     return content + bytes(size - len(content))

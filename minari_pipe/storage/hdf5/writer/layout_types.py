@@ -1,7 +1,7 @@
-"""How HDF5 describes the types of values: datatype messages, section IV.A.2.d.
+"""Encode the types of values as HDF5 datatype messages, section IV.A.2.d.
 
-The same as h5py has libhdf5 write for NumPy's dtypes: bools are an enumeration of FALSE and TRUE,
-complex numbers a compound of r and i, text is UTF-8 of variable length.
+The messages are those that libhdf5 writes when h5py maps NumPy dtypes: bools are an enumeration of
+FALSE and TRUE, complex numbers a compound of r and i, text is variable-length UTF-8.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-#: class of a type, with the version of its description in the upper four bits
+#: class of a type, with the version of the message in the upper four bits
 _INTEGER, _FLOAT, _COMPOUND, _ENUMERATION, _VARIABLE = 0x10, 0x11, 0x16, 0x18, 0x19
 
-#: parts of the floats of IEEE 754 by size: place of the sign; place and bits of the exponent,
+#: fields of IEEE 754 floats, by size: position of the sign; position and bits of the exponent and
 #: of the mantissa; bias of the exponent
 _FLOATS = {
     2: (15, (10, 5, 0, 10, 15)),
@@ -25,7 +25,7 @@ _FLOATS = {
 
 
 class InexpressibleError(Exception):
-    """Something is not laid out here, but left to h5py."""
+    """Something cannot be laid out here and is left to h5py."""
 
 
 @lru_cache(maxsize=256)
@@ -33,7 +33,7 @@ def data_type(dtype: np.dtype[Any]) -> bytes:
     """Return the datatype message of numbers of this dtype.
 
     Raises:
-        InexpressibleError: it has none here.
+        InexpressibleError: there is none here.
 
     Example:
         >>> data_type(np.dtype("<i4")).hex()
@@ -55,7 +55,7 @@ def data_type(dtype: np.dtype[Any]) -> bytes:
     if dtype.kind == "c" and size // 2 in _FLOATS:
         part = np.dtype(f"{dtype.str[0]}f{size // 2}")
         members = b"".join(
-            # name, offset in the value, and a rank and sizes of arrays that are none
+            # name, offset in the value, and an unused array rank with its sizes
             padded(name) + struct.pack("<I28x", offset) + data_type(part)
             for name, offset in ((b"r\0", 0), (b"i\0", size // 2))
         )
@@ -64,22 +64,22 @@ def data_type(dtype: np.dtype[Any]) -> bytes:
 
 
 def text_type() -> bytes:
-    """Return the datatype message of text: UTF-8 of variable length, ended by a NUL in memory.
+    """Return the datatype message of text: variable-length UTF-8, ended by a NUL in memory.
 
     Example:
         >>> len(text_type())
         20
     """
-    # 1: a string; 0x100: of UTF-8; its parts are bytes
+    # 1: a string; 0x100: in UTF-8; its elements are bytes
     return _head(_VARIABLE, 0x101, 16) + _head(_INTEGER, 0, 1) + struct.pack("<HH", 0, 8)
 
 
 def padded(content: bytes) -> bytes:
-    """Return bytes with zeros up to a multiple of 8, the step of most that HDF5 stores.
+    r"""Return bytes with zeros up to a multiple of 8, the alignment of most HDF5 structures.
 
     Example:
         >>> padded(b"name")
-        b'name\\x00\\x00\\x00\\x00'
+        b'name\x00\x00\x00\x00'
     """
     return content + bytes(-len(content) % 8)
 
