@@ -136,6 +136,7 @@ class MinariStorage(StoredEpisodes):
             jpeg_encoding: store images lossily; unlike in Minari, the default is lossless.
             compression: gzip level, 1 to 9, for the numbers that this storage appends; only hdf5
                 supports it.
+
         Raises:
             ConfigError: the format does not support this compression level.
             InvalidMetadataError: ``env_spec`` is missing, and so is at least one space.
