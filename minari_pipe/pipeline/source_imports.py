@@ -30,8 +30,6 @@ _PYTHONS = ("stdlib", "platstdlib", "purelib", "platlib")
 
 #: Path and sha256s of each module's source.
 _imported: dict[str, tuple[str, set[str]]] = {}
-#: Top-level modules that were found only in the workspace, not on the import path.
-_loose: set[str] = set()
 
 
 def record_imports(root: str) -> None:
@@ -78,8 +76,6 @@ class _RecordingFinder:
                 break
         else:
             return None
-        if self.records and getattr(finder, "is_loose", False):
-            _loose.add(name)
         if isinstance(spec.loader, ExtensionFileLoader | SourcelessFileLoader):
             spec = self._source_of(name, spec)
         loader = spec.loader
@@ -140,7 +136,13 @@ def sources_used(name: str) -> set[str]:
 
 
 def imported_from_workspace() -> Iterator[tuple[str, str]]:
-    """Yield name and file of each module that this process found only in the workspace."""
+    """Yield name and file of each module that this process imported from the workspace."""
+    root = os.environ.get(ROOT_VARIABLE, "")
     for name, (path, _) in _imported.items():
-        if name.partition(".")[0] in _loose:
+        if name.partition(".")[0] != _PACKAGE.name and _is_module_of(root, name, path):
             yield name, path
+
+
+def _is_module_of(root: str, name: str, path: str) -> bool:
+    place = os.path.join(root, *name.split("."))
+    return path in (f"{place}.py", os.path.join(place, "__init__.py"))

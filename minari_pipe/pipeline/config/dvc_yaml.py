@@ -14,8 +14,8 @@ from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.plots import RETURNS, write_template
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
-    environment_files,
     expert_training,
+    named_places,
     policies,
     published,
     trains,
@@ -227,7 +227,7 @@ def _entry(stage: Stage, name: str, params: Params, root: Path) -> dict[str, Any
     else:
         keys.append(f"code.{stage.name}")
     deps += [_dependency(f, root) for f in code_files(params, stage.name, root)]
-    deps += [_dependency(f, root) for f in environment_files(params, stage.name, root)]
+    deps += [_dependency(f, root) for f in named_places(params, stage.name, root)]
     module = _module(stage.name, params)
     argument = f" {stage.name}" if stage.name == "train_expert" else ""
     entry: dict[str, Any] = {

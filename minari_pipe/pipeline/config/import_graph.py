@@ -55,6 +55,39 @@ def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Pat
     return found
 
 
+def module_closure(modules: Iterable[str], root: Path) -> set[Path]:
+    """Return the files of the user's modules and of all that they import, wherever these lie.
+
+    As :func:`import_closure`, but across the workspace, the folders of ``PYTHONPATH`` and editable
+    installs; installed packages have a version and are left out.
+
+    Args:
+        modules: dotted names of modules.
+        root: the workspace.
+    """
+    remembered = _remembered(root)
+    found: dict[Path, list[str]] = {}
+    queue, seen = list(modules), set[str]()
+    while queue:
+        module = queue.pop()
+        base = None if module in seen or _is_own(module) else source_folder(module, root)
+        seen.add(module)
+        if base is not None:
+            graph = _import_graph(module_files(module, base), base, remembered.imports)
+            if base == root:
+                for file in graph:
+                    inside(root, file)
+            names = {name for file in graph.keys() - found.keys() for name in graph[file]}
+            queue += [name for name in names if not module_files(name, base)]
+            found |= graph
+    remembered.save()
+    return set(found)
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] == PACKAGE.name
+
+
 def _import_graph(
     files: Iterable[Path], base: Path, imports: Callable[[Path, str], list[str]]
 ) -> dict[Path, list[str]]:
@@ -97,7 +130,6 @@ class WorkspaceFinder:
     """
 
     root: Path
-    is_loose = True  #: its modules are on no import path, see :func:`imported_from_workspace`
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -288,7 +320,7 @@ def _imports(file: Path, package: str, *, all_texts: bool = True) -> list[str]:
                 base = ".".join([*above, base]).strip(".")
             names.append(base)
             names += [f"{base}.{alias.name}".strip(".") for alias in node.names]
-        elif package.partition(".")[0] != PACKAGE.name:
+        elif not _is_own(package):
             names += [n for text in _texts(node, all_texts) for n in _named_by_text(text, package)]
         queue.extend(ast.iter_child_nodes(node))
     return list(dict.fromkeys(names))

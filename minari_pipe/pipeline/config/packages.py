@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 
 from minari_pipe.core.trust import split_target
 from minari_pipe.errors import MissingDependencyError
@@ -46,6 +47,26 @@ def installed_packages(params: Config) -> dict[str, dict[str, str]]:
             **_policy_packages(params, "checkpoint_scores"),
         }
     return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
+
+
+def editable_modules(params: Params, stage: str) -> list[str]:
+    """Return the modules of a stage's packages that are editable installs.
+
+    Their version does not change with an edit, so their files are dependencies of the stage.
+    """
+    stages = params.packages if stage == "validate" else [stage]
+    modules = []
+    for name in {name for of in stages for name in params.packages.get(of, {})}:
+        distribution = importlib.metadata.distribution(name)
+        try:
+            origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+            is_editable = origin["dir_info"]["editable"]
+        except (ValueError, LookupError, TypeError):
+            continue
+        if is_editable:
+            listed = distribution.read_text("top_level.txt") or name.replace("-", "_")
+            modules += listed.split()
+    return sorted(modules)
 
 
 def _writer_packages(stored: Dataset) -> dict[str, str]:

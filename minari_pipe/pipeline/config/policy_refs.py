@@ -22,6 +22,9 @@ KINDS = ("expert", "medium", "random", "medium_replay")
 #: Kinds for which one of the training's checkpoints must be chosen.
 CHOOSING = ("medium", "medium_replay")
 
+#: Folders of a workspace that hold configs and what pipelines write, not the data that they read.
+_OF_PIPELINES = ("conf", "pipelines", "datasets", "catalog", "releases")
+
 #: Config sections that a family's datasets share.
 _SHARED = ("env", "family", "policy", "ref_scores")
 #: Keys in those sections that each dataset sets for itself, including the choice of the family.
@@ -124,11 +127,19 @@ def made_environments(params: Params, stage: str) -> list[Environment]:
     return [own, evaluation] if stage == "validate" else []
 
 
-def environment_files(params: Params, stage: str, root: Path) -> list[Path]:
-    """Return the files that the arguments of a stage's environments name, such as a model."""
-    named = [
-        source_file(text, root)
-        for env in made_environments(params, stage)
-        for _, text in texts("", [env.kwargs, env.wrappers])
-    ]
-    return sorted({file for file in named if os.path.isfile(file)})
+def named_places(params: Params, stage: str, root: Path) -> list[Path]:
+    """Return the files that arguments of a stage's environments and controllers name.
+
+    A folder counts if it lies in the workspace and holds nothing that pipelines write.
+    """
+    values = [[env.kwargs, env.wrappers] for env in made_environments(params, stage)]
+    values += [use.settings.controller for use in policies(params, stage)]
+    places = {source_file(text, root) for _, text in texts("", values)}
+    return sorted(p for p in places if os.path.isfile(p) or _is_data_folder(p, root))
+
+
+def _is_data_folder(place: Path, root: Path) -> bool:
+    if place == root or not place.is_relative_to(root):
+        return False
+    top = place.relative_to(root).parts[0]
+    return os.path.isdir(place) and not top.startswith(".") and top not in _OF_PIPELINES

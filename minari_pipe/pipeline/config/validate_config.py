@@ -18,7 +18,7 @@ from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.oc_env import check_targets, resolved
-from minari_pipe.pipeline.config.packages import installed_packages, is_masked
+from minari_pipe.pipeline.config.packages import editable_modules, installed_packages, is_masked
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
@@ -39,7 +39,7 @@ from minari_pipe.pipeline.config.schema import (
     params_values,
 )
 from minari_pipe.pipeline.config.typed import values_of
-from minari_pipe.pipeline.workspace import PACKAGE, STATE, check_pipeline_name
+from minari_pipe.pipeline.workspace import STATE, check_pipeline_name
 from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.policies import CONTROLLERS, registered_policies
 
@@ -289,12 +289,7 @@ def code_files(params: Params, stage: str, root: Path) -> list[Path]:
     for env in made_environments(params, stage):
         modules += [env.id.rpartition(":")[0]] if ":" in env.id else []
         modules += [split_target(str(w["_target_"]))[0] for w in env.wrappers]
-    found: set[Path] = set()
-    for module in dict.fromkeys(modules):
-        base = import_graph.source_folder(module, root)
-        if base and module.split(".")[0] != PACKAGE.name:
-            files = import_graph.module_files(module, base)
-            found |= set(import_graph.import_closure(files, base, root=root))
+    found = import_graph.module_closure([*modules, *editable_modules(params, stage)], root)
     for file in sorted(f for f in found if f.is_relative_to(root)):
         top = file.relative_to(root).parts[0].removesuffix(".py")
         if hidden := import_graph.hidden_by(top, root):

@@ -12,6 +12,7 @@ from minari_pipe.errors import ConfigError, LinkError
 from minari_pipe.pipeline.config.import_graph import (
     WorkspaceFinder,
     import_closure,
+    module_closure,
     module_files,
     source_folder,
 )
@@ -132,6 +133,23 @@ def test_a_module_of_the_workspace_that_is_a_link_is_refused(link, tmp_path, mon
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "a")
     with pytest.raises(LinkError, match=f"{link} is a link"):
         WorkspaceFinder(root).find_spec(link.removesuffix(".py"))
+
+
+def test_imports_are_followed_from_the_workspace_to_other_folders_of_the_users(
+    tmp_path, monkeypatch
+):
+    root = write(tmp_path / "work", mine="import helper, bought, json", inner="")
+    other = write(
+        tmp_path / "other", helper="from lib import part\nimport inner", **{"lib.__init__": ""}
+    )
+    write(tmp_path / "other", **{"lib.part": "import minari_pipe.errors", "lib.unused": ""})
+    installed = write(tmp_path / "lib" / "site-packages", bought="import helper")
+    monkeypatch.syspath_prepend(str(other))
+    monkeypatch.syspath_prepend(str(installed))
+    assert module_closure(["mine", "no_such_module"], root) == {
+        *(root / "mine.py", root / "inner.py"),
+        *(other / "helper.py", other / "lib" / "__init__.py", other / "lib" / "part.py"),
+    }
 
 
 def test_the_users_source_is_found_and_installed_packages_are_left_out(tmp_path, monkeypatch):

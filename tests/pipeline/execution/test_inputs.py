@@ -226,3 +226,39 @@ def test_a_module_that_nothing_names_is_refused_and_one_that_a_text_names_is_rea
     assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
     workspace.replace("other.py", "angle >", "angle <")
     assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
+
+
+def test_an_edit_in_another_folder_of_the_import_path_or_in_a_named_place_is_seen(
+    workspace, tmp_path
+):
+    rules = tmp_path / "lib" / "rules_of_lib.py"
+    rules.parent.mkdir()
+    rules.write_text(RULES)
+    here = str(Path(__file__).parents[3])
+    environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(rules.parent), here])}
+    workspace.replace("my_policy.py", "my_package.rules", "rules_of_lib")
+    assert "collect" in workspace.pipe("+dataset=mine", **environment)
+    rules.write_text(RULES.replace(">", "<"))
+    assert "collect" in workspace.pipe("+dataset=mine", **environment)
+
+    workspace.replace("my_policy.py", "gain):", "gain, tables, table):")
+    tables = workspace.root / "tables" / "inner"
+    tables.mkdir(parents=True)
+    (tables / "a.txt").write_text("1")
+    (workspace.root / "table.txt").write_text("1")
+    named = ("+policy.controller.tables=tables", "+policy.controller.table=./table.txt")
+    assert "collect" in workspace.pipe("+dataset=mine", *named, **environment)
+    for place in (tables / "a.txt", workspace.root / "table.txt"):
+        place.write_text("2")
+        assert "collect" in workspace.pipe("+dataset=mine", *named, **environment)
+    assert workspace.pipe("+dataset=mine", *named, **environment) == []
+
+
+def test_a_module_of_a_workspace_on_the_import_path_is_refused_if_nothing_names_it(workspace):
+    (workspace.root / "other.py").write_text(RULES)
+    late = "import importlib; side = importlib.import_module('oth' + 'er').side"
+    workspace.replace("my_policy.py", "from my_package.rules import side", late)
+    here = str(Path(__file__).parents[3])
+    environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(workspace.root), here])}
+    told = workspace.refused("+dataset=mine", **environment)
+    assert "other.py, which no import statement names" in told
