@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 #: colour codes of a terminal, and the prefix of Gymnasium's warnings
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = "WARN: "
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+#: how many warnings that differ in numbers alone are shown
+_MOST_ALIKE = 5
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 def printable(text: str) -> str:
@@ -66,6 +73,8 @@ def tell(level: str, text: str) -> None:
 def each_warning_once(say: Callable[[str], None]) -> Iterator[None]:
     r"""Report each warning once, as plain text, even if user code asks for all of them.
 
+    If warnings of user code differ in numbers alone, only the first few are reported.
+
     Example:
         >>> with each_warning_once(print):
         ...     warnings.simplefilter("always")
@@ -81,11 +90,14 @@ def each_warning_once(say: Callable[[str], None]) -> Iterator[None]:
 def show_each_warning_once(say: Callable[[str], None]) -> None:
     """Do what :func:`each_warning_once` does, until the process ends."""
     said: set[str] = set()
+    alike: Counter[str] = Counter()
 
-    def show(message: Any, *args: Any, **kwargs: Any) -> None:
+    def show(message: Any, category: Any, filename: str, *args: Any, **kwargs: Any) -> None:
         text = _COLOUR.sub("", str(message)).removeprefix(_PREFIX)
-        if text not in said:
+        kind = text if filename.startswith(_PACKAGE) else _NUMBER.sub("0", text)
+        if text not in said and alike[kind] < _MOST_ALIKE:
             said.add(text)
-            say(text)
+            alike[kind] += 1
+            say(text if alike[kind] < _MOST_ALIKE else f"{text} (no more like this are shown)")
 
     warnings.showwarning = show

@@ -17,6 +17,7 @@ import yaml
 
 from minari_pipe.pipeline.config.families import nested_differences
 from minari_pipe.pipeline.config.import_graph import saving_nothing
+from minari_pipe.pipeline.run.dvc_settings import rehash_rewritten
 
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
@@ -105,7 +106,9 @@ def _stages(name: str, dvc_yaml: str, root: Path) -> Iterator[tuple[PipelineStag
         recorded = lock.load().get("stages", {}) if lock.exists() else {}
         for stage, entry in yaml.safe_load(dvc_yaml)["stages"].items():
             made = recorded.get(stage, {})
-            yield StageLoader.load_stage(ProjectFile(repo, path), stage, entry, made), made
+            loaded = StageLoader.load_stage(ProjectFile(repo, path), stage, entry, made)
+            rehash_rewritten([loaded])
+            yield loaded, made
 
 
 def _is_cached(stage: PipelineStage) -> bool:

@@ -8,12 +8,14 @@ of it, or link published files to its cache. Settings of the user may do both.
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -33,6 +35,10 @@ from minari_pipe.pipeline.workspace_links import (
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+    from dvc.stage import Stage
+
+#: Largest file, in bytes, that :func:`rehash_rewritten` reads.
+_REHASHED = 2**24
 
 _LINKS = {"hardlink", "symlink"}
 #: Other keys, such as ``local``, make DVC use a remote as its cache.
@@ -92,9 +98,31 @@ def repository(
     class Narrow(Repo):
         @functools.cached_property
         def index(self) -> Index:
-            return Index.from_indexes(self, [Index.from_file(self, str(p)) for p in declarations])
+            found = [Index.from_file(self, str(path)) for path in declarations]
+            for index in found:
+                rehash_rewritten(index.stages)
+            return Index.from_indexes(self, found)
 
     return Narrow(str(root), _wait_for_lock=True, config=config)
+
+
+def rehash_rewritten(stages: Iterable[Stage]) -> None:
+    """Let DVC see edits that kept inode, size and modification time, such as by ``cp -p``.
+
+    DVC takes such a file for unchanged. The time of its last status change gives it away.
+    """
+    from dvc_data.hashfile.hash_info import HashInfo
+
+    for dep in (dep for stage in stages for dep in stage.deps):
+        try:
+            found = os.stat(dep.fs_path)
+        except OSError:
+            continue
+        is_small = S_ISREG(found.st_mode) and found.st_size <= _REHASHED
+        if is_small and found.st_ctime_ns - found.st_mtime_ns > 10**9:
+            with open(dep.fs_path, "rb") as file:
+                md5 = hashlib.file_digest(file, "md5").hexdigest()
+            dep.repo.state.save(dep.fs_path, dep.fs, HashInfo("md5", md5))
 
 
 def check_dvc(root: Path) -> None:

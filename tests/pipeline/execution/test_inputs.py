@@ -262,3 +262,17 @@ def test_a_module_of_a_workspace_on_the_import_path_is_refused_if_nothing_names_
     environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(workspace.root), here])}
     told = workspace.refused("+dataset=mine", **environment)
     assert "other.py, which no import statement names" in told
+
+
+def test_an_edit_that_keeps_size_and_time_is_seen(workspace):
+    rules = workspace.root / "my_package" / "rules.py"
+    before = rules.stat()
+    workspace.replace("my_package/rules.py", ">", "<")
+    os.utime(rules, ns=(before.st_atime_ns, before.st_mtime_ns - 10**10))
+    assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
+    before = rules.stat()
+    rules.write_text(RULES.replace("0.0", "1.0"))  # in place: the inode stays, too
+    os.utime(rules, ns=(before.st_atime_ns, before.st_mtime_ns))
+    foretold = workspace.dry_run("+dataset=mine", **TRUSTED)
+    assert any("collect" in line and "my_package/rules.py" in line for line in foretold), foretold
+    assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
