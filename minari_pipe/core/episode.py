@@ -121,13 +121,13 @@ class EpisodeBuffer:
 
     id: int | None = None
     seed: int | None = None
-    options: dict | None = None
+    options: dict[str, Any] | None = None
     observations: Any = None
     actions: Any = None
     rewards: Any = field(default_factory=list)
     terminations: Any = field(default_factory=list)
     truncations: Any = field(default_factory=list)
-    infos: dict | None = None
+    infos: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     extras: dict[str, Any] = field(default_factory=dict)
 
@@ -250,7 +250,7 @@ class EpisodeData:
     rewards: npt.NDArray[Any]
     terminations: npt.NDArray[Any]
     truncations: npt.NDArray[Any]
-    infos: dict
+    infos: dict[str, Any]
     seed: int | None = None
     extras: dict[str, Any] = field(default_factory=dict)
 
@@ -367,7 +367,7 @@ class StepDataCallback:
         )
 
 
-class _StepRecord(dict):
+class _StepRecord(dict[str, Any]):
     """A step's record that also accepts the names of values from older Minari."""
 
     def __missing__(self, key: str) -> Any:
@@ -450,7 +450,7 @@ class EpisodeMetadataCallback:
         >>> env.close()
     """
 
-    def __call__(self, episode: dict) -> dict[str, Any]:
+    def __call__(self, episode: dict[str, Any]) -> dict[str, Any]:
         """Return the attributes of an episode.
 
         Args:

@@ -21,7 +21,7 @@ _LEAST_BAR = 16
 _WARM_UP_SECONDS = 1.0
 
 
-class ProgressBar(AbstractContextManager):
+class ProgressBar(AbstractContextManager["ProgressBar"]):
     """One line on stderr, redrawn while the work goes on.
 
     Example:

@@ -25,7 +25,7 @@ ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiB
 
 
 @singledispatch
-def serialize_space(space: gym.Space, to_string: bool = True) -> SpaceDict | str:
+def serialize_space(space: gym.Space[Any], to_string: bool = True) -> SpaceDict | str:
     """Return the standard's JSON form of a space.
 
     Other packages register their own spaces with ``serialize_space.register(TheirSpace)``.
@@ -133,7 +133,7 @@ def _serialize_dict(space: spaces.Dict, to_string: bool = True) -> SpaceDict | s
 
 
 @serialize_space.register(spaces.Tuple)
-def _serialize_tuple(space: spaces.Tuple, to_string: bool = True) -> SpaceDict | str:
+def _serialize_tuple(space: spaces.Tuple[Any], to_string: bool = True) -> SpaceDict | str:
     subspaces = [serialize_space(subspace, to_string=False) for subspace in space.spaces]
     return _form({"type": "Tuple", "subspaces": subspaces}, to_string)
 
@@ -175,18 +175,20 @@ class _SpaceReaders:
     """
 
     def __init__(self) -> None:
-        self.registry: dict[str, Callable[[SpaceDict], gym.Space]] = {}
+        self.registry: dict[str, Callable[[SpaceDict], gym.Space[Any]]] = {}
 
     def register(self, type: str) -> Callable[..., Any]:
         """Return a decorator that registers the reader of forms whose ``type`` is ``type``."""
 
-        def decorator(reader: Callable[[SpaceDict], gym.Space]) -> Callable[..., gym.Space]:
+        def decorator(
+            reader: Callable[[SpaceDict], gym.Space[Any]],
+        ) -> Callable[..., gym.Space[Any]]:
             self.registry[type] = reader
             return reader
 
         return decorator
 
-    def __call__(self, space_dict: SpaceDict | str) -> gym.Space:
+    def __call__(self, space_dict: SpaceDict | str) -> gym.Space[Any]:
         """Read a space from its JSON form.
 
         Args:
@@ -304,11 +306,11 @@ def _deserialize_dict(form: SpaceDict) -> spaces.Dict:
 
 
 @deserialize_space.register("Tuple")
-def _deserialize_tuple(form: SpaceDict) -> spaces.Tuple:
+def _deserialize_tuple(form: SpaceDict) -> spaces.Tuple[Any]:
     return spaces.Tuple([deserialize_space(value) for value in form["subspaces"]])
 
 
-def space_leaves(space: gym.Space, path: Path = ()) -> Iterator[tuple[Path, gym.Space]]:
+def space_leaves(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:
     """Yield ``(path, subspace)`` for every subspace that is neither Dict nor Tuple.
 
     Example:
@@ -325,7 +327,7 @@ def space_leaves(space: gym.Space, path: Path = ()) -> Iterator[tuple[Path, gym.
         yield path, space
 
 
-def is_image_space(space: gym.Space) -> bool:
+def is_image_space(space: gym.Space[Any]) -> bool:
     """Return whether the standard allows JPEG encoding for a leaf of this space.
 
     Args:
@@ -353,7 +355,7 @@ def is_image_space(space: gym.Space) -> bool:
 
 
 def row_limits(
-    space: gym.Space,
+    space: gym.Space[Any],
 ) -> tuple[npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
     """Return the lowest and highest values that rows of the space's own dtype may have.
 
@@ -396,7 +398,7 @@ def _limit(limit: Any, is_met: Any) -> npt.NDArray[Any] | None:
     return limit
 
 
-def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
+def contains_rows(space: gym.Space[Any], column: Any) -> npt.NDArray[np.bool_]:
     """Return for each row of a stacked column whether the space contains it.
 
     Equal to ``[space.contains(row) for row in column]``, without a Python call per row.
@@ -438,7 +440,7 @@ def contains_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
     return np.fromiter((space.contains(row) for row in column), dtype=bool, count=rows)
 
 
-def _contains_array_rows(space: gym.Space, column: Any) -> npt.NDArray[np.bool_]:
+def _contains_array_rows(space: gym.Space[Any], column: Any) -> npt.NDArray[np.bool_]:
     column = np.asarray(column)
     rows = len(column)
     fits = column.shape[1:] == space.shape and column.dtype.kind in "biuf"
@@ -488,7 +490,7 @@ def _count_rows(column: Any) -> int:
     return len(column)
 
 
-def _is_empty(space: gym.Space) -> bool:
+def _is_empty(space: gym.Space[Any]) -> bool:
     """Return whether a composite space has no leaf, so that its columns have no row count."""
     return next(space_leaves(space), None) is None
 

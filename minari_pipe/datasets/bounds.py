@@ -37,7 +37,7 @@ class Outside:
         Episode 3: 1 of 10 actions
     """
 
-    def __init__(self, name: str, space: gym.Space, *, strict: bool) -> None:
+    def __init__(self, name: str, space: gym.Space[Any], *, strict: bool) -> None:
         """Start with a count of zero.
 
         Args:
@@ -163,7 +163,7 @@ class SpaceChecker:
     """
 
     def __init__(
-        self, observation_space: gym.Space, action_space: gym.Space, *, strict: bool
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, strict: bool
     ) -> None:
         """Start without warnings.
 
@@ -238,7 +238,7 @@ def _open_end(number: int) -> str:
     )
 
 
-def _membership(space: gym.Space) -> Callable[[Any], bool]:
+def _membership(space: gym.Space[Any]) -> Callable[[Any], bool]:
     """Return a ``space.contains`` that does not warn about lists and takes half the time."""
     if type(space) is spaces.Box:
         return _box_membership(space)

@@ -294,6 +294,6 @@ def validate_datasets_to_combine(datasets_to_combine: list[MinariDataset]) -> En
     return known[0]
 
 
-def _equal_spaces(left: gym.Space, right: gym.Space) -> bool:
+def _equal_spaces(left: gym.Space[Any], right: gym.Space[Any]) -> bool:
     # spaces of other packages may not define equality
     return bool(left == right) or serialize_space(left) == serialize_space(right)

@@ -24,12 +24,12 @@ class DatasetDescription:
     _metadata: dict[str, Any]
 
     @property
-    def observation_space(self) -> gym.Space:
+    def observation_space(self) -> gym.Space[Any]:
         """Space of one observation."""
         return self.storage.observation_space
 
     @property
-    def action_space(self) -> gym.Space:
+    def action_space(self) -> gym.Space[Any]:
         """Space of one action."""
         return self.storage.action_space
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
@@ -42,8 +43,8 @@ class MinariDatasetSpec:
     total_steps: int
     dataset_id: str
     combined_datasets: list[str]
-    observation_space: gym.Space
-    action_space: gym.Space
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
     data_path: str
     minari_version: str
 

@@ -95,7 +95,7 @@ def get_env_spec_dict(env_spec: EnvSpec) -> dict[str, str]:
     }
 
 
-def _code(space: gym.Space) -> str:
+def _code(space: gym.Space[Any]) -> str:
     return f"`{re.sub(' +', ' ', repr(space).replace(chr(10), ''))}`"
 
 

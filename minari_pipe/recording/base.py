@@ -45,8 +45,8 @@ class Collecting:
 
     def _begin(
         self,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         data_format: str | None,
         *,
         record_infos: bool,

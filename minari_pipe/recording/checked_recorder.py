@@ -35,8 +35,8 @@ class CheckedRecorder(EpisodeRecorder):
 
     def __init__(
         self,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         *,
         record_infos: bool,
         store: RowStore | None = None,
@@ -123,7 +123,7 @@ class CheckedRecorder(EpisodeRecorder):
 class _Judge:
     """Checks the values of one kind, each of them once."""
 
-    def __init__(self, name: str, space: gym.Space) -> None:
+    def __init__(self, name: str, space: gym.Space[Any]) -> None:
         self.outside = Outside(name, space, strict=False)
         self.holds = self.outside.holds
         self._judged: list[int] = []  # steps whose values were checked on arrival
@@ -175,8 +175,8 @@ class StrictRecorder(EpisodeRecorder):
 
     def __init__(
         self,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         *,
         record_infos: bool,
         store: RowStore | None = None,

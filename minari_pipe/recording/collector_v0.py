@@ -60,9 +60,9 @@ class DataCollectorV0(DataCollector):
         | Callable[..., Any] = EpisodeMetadataCallback,
         record_infos: bool = False,
         max_buffer_steps: int | None = None,
-        max_buffer_episodes: int | gym.Space | None = None,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
+        max_buffer_episodes: int | gym.Space[Any] | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
     ) -> None:
         """Start recording; see :class:`DataCollector`.
 
@@ -259,7 +259,7 @@ class _OlderMetadata:
         return found
 
 
-class _Group(dict):
+class _Group(dict[str, Any]):
     """The columns of an episode by name, with ``attrs`` to set."""
 
     def __init__(self, episode: Mapping[str, Any]) -> None:

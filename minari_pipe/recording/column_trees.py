@@ -157,7 +157,7 @@ Node = Column | TextColumn | DictNode | TupleNode
 
 
 def node(
-    space: gym.Space,
+    space: gym.Space[Any],
     path: Path,
     *,
     store: RowStore | None = None,

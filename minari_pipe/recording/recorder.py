@@ -54,8 +54,8 @@ class EpisodeRecorder:
 
     def __init__(
         self,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         *,
         record_infos: bool,
         store: RowStore | None = None,
@@ -106,7 +106,7 @@ class EpisodeRecorder:
         self._terminated: list[int] = []
         self._truncated: list[int] = []
         self._seed: int | None = None
-        self._options: dict | None = None
+        self._options: dict[str, Any] | None = None
         self._observations.clear()
         self._actions.clear()
         self._extras = {}
@@ -127,7 +127,7 @@ class EpisodeRecorder:
         info: dict[str, Any],
         *,
         seed: int | None = None,
-        options: dict | None = None,
+        options: dict[str, Any] | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Start an episode with what ``reset`` returned; discard an unfinished one.

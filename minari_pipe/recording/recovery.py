@@ -304,8 +304,8 @@ def _spec(text: Any) -> EnvSpec | None:
 class _Source:
     """The episodes of a leftover, and what a dataset of them needs to know."""
 
-    observation_space: gym.Space
-    action_space: gym.Space
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
     env_spec: str | None
     data_format: str
     jpeg_encoding: bool

@@ -67,8 +67,8 @@ class Recording:
 
     def __init__(
         self,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         episode_metadata: Callable[[dict[str, Any]], Mapping[str, Any]],
         journal: Journal,
         *,
@@ -113,7 +113,7 @@ class Recording:
         info: dict[str, Any],
         *,
         seed: int | None = None,
-        options: dict | None = None,
+        options: dict[str, Any] | None = None,
         extras: dict[str, Any] | None = None,
         env: int = 0,
     ) -> None:

@@ -94,8 +94,8 @@ class VectorDataCollector(Collecting, VectorWrapper):
         episode_metadata_callback: type[EpisodeMetadataCallback]
         | Callable[..., Any] = EpisodeMetadataCallback,
         record_infos: bool = False,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
         data_format: str | None = None,
         *,
         jpeg_encoding: bool = False,

@@ -23,7 +23,7 @@ Split = Callable[[Any], list[Any]]
 FINAL = ("final_obs", "final_info")
 
 
-def splitter(space: gym.Space, path: Path, n_envs: int) -> Split:
+def splitter(space: gym.Space[Any], path: Path, n_envs: int) -> Split:
     """Return a function that splits a batch of a space into a list, one value per environment.
 
     Args:
@@ -110,7 +110,7 @@ def _check_parts(batch: Any, kind: type, keys: Sequence[Any], path: Path) -> Non
         )
 
 
-def check_batched(space: gym.Space, batched: gym.Space, path: Path, n_envs: int) -> None:
+def check_batched(space: gym.Space[Any], batched: gym.Space[Any], path: Path, n_envs: int) -> None:
     """Raise an error unless a space holds ``N`` values of another, as :func:`splitter` assumes.
 
     Raises:
@@ -144,7 +144,7 @@ Discrete(4) is not 2 times Discrete(2), so it cannot be taken apart
         )
 
 
-def check_iterable(space: gym.Space, batched: gym.Space, n_envs: int) -> None:
+def check_iterable(space: gym.Space[Any], batched: gym.Space[Any], n_envs: int) -> None:
     """Raise an error unless Gymnasium can distribute batched actions to the environments.
 
     Raises:
@@ -261,7 +261,7 @@ def final_row(infos: Any, key: str, env: int, n_envs: int) -> Any:
     return row[key]
 
 
-def as_batched(space: gym.Space, value: Any) -> Any:
+def as_batched(space: gym.Space[Any], value: Any) -> Any:
     """Return a copy of an observation with the dtypes that it would have in a batch.
 
     Example:
@@ -272,6 +272,6 @@ def as_batched(space: gym.Space, value: Any) -> Any:
     return splitter(space, ("observations",), 1)(_batch(space, (value,)))[0]
 
 
-def _batch(space: gym.Space, values: Sequence[Any]) -> Any:
+def _batch(space: gym.Space[Any], values: Sequence[Any]) -> Any:
     empty: Any = create_empty_array(space, len(values))
     return concatenate(space, values, empty)

@@ -25,8 +25,8 @@ STEP_KINDS = {"rewards": "biuf", "terminations": "biu", "truncations": "biu"}
 
 def check_agreement(
     episode: Mapping[str, Any],
-    observation_space: gym.Space,
-    action_space: gym.Space,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
     total_steps: Any,
 ) -> None:
     """Check the columns of an episode against each other, the spaces and the number of steps.
@@ -96,7 +96,9 @@ def check_total(total_steps: Any, steps: int) -> None:
         raise CorruptDatasetError(f"{said}, rewards has {steps} steps")
 
 
-def _of_space(tree: Any, space: gym.Space, path: Path) -> Iterator[tuple[Path, gym.Space, Any]]:
+def _of_space(
+    tree: Any, space: gym.Space[Any], path: Path
+) -> Iterator[tuple[Path, gym.Space[Any], Any]]:
     """Yield the leaves of a column, each with its path and its space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
@@ -106,7 +108,7 @@ def _of_space(tree: Any, space: gym.Space, path: Path) -> Iterator[tuple[Path, g
         yield path, space, tree
 
 
-def _check_leaf(leaf: Any, space: gym.Space, path: Path) -> None:
+def _check_leaf(leaf: Any, space: gym.Space[Any], path: Path) -> None:
     if isinstance(leaf, Frames):  # decoding checks their shapes
         return
     if isinstance(space, spaces.Text):

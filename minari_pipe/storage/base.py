@@ -117,8 +117,8 @@ class MinariStorage(StoredEpisodes):
     @staticmethod
     def new(
         data_path: PathLike,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
         env_spec: EnvSpec | None = None,
         data_format: str = "hdf5",
         *,
@@ -159,8 +159,8 @@ class MinariStorage(StoredEpisodes):
         episodes: Iterable[EpisodeBuffer | Segment],
         *,
         metadata: Mapping[str, Any],
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
         env_spec: EnvSpec | None = None,
         data_format: str = "hdf5",
         jpeg_encoding: bool = False,
@@ -208,8 +208,8 @@ class MinariStorage(StoredEpisodes):
     def _create_whole(
         cls,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool,
         metadata: dict[str, Any],
         episodes: Iterable[EpisodeBuffer | Segment],
@@ -221,7 +221,11 @@ class MinariStorage(StoredEpisodes):
 
     @classmethod
     def check_spaces(
-        cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
+        cls,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        jpeg_encoding: bool = False,
     ) -> None:
         """Raise an error if this format cannot store values of these spaces.
 
@@ -263,8 +267,8 @@ class MinariStorage(StoredEpisodes):
     def _create(
         cls,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> MinariStorage:
@@ -309,7 +313,7 @@ class MinariStorage(StoredEpisodes):
             change.metadata["total_steps"] += steps
 
     def update_episode_metadata(
-        self, metadatas: Iterable[dict], episode_indices: Iterable[int] | None = None
+        self, metadatas: Iterable[dict[str, Any]], episode_indices: Iterable[int] | None = None
     ) -> None:
         """Add attributes to episodes or replace those of the same names; change all or none.
 
@@ -388,12 +392,12 @@ class Change:
 
 def _beginning(
     data_path: Path,
-    observation_space: gym.Space | None,
-    action_space: gym.Space | None,
+    observation_space: gym.Space[Any] | None,
+    action_space: gym.Space[Any] | None,
     env_spec: EnvSpec | None,
     data_format: str,
     jpeg_encoding: bool,
-) -> tuple[type[MinariStorage], tuple[gym.Space, gym.Space], dict[str, Any]]:
+) -> tuple[type[MinariStorage], tuple[gym.Space[Any], gym.Space[Any]], dict[str, Any]]:
     """Return class, spaces and initial metadata of a new storage; see :meth:`MinariStorage.new`."""
     if env_spec is None and (observation_space is None or action_space is None):
         raise InvalidMetadataError(

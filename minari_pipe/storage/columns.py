@@ -27,8 +27,8 @@ RESERVED_GROUPS = frozenset(
 
 def episode_columns(
     buffer: EpisodeBuffer,
-    observation_space: gym.Space | None,
-    action_space: gym.Space | None,
+    observation_space: gym.Space[Any] | None,
+    action_space: gym.Space[Any] | None,
     *,
     episode: int,
     continues: bool = False,
@@ -92,7 +92,7 @@ def episode_columns(
     return columns
 
 
-def check_space_names(observation_space: gym.Space, action_space: gym.Space) -> None:
+def check_space_names(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
     """Raise an error if HDF5 cannot store the keys of all Dict spaces without clashes.
 
     This package can read back a key with a slash inside; real Minari cannot.
@@ -106,9 +106,9 @@ def check_space_names(observation_space: gym.Space, action_space: gym.Space) -> 
             raise UnsupportedSpaceError(f"{_clash(name)}; rename a key of {space}")
 
 
-def _ends(space: gym.Space, path: Path) -> Iterator[Path]:
+def _ends(space: gym.Space[Any], path: Path) -> Iterator[Path]:
     """Yield the path of every leaf, and of every Dict or Tuple without leaves."""
-    parts: Mapping[Any, gym.Space] = {}
+    parts: Mapping[Any, gym.Space[Any]] = {}
     if isinstance(space, spaces.Dict):
         parts = space.spaces
         for key in parts:
@@ -170,7 +170,7 @@ def _numbers(values: Any, name: str, dtype: Any) -> npt.NDArray[Any]:
     return array.astype(dtype)
 
 
-def _column(value: Any, space: gym.Space | None, path: Path) -> Any:
+def _column(value: Any, space: gym.Space[Any] | None, path: Path) -> Any:
     if isinstance(value, Frames):
         if space is not None and not is_image_space(space):
             raise InvalidEpisodeError(f"{subscripts(path)} is JPEG, the space says {space}")

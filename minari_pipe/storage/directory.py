@@ -36,8 +36,8 @@ class DirectoryStorage(MinariStorage):
     def __init__(
         self,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
@@ -50,8 +50,8 @@ class DirectoryStorage(MinariStorage):
     def _create(
         cls,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> DirectoryStorage:
@@ -72,8 +72,8 @@ class DirectoryStorage(MinariStorage):
     def _create_whole(
         cls,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool,
         metadata: dict[str, Any],
         episodes: Iterable[EpisodeBuffer | Segment],

@@ -48,7 +48,7 @@ def is_jpeg(row: bytes | npt.NDArray[np.uint8]) -> bool:
     return bytes(row[:3]) == _START
 
 
-def check_jpeg_spaces(observation_space: gym.Space, action_space: gym.Space) -> None:
+def check_jpeg_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
     """Raise an error if JPEG cannot hold every image leaf.
 
     Raises:
@@ -69,7 +69,7 @@ def check_jpeg_spaces(observation_space: gym.Space, action_space: gym.Space) -> 
                 )
 
 
-def encode_column(space: gym.Space, column: Any) -> Any:
+def encode_column(space: gym.Space[Any], column: Any) -> Any:
     """Replace the image leaves of a column by :class:`Frames`; keep other leaves and Frames.
 
     Raises:

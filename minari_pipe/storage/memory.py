@@ -134,7 +134,11 @@ class MemoryStorage(MinariStorage):
 
     @classmethod
     def check_spaces(
-        cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
+        cls,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        jpeg_encoding: bool = False,
     ) -> None:
         """Raise an error if a format with files could not store values of these spaces."""
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
@@ -144,8 +148,8 @@ class MemoryStorage(MinariStorage):
     def _create(
         cls,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> MemoryStorage:

@@ -139,7 +139,7 @@ class OpenTree:
                 column.settle(self._next)
         self._next = -1
 
-    def _put(self, by_key: dict[Any, Any], row: int, value: dict) -> bool:
+    def _put(self, by_key: dict[Any, Any], row: int, value: dict[str, Any]) -> bool:
         """Add a row; return False at the first value that does not fit its column."""
         try:
             for key, part in value.items():

@@ -55,8 +55,8 @@ class StoredEpisodes(ABC):
     def __init__(
         self,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
     ) -> None:
         """Open existing data; users call :meth:`read` or :meth:`new`.
@@ -246,7 +246,9 @@ class StoredEpisodes(ABC):
         return metadata
 
     def apply(
-        self, function: Callable[[dict], Any], episode_indices: Iterable[int] | None = None
+        self,
+        function: Callable[[dict[str, Any]], Any],
+        episode_indices: Iterable[int] | None = None,
     ) -> Iterator[Any]:
         """Yield ``function(episode)`` for every episode.
 
@@ -362,12 +364,12 @@ class StoredEpisodes(ABC):
         return metadata[key]
 
     @property
-    def observation_space(self) -> gym.Space:
+    def observation_space(self) -> gym.Space[Any]:
         """Space of one observation."""
         return self._observation_space
 
     @property
-    def action_space(self) -> gym.Space:
+    def action_space(self) -> gym.Space[Any]:
         """Space of one action."""
         return self._action_space
 
@@ -400,7 +402,7 @@ def opened(
             return storage, storage.read_raw_metadata(storage.data_path)
         metadata = StoredEpisodes.read_raw_metadata(data_path)  # raises an error that says why
     path = data_path / METADATA_FILE_NAME
-    spaces: dict[str, gym.Space] = {}
+    spaces: dict[str, gym.Space[Any]] = {}
     for key in ("observation_space", "action_space"):
         if isinstance(metadata.get(key), str):
             spaces[key] = deserialize_space(metadata[key])

@@ -79,7 +79,7 @@ class Column:
     def __init__(
         self,
         path: Path,
-        space: gym.Space | None = None,
+        space: gym.Space[Any] | None = None,
         *,
         store: RowStore | None = None,
     ) -> None:

@@ -10,6 +10,7 @@ format checks the sizes that a file declares before it decompresses anything.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -39,7 +40,7 @@ class Announced:
         0
     """
 
-    def __init__(self, observation_space: gym.Space, action_space: gym.Space) -> None:
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
         """Compute the row sizes for these spaces."""
         self._leaves: dict[tuple[str, ...], int] = {
             (name,): 8 + _AROUND for name in ("rewards", "terminations", "truncations")
@@ -64,7 +65,7 @@ class Announced:
         return sum(self._leaves.values())
 
 
-def _row_bytes(leaf: gym.Space) -> int:
+def _row_bytes(leaf: gym.Space[Any]) -> int:
     if isinstance(leaf, spaces.Text):
         return _LETTER * leaf.max_length + _AROUND
     size = math.prod(leaf.shape or ())

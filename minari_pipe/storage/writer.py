@@ -134,8 +134,8 @@ class EpisodeWriter(ABC):
     def add(
         self,
         buffers: Iterable[EpisodeBuffer | Segment],
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         *,
         jpeg_encoding: bool = False,
         judge: BufferChecker | None = None,
@@ -166,8 +166,8 @@ class EpisodeWriter(ABC):
     def append(
         self,
         buffer: EpisodeBuffer,
-        observation_space: gym.Space | None = None,
-        action_space: gym.Space | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
         *,
         jpeg_encoding: bool = False,
     ) -> int:
@@ -287,8 +287,8 @@ def episode_number(buffer: EpisodeBuffer, total: int) -> int:
 
 def _encoded(
     columns: Columns,
-    observation_space: gym.Space | None,
-    action_space: gym.Space | None,
+    observation_space: gym.Space[Any] | None,
+    action_space: gym.Space[Any] | None,
     jpeg_encoding: bool,
     index: int,
 ) -> Columns:
@@ -359,8 +359,8 @@ class _Adding:
     def __init__(
         self,
         writer: EpisodeWriter,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool,
         judge: BufferChecker | None,
     ) -> None:

@@ -82,8 +82,8 @@ class ArrowStorage(DirectoryStorage):
     def __init__(
         self,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
     ) -> None:
         _require_pyarrow(self.FORMAT)
@@ -92,7 +92,11 @@ class ArrowStorage(DirectoryStorage):
 
     @classmethod
     def check_spaces(
-        cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
+        cls,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        jpeg_encoding: bool = False,
     ) -> None:
         """Raise an error if the format cannot store values of these spaces.
 

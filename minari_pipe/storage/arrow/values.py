@@ -47,7 +47,7 @@ Column = tuple[Any, Any]
 def write_column(
     name: str,
     column: Any,
-    space: gym.Space | None,
+    space: gym.Space[Any] | None,
     rows: int,
     *,
     empty_structs: bool = True,
@@ -94,7 +94,7 @@ def write_column(
     return pa.field(name, array.type, metadata=metadata or None), array
 
 
-def subspace_of(space: gym.Space | None, key: Any) -> gym.Space | None:
+def subspace_of(space: gym.Space[Any] | None, key: Any) -> gym.Space[Any] | None:
     """Return a part of a Dict or Tuple space, or None for any other space.
 
     Example:
@@ -105,7 +105,7 @@ def subspace_of(space: gym.Space | None, key: Any) -> gym.Space | None:
 
 
 def _write_leaf(
-    column: Any, space: gym.Space | None, padding: int, metadata: dict[bytes, bytes]
+    column: Any, space: gym.Space[Any] | None, padding: int, metadata: dict[bytes, bytes]
 ) -> Any:
     if isinstance(column, Frames):
         return _variable([*column, *[None] * padding], pa.binary(), pa.large_binary())
@@ -129,7 +129,7 @@ def _write_leaf(
 
 
 def as_stored(
-    column: npt.NDArray[Any], space: gym.Space | None, metadata: dict[bytes, bytes]
+    column: npt.NDArray[Any], space: gym.Space[Any] | None, metadata: dict[bytes, bytes]
 ) -> npt.NDArray[Any]:
     """Return numbers in the dtype in which Arrow stores them.
 
@@ -178,7 +178,7 @@ def _lists(flat: Any, size: int, rows: int) -> Any:
 
 
 def read_column(
-    field: Any, array: Any, space: gym.Space, path: tuple[str, ...], *, frames: bool = False
+    field: Any, array: Any, space: gym.Space[Any], path: tuple[str, ...], *, frames: bool = False
 ) -> Any:
     """Convert an array to a tree of columns with the structure of a space.
 
@@ -200,7 +200,7 @@ def read_column(
     if isinstance(space, spaces.Dict | spaces.Tuple):
         if not any(space_leaves(space)):
             return without_leaves(space)
-        parts: dict[Any, gym.Space] = (
+        parts: dict[Any, gym.Space[Any]] = (
             space.spaces if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
         )
         children = {child.name: (child, values) for child, values in _children(array, path)}
@@ -219,7 +219,7 @@ def read_column(
     return values.tolist() if is_text else values
 
 
-def without_leaves(space: gym.Space) -> Any:
+def without_leaves(space: gym.Space[Any]) -> Any:
     """Return the column of a space that has only empty dicts and tuples.
 
     Example:
@@ -282,7 +282,7 @@ def _children(array: Any, path: tuple[str, ...]) -> Iterator[Column]:
 
 
 def _read_leaf(
-    field: Any, array: Any, space: gym.Space | None, path: tuple[str, ...], *, frames: bool
+    field: Any, array: Any, space: gym.Space[Any] | None, path: tuple[str, ...], *, frames: bool
 ) -> Any:
     if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
         return _read_images(array, space, path, frames=frames)
@@ -309,7 +309,7 @@ def _read_leaf(
 
 
 def _read_images(
-    array: Any, space: gym.Space | None, path: tuple[str, ...], *, frames: bool
+    array: Any, space: gym.Space[Any] | None, path: tuple[str, ...], *, frames: bool
 ) -> Any:
     if array.null_count:
         raise _fault(path, f"has {array.null_count} rows without a value")
@@ -434,7 +434,7 @@ def _with_dtype(
 
 
 def _of_space(
-    values: npt.NDArray[Any], space: gym.Space, path: tuple[str, ...]
+    values: npt.NDArray[Any], space: gym.Space[Any], path: tuple[str, ...]
 ) -> npt.NDArray[Any]:
     """Cast discrete values to the space's dtype; Minari up to 0.5.1 wrote all of them as int32."""
     if isinstance(space, spaces.Discrete) and values.dtype.kind in "iu":

@@ -348,8 +348,8 @@ class EpisodeFile(EpisodeWriter):
     def read(
         self,
         index: int,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         *,
         frames: bool = False,
         lenient: bool = False,

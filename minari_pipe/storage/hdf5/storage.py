@@ -68,8 +68,8 @@ class HDF5Storage(DirectoryStorage):
     def __init__(
         self,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
@@ -87,7 +87,11 @@ class HDF5Storage(DirectoryStorage):
 
     @classmethod
     def check_spaces(
-        cls, observation_space: gym.Space, action_space: gym.Space, *, jpeg_encoding: bool = False
+        cls,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        jpeg_encoding: bool = False,
     ) -> None:
         """Raise an error if the format cannot store values of these spaces."""
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)

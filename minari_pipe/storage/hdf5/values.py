@@ -242,7 +242,7 @@ def is_group(found: Any) -> bool:
     return isinstance(adapt(found), nodes.Group)
 
 
-def read_column(stored: Any, space: gym.Space, *, frames: bool = False) -> Any:
+def read_column(stored: Any, space: gym.Space[Any], *, frames: bool = False) -> Any:
     """Read a tree of columns with the structure of a space; ``frames`` keeps images as JPEG."""
     if isinstance(space, spaces.Dict):
         return {
@@ -257,7 +257,7 @@ def read_column(stored: Any, space: gym.Space, *, frames: bool = False) -> Any:
     return read_leaf(stored, space, frames=frames and is_image_space(space))
 
 
-def read_leaf(dataset: Any, space: gym.Space | None, *, frames: bool = False) -> Any:
+def read_leaf(dataset: Any, space: gym.Space[Any] | None, *, frames: bool = False) -> Any:
     """Read one dataset; text is a list of strings if a space is given, else an array.
 
     Minari's releases differ in what they encode as JPEG (0.5.3 also encodes small images and
@@ -278,7 +278,7 @@ def read_leaf(dataset: Any, space: gym.Space | None, *, frames: bool = False) ->
     return dataset.read()
 
 
-def _read_frames(dataset: nodes.Dataset, space: gym.Space | None) -> Frames | None:
+def _read_frames(dataset: nodes.Dataset, space: gym.Space[Any] | None) -> Frames | None:
     """Return the rows if they are JPEG files.
 
     Without a space, numbers are recognized by being able to grow: JPEG files cannot.

@@ -93,8 +93,8 @@ class AttributesStorage(LegacyStorage):
     def __init__(
         self,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
@@ -130,7 +130,7 @@ class AttributesStorage(LegacyStorage):
         warning.
         """
         summary = _summary_of(data_path)
-        known: dict[str, gym.Space] = {}
+        known: dict[str, gym.Space[Any]] = {}
         for key in _SPACES:
             if isinstance(summary.metadata.get(key), str):
                 known[key] = deserialize_space(summary.metadata[key])
@@ -208,7 +208,7 @@ class AttributesStorage(LegacyStorage):
         check_agreement({**episode, "extras": {}}, *spaces, steps)
         return episode
 
-    def _column(self, group: h5py.Group, name: str, space: gym.Space) -> Any:
+    def _column(self, group: h5py.Group, name: str, space: gym.Space[Any]) -> Any:
         stored = member(group, name)
         if self._unflatten[name] and isinstance(stored, h5py.Dataset):
             return unflatten_rows(space, read_leaf(stored, None))
@@ -283,7 +283,7 @@ def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None,
 
 def _environment_spaces(
     data_path: Path, summary: _Summary, trusted_modules: Collection[str]
-) -> tuple[dict[str, gym.Space], str, str]:
+) -> tuple[dict[str, gym.Space[Any]], str, str]:
     """Return the spaces, of the environment or inferred, with the problem and its details."""
     with (
         LinkedFiles.opened(_main_file(data_path), data_path) as files,

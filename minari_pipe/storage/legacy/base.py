@@ -70,8 +70,8 @@ class LegacyStorage(MinariStorage):
     def _create(
         cls,
         data_path: Path,
-        observation_space: gym.Space,
-        action_space: gym.Space,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         jpeg_encoding: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> NoReturn:

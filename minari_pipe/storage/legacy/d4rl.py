@@ -104,9 +104,9 @@ class D4RLStorage(RowsStorage):
     @classmethod
     def _spaces(
         cls, file: h5py.File, summary: Summary
-    ) -> tuple[gym.Space, gym.Space, tuple[str, ...]]:
+    ) -> tuple[gym.Space[Any], gym.Space[Any], tuple[str, ...]]:
         parts = [part_of(file, name) for name in _parts(file)]
-        both: list[gym.Space] = []
+        both: list[gym.Space[Any]] = []
         for key in ("observations", "actions"):
             columns = [column(part, key) for part in parts]
             kinds = {(found.dtype, found.shape[1:]) for found in columns}

@@ -112,7 +112,7 @@ class FlatStorage(RowsStorage):
     @classmethod
     def _spaces(
         cls, file: h5py.File, summary: Summary
-    ) -> tuple[gym.Space, gym.Space, tuple[str, ...]]:
+    ) -> tuple[gym.Space[Any], gym.Space[Any], tuple[str, ...]]:
         observations, actions = column(file, "observations"), column(file, "actions")
         shape = actions.shape[1:]
         discrete = bool(summary.metadata.get("discrete_action")) and actions.dtype.kind in "iu"
@@ -138,7 +138,7 @@ def _single(file: h5py.File, name: str) -> Any:
     return plain(found[()])
 
 
-def _registered_spaces(name: Any) -> tuple[gym.Space, gym.Space] | None:
+def _registered_spaces(name: Any) -> tuple[gym.Space[Any], gym.Space[Any]] | None:
     """Return the spaces of a registered environment; never import code named by the file."""
     if not isinstance(name, str) or ":" in name:
         return None
@@ -148,7 +148,7 @@ def _registered_spaces(name: Any) -> tuple[gym.Space, gym.Space] | None:
         return None
 
 
-def _agree(space: gym.Space, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+def _agree(space: gym.Space[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
     if not isinstance(space, spaces.Box | spaces.Discrete) or space.shape != shape:
         return False
     if isinstance(space, spaces.Discrete):

@@ -16,7 +16,7 @@ from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.values import check_leaf, member
 
 
-def environment_spaces(make: Callable[[], gym.Env]) -> tuple[gym.Space, gym.Space]:
+def environment_spaces(make: Callable[[], gym.Env]) -> tuple[gym.Space[Any], gym.Space[Any]]:
     """Create an environment and return the spaces of its observations and actions."""
     with warnings.catch_warnings():
         # a newer version of the environment is irrelevant when reading old data
@@ -26,7 +26,7 @@ def environment_spaces(make: Callable[[], gym.Env]) -> tuple[gym.Space, gym.Spac
     return env.observation_space, env.action_space
 
 
-def infer_space(stored: Any) -> gym.Space:
+def infer_space(stored: Any) -> gym.Space[Any]:
     """Return an unbounded space that contains the rows of the stored columns.
 
     Args:
@@ -56,7 +56,7 @@ def infer_space(stored: Any) -> gym.Space:
     return box_of(stored.dtype, stored.shape[1:])
 
 
-def box_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gym.Space:
+def box_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gym.Space[Any]:
     """Return a Box that contains every value of a dtype, or MultiBinary for booleans."""
     if dtype.kind == "b":
         return spaces.MultiBinary(shape)
@@ -78,7 +78,7 @@ def discrete_of(columns: Iterable[Any]) -> spaces.Discrete:
     return spaces.Discrete(max(high - start + 1, 1), start=start)
 
 
-def fits(space: gym.Space, stored: Any, *, flattened: bool = False) -> bool:
+def fits(space: gym.Space[Any], stored: Any, *, flattened: bool = False) -> bool:
     """Return whether stored columns have the structure and the shapes of a space."""
     if flattened and isinstance(stored, h5py.Dataset):
         return stored.shape[1:] == (spaces.flatdim(space),)

@@ -89,7 +89,7 @@ class RowsStorage(LegacyStorage):
     @abstractmethod
     def _spaces(
         cls, file: h5py.File, summary: Summary
-    ) -> tuple[gym.Space, gym.Space, tuple[str, ...]]:
+    ) -> tuple[gym.Space[Any], gym.Space[Any], tuple[str, ...]]:
         """Return the spaces, and sentences about what is unknown about them."""
 
     @classmethod

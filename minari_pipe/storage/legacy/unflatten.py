@@ -17,7 +17,7 @@ from minari_pipe.errors import CorruptDatasetError, UnsupportedSpaceError
 Rows = npt.NDArray[Any]
 
 
-def unflatten_rows(space: gym.Space, rows: Rows) -> Any:
+def unflatten_rows(space: gym.Space[Any], rows: Rows) -> Any:
     """Return a column of values rebuilt from flattened ones.
 
     Args:
@@ -44,7 +44,7 @@ def unflatten_rows(space: gym.Space, rows: Rows) -> Any:
     return _unflatten(space, rows)
 
 
-def _unflatten(space: gym.Space, rows: Rows) -> Any:
+def _unflatten(space: gym.Space[Any], rows: Rows) -> Any:
     if isinstance(space, spaces.Dict):
         parts = _split(list(space.spaces.values()), rows)
         return dict(zip(space.spaces, parts, strict=True))
@@ -64,7 +64,7 @@ def _unflatten(space: gym.Space, rows: Rows) -> Any:
     raise UnsupportedSpaceError(f"values of {space} cannot be rebuilt from flattened ones")
 
 
-def _split(parts: list[gym.Space], rows: Rows) -> list[Any]:
+def _split(parts: list[gym.Space[Any]], rows: Rows) -> list[Any]:
     ends = np.cumsum([spaces.flatdim(part) for part in parts])[:-1].astype(int)
     pieces = np.split(rows, ends, axis=1) if parts else []
     return [_unflatten(part, piece) for part, piece in zip(parts, pieces, strict=True)]

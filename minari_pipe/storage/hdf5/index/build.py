@@ -49,7 +49,9 @@ class Entry:
 class Builder:
     """Collects the entries and attributes of the episodes of one file while they are read."""
 
-    def __init__(self, count: int, observation_space: gym.Space, action_space: gym.Space) -> None:
+    def __init__(
+        self, count: int, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+    ) -> None:
         self.spaces = (observation_space, action_space)
         self.entries: dict[int, Entry | None] = {}
         self._attributes: dict[int, Mapping[str, Any] | None] = {}
@@ -151,7 +153,7 @@ class Builder:
                     yield ("extras", name, *path), dataset
 
 
-def _of_space(stored: Any, space: gym.Space, path: Path) -> Iterator[tuple[Path, Any]]:
+def _of_space(stored: Any, space: gym.Space[Any], path: Path) -> Iterator[tuple[Path, Any]]:
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             yield from _of_space(member(stored, key), part, (*path, key))

@@ -81,7 +81,7 @@ class MappedFile:
         _mapped.add(self.map)
         self._watch = Watch(self.map)
         self._builder: Builder | None = None
-        self._plans: list[tuple[gym.Space, gym.Space, Plans]] = []
+        self._plans: list[tuple[gym.Space[Any], gym.Space[Any], Plans]] = []
         self._links: Any = None
         self._was_asked = False
         self.index: MappedIndex | None = None
@@ -121,13 +121,13 @@ class MappedFile:
         file.__dict__["links"] = self._links  # the slowest part, and always the same
         return file
 
-    def building(self, count: int, *of: gym.Space) -> Builder:
+    def building(self, count: int, *of: gym.Space[Any]) -> Builder:
         """Return the builder that collects the episodes while there is no index."""
         if self._builder is None or signature(*self._builder.spaces) != signature(*of):
             self._builder = Builder(count, *of)
         return self._builder
 
-    def plans(self, observation_space: gym.Space, action_space: gym.Space) -> Plans:
+    def plans(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Plans:
         """Return the plans of episodes of these spaces by structure; callers add new ones.
 
         Spaces are compared by identity, which costs nothing.
@@ -139,7 +139,9 @@ class MappedFile:
         self._plans = [*self._plans[-3:], (observation_space, action_space, plans)]
         return plans
 
-    def recognize(self, look: Look, observation_space: gym.Space, action_space: gym.Space) -> None:
+    def recognize(
+        self, look: Look, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+    ) -> None:
         """Build the index at once if this package wrote the file; only the first call tries."""
         if not self._was_asked:
             self._was_asked = True
@@ -201,7 +203,7 @@ class MappedIndex:
         """Whether all episodes have one structure, so that their positions are their numbers."""
         return len(self.parts) == 1 and len(self.parts[0].runs.episodes) == len(self)
 
-    def is_for(self, observation_space: gym.Space, action_space: gym.Space) -> bool:
+    def is_for(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> bool:
         """Return whether the index is complete for episodes of these spaces."""
         if self.is_all or not self.stored.spaces:
             return True

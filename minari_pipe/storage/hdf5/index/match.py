@@ -54,7 +54,7 @@ class _Kind:
 
 
 def match_all(
-    mapped: mmap.mmap, look: Look, observation_space: gym.Space, action_space: gym.Space
+    mapped: mmap.mmap, look: Look, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> StoredIndex | None:
     """Return the index of a file, or None unless this package's writer wrote all of it.
 

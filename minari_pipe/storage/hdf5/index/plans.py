@@ -38,7 +38,10 @@ class Plan:
 
     @classmethod
     def of(
-        cls, found: tuple[Leaf, ...], observation_space: gym.Space, action_space: gym.Space
+        cls,
+        found: tuple[Leaf, ...],
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
     ) -> Plan | None:
         """Return the plan for a structure, or None unless it fits episodes of these spaces exactly.
 
@@ -47,7 +50,7 @@ class Plan:
         places = {leaf.path: place for place, leaf in enumerate(found)}
         used: set[int] = set()
 
-        def of_space(space: gym.Space, path: tuple[Any, ...], more: int) -> Any:
+        def of_space(space: gym.Space[Any], path: tuple[Any, ...], more: int) -> Any:
             if isinstance(space, spaces.Dict | spaces.Tuple):
                 is_dict = isinstance(space, spaces.Dict)
                 parts = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space))
@@ -140,10 +143,10 @@ def _built(tree: Any, leaves: list[Array]) -> Any:
 Plans = dict[int, tuple[tuple[Leaf, ...], Plan | None]]
 
 
-def signature(observation_space: gym.Space, action_space: gym.Space) -> str:
+def signature(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> str:
     """Return a text that distinguishes spaces by the structure and shapes of their episodes."""
 
-    def text(space: gym.Space) -> str:
+    def text(space: gym.Space[Any]) -> str:
         if isinstance(space, spaces.Dict):
             return "{" + ",".join(f"{key!r}:{text(part)}" for key, part in space.items()) + "}"
         if isinstance(space, spaces.Tuple):

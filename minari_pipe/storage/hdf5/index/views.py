@@ -30,7 +30,12 @@ class Reader:
     """
 
     def __init__(
-        self, file: MappedFile, observation_space: gym.Space, action_space: gym.Space, *, copy: bool
+        self,
+        file: MappedFile,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        copy: bool,
     ) -> None:
         self._file = file
         self._spaces = (observation_space, action_space)
