@@ -50,7 +50,9 @@ def main() -> None:
             sys.exit("Aborted!")
     elif words and words[0].replace("-", "").isalpha() and not words[0].startswith("-"):
         near = did_you_mean(words[0], COMMANDS)
-        sys.exit(f"error: no command {words[0]!r}.{near} A run takes +dataset=NAME; see --help")
+        sys.exit(
+            f"error: no command {words[0]!r}.{near} To run a pipeline: +dataset=NAME; see --help"
+        )
     else:
         from minari_pipe.pipeline.signals import stoppable
 

@@ -277,11 +277,11 @@ def install(*, force: bool = False) -> None:
         return
     real = _loaded()
     if real and not force:
-        origin = getattr(sys.modules["minari"], "__file__", None) or "an unknown place"
+        origin = getattr(sys.modules["minari"], "__file__", None) or "an unknown location"
         raise MinariPipeError(
             f"minari is already imported, from {origin}; call minari_pipe.alias.install() "
-            "before the first import of minari, or install(force=True), which leaves alone what "
-            "was imported by name from there"
+            "before the first import of minari, or install(force=True), which does not replace "
+            "names that were already imported from it"
         )
     _replaced.update((name, sys.modules.pop(name)) for name in real)
     sys.meta_path.insert(0, _ALIAS)
@@ -332,8 +332,8 @@ def _children(module: str) -> set[str]:
 def _resolve(module: str, name: str, homes: dict[str, str]) -> Any:
     if name not in homes:
         raise AttributeError(
-            f"module {module!r} has no attribute {name!r} (it is minari_pipe under an alias, which "
-            f"has the public names of Minari {MINARI_VERSION})"
+            f"module {module!r} has no attribute {name!r} (it is an alias of minari_pipe with the "
+            f"public names of Minari {MINARI_VERSION})"
         )
     try:
         return getattr(importlib.import_module(homes[name]), name)

@@ -34,14 +34,14 @@ class Advisory:
 
 
 _REWARD_SIGN = (
-    "the distance between palm and {target} is rewarded, where D4RL and gymnasium-robotics 1.2.0 "
-    "punish it, so returns and reference scores do not compare with theirs. Say so in the "
+    "it rewards the distance between palm and {target}, while D4RL and gymnasium-robotics 1.2.0 "
+    "penalize it, so returns and reference scores are not comparable with theirs. Say so in the "
     "description, or use gymnasium-robotics 1.2.0, or version 2 of the environment"
 )
 _PULL_220 = "https://github.com/Farama-Foundation/Gymnasium-Robotics/pull/220"
 _ENUMS = (
-    "cannot be made: gymnasium-robotics compares MuJoCo's joint types with numpy integers, which "
-    "are no longer equal from mujoco 3.12.0 on. Use mujoco<3.12"
+    "cannot be made: gymnasium-robotics compares MuJoCo's joint types with NumPy integers, which "
+    "are no longer equal since mujoco 3.12.0. Use mujoco<3.12"
 )
 _UTILS = "https://github.com/Farama-Foundation/Gymnasium-Robotics"
 

@@ -64,7 +64,9 @@ class Finding:
         level = levels.get(fields["level"])
         if level is None:
             expected = ", ".join(LEVELS)
-            raise ConfigError(f"level {fields['level']!r} of a finding; expected one of {expected}")
+            raise ConfigError(
+                f"invalid finding level {fields['level']!r}; expected one of {expected}"
+            )
         name = fields.get("check", check)
         return cls(level, name, fields["path"], fields["message"], fields.get("id", ""))
 

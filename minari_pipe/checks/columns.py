@@ -89,8 +89,8 @@ class Columns(Check):
             if half.is_likely:
                 yield self.warning(
                     join_path(path),
-                    "every value is one of float16, though the dtype holds more digits: they were "
-                    "lost before this was stored",
+                    "every value is an exact float16, though the dtype holds more digits: they "
+                    "were lost before the data was stored",
                     "reduced-precision",
                 )
         if self._rows < MIN_ROWS:
@@ -102,9 +102,9 @@ class Columns(Check):
         if last > min(OFTEN * within, 0.9) or (self._repeated and not self._repeated_within):
             yield self.warning(
                 f"episode {self._repeated[0]} / observations",
-                f"the last two rows are equal, in {len(self._repeated)} of {self._episodes} "
+                f"the last two rows are equal in {len(self._repeated)} of {self._episodes} "
                 f"episodes that were not replayed; {self._repeated_within} of {self._rows} other "
-                f"rows equal the one before",
+                f"rows equal the row before",
                 "repeated-last-observation",
             )
 
@@ -125,9 +125,9 @@ class Columns(Check):
                 which = "" if same.all() else f" in {len(elements)} of {same.size} elements"
                 yield self.warning(
                     join_path(path),
-                    f"the same in all {self._rows} steps that were not replayed{which}, first "
-                    f"{self._first[path][elements[0]]}"
-                    + ("; in the environment it changes" if varying and path in varying else ""),
+                    f"constant{which} over all {self._rows} steps that were not replayed, first "
+                    f"value {self._first[path][elements[0]]}"
+                    + ("; it changes in the environment" if varying and path in varying else ""),
                     "constant-column",
                 )
 

@@ -31,8 +31,8 @@ def gap_findings(reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             "warning",
             "demonstrations",
             "observations",
-            f"the replayed observations are {gap:.3g} from the recorded ones at the median, "
-            f"{largest:.3g} at most: are the demonstrations of this environment?",
+            f"the median difference between replayed and recorded observations is {gap:.3g}, the "
+            f"largest {largest:.3g}; check that the demonstrations are from this environment",
             id=WARNINGS[0],
         )
     pairs = [(r["recorded_return"], r["replayed_return"]) for r in reports]
@@ -43,7 +43,7 @@ def gap_findings(reports: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
             "warning",
             "demonstrations",
             "rewards",
-            f"the recorded returns are {recorded / len(known):.2f} at the mean, the replayed ones "
-            f"{replayed / len(known):.2f}: are the rewards those of this environment?",
+            f"the mean recorded return is {recorded / len(known):.2f}, the mean replayed return "
+            f"{replayed / len(known):.2f}; check that the rewards are from this environment",
             id=WARNINGS[1],
         )

@@ -80,8 +80,8 @@ class Duplicates(Check):
         if len(self._by_chance) > self._n_episodes / 2:
             copies = sorted(copies + self._by_chance)
         for id, pairs, what in (
-            ("duplicate-episodes", copies, "holds the same as"),
-            ("equal-seeds", self._reset_alike, "was reset with the seed and the options of"),
+            ("duplicate-episodes", copies, "has the same data as"),
+            ("equal-seeds", self._reset_alike, "was reset with the same seed and options as"),
         ):
             if pairs:
                 (index, first), n = pairs[0], len(pairs)

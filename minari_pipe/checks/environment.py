@@ -36,12 +36,12 @@ class Environment(Check):
             if fault:
                 keys.setdefault(fault, []).append(key)
         for fault, (key, *others) in keys.items():
-            likewise = f" ({others[0]} likewise)" if others else ""
+            likewise = f" (also {others[0]})" if others else ""
             yield self.error(f"metadata / {key}", fault + likewise)
         if not keys and (differences := _other_physics(self.subject)):
             yield self.warning(
                 "metadata / eval_env_spec",
-                f"the reference scores are of another environment than the data: {differences}",
+                f"the reference scores are from another environment than the data: {differences}",
                 "other-evaluation-environment",
             )
 
@@ -108,9 +108,9 @@ def _spec_fault(subject: Subject, spec: Any) -> str | None:
     try:
         env = recover(subject, spec)
     except TrustError as exc:
-        return f"is not trusted, so was not made: {exc}"
+        return f"is not trusted and was not made: {exc}"
     except Exception as exc:  # a third-party environment may raise anything
-        return f"no environment can be made of it: {type(exc).__name__}: {shown(exc, 300)}"
+        return f"cannot be made into an environment: {type(exc).__name__}: {shown(exc, 300)}"
     try:
         differences = _differences(subject, env)
     finally:

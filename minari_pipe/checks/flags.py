@@ -27,14 +27,14 @@ class Flags(Check):
                 more = f" ({len(steps)} steps in all)" if len(steps) > 1 else ""
                 yield self.error(
                     episode.path(name),
-                    f"set at step {steps[0]}{more}; the episode goes on to step {last}",
+                    f"set at step {steps[0]}{more}; the episode continues to step {last}",
                 )
         # An early flag and a missing one at the end are one fault.
         if not early and not (episode.terminations[last] or episode.truncations[last]):
             yield self.error(
                 episode.path(),
-                f"neither terminated nor truncated at its last step {last}; an episode that was "
-                f"cut short is truncated there",
+                f"neither terminated nor truncated at its last step {last}; an episode that is "
+                f"cut short must be truncated there",
             )
 
 
@@ -90,8 +90,8 @@ class TimeLimit(Check):
         if length < self._limit:
             yield self.warning(
                 "metadata / env_spec",
-                f"max_episode_steps is {self._limit}, but all {self._n_truncated} episodes that "
-                f"were truncated ended after {length} steps",
+                f"max_episode_steps is {self._limit}, but all {self._n_truncated} truncated "
+                f"episodes ended after {length} steps",
                 "time-limit-not-reached",
             )
 

@@ -76,7 +76,7 @@ class Infos(Check):
                 index, odd = min(self._first_of_form[path, form] for form, _ in others)
                 yield self.warning(
                     f"episode {index} / {_joined(path)}",
-                    f"{odd}, {n_usual} of {forms.total()} episodes have "
+                    f"has {odd}; {n_usual} of {forms.total()} episodes have "
                     f"{self._first_of_form[path, usual][1]}",
                 )
 
@@ -91,10 +91,10 @@ class Infos(Check):
                 continue
             if path in usual:
                 index, others = self._first_lacking[path]
-                told = f"{n - having} of {n} episodes lack it, this is the first"
+                told = f"{n - having} of {n} episodes lack it; this is the first"
             else:
                 index, others = self._first_having[path], frozenset(usual)
-                told = f"{having} of {n} episodes have it, this is the first"
+                told = f"{having} of {n} episodes have it; this is the first"
             found.setdefault((index, _branch(path, others)), told)
         for (index, branch), told in found.items():
             yield self.warning(f"episode {index} / {_joined(branch)}", told)
@@ -197,7 +197,7 @@ def _rows_off(episode: Episode, column: np.ndarray) -> str | None:
                 continue
             if shift == 0:
                 return None
-            off = f"is {name} one row too {'early' if shift < 0 else 'late'}"
+            off = f"repeats {name} one row too {'early' if shift < 0 else 'late'}"
     return off
 
 

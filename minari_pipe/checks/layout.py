@@ -45,7 +45,8 @@ class Layout(Check):
         for name in names:
             if not _EPISODE.fullmatch(name):
                 yield self.error(
-                    f"data / {name}", "is no episode; expected only episode_0, episode_1 and so on"
+                    f"data / {name}",
+                    "is not an episode; expected only episode_0, episode_1 and so on",
                 )
         yield from self._gap(set(found))
 
@@ -55,10 +56,10 @@ class Layout(Check):
         behind = sorted(number for number in numbers if number > gap)
         expected = self.subject.metadata.get("total_episodes")
         if behind and is_count(expected) and gap >= expected:
-            more = f" ({len(behind)} such groups)" if len(behind) > 1 else ""
+            more = f" ({len(behind)} groups after the gap)" if len(behind) > 1 else ""
             yield self.error(
                 f"data / episode_{behind[0]}",
-                f"there is no episode_{gap}; episodes are numbered from 0 without gaps{more}",
+                f"episode_{gap} is missing; episodes are numbered from 0 without gaps{more}",
             )
 
     def _look_at_seed(self, file: nodes.File, number: int) -> None:
@@ -71,7 +72,7 @@ class Layout(Check):
         value = seed.get("seed")
         if "seed" in seed and not (is_count(value) and value >= 0):
             what = "empty" if value is None else typed(value)
-            self._seeds[number] = f"is {what}, expected a whole number that is not negative"
+            self._seeds[number] = f"is {what}, expected a non-negative integer"
 
     def episode(self, episode: Episode) -> Iterator[Finding]:
         fault = self._seeds.get(episode.index)

@@ -51,7 +51,7 @@ class Metadata(Check):
             wrong = [email for email in given["author_email"] if "@" not in email]
             if wrong:
                 yield self.warning(
-                    "metadata / author_email", f"{wrong[0]!r} is no mail address: it has no @"
+                    "metadata / author_email", f"{wrong[0]!r} is not an email address: it has no @"
                 )
         for key in ("author", "description"):
             if key not in faulty and not str(metadata.get(key) or "").strip():
@@ -72,9 +72,9 @@ def _unmet(requirements: list[str]) -> Iterator[str]:
         except InvalidRequirement:  # CONTENTS reports it as an error
             continue
         if (installed := installed_version(requirement.name)) is None:
-            yield f"{text!r}: no package {requirement.name!r} is installed here; does it exist?"
+            yield f"{text!r}: package {requirement.name!r} is not installed here; check its name"
         elif any(_is_far_newer(s.version, installed) for s in requirement.specifier):
-            yield f"{text!r}: {installed} is installed here; does such a version exist?"
+            yield f"{text!r}: {installed} is installed here; check that such a version exists"
 
 
 def _is_far_newer(version: str, installed: str) -> bool:
@@ -111,7 +111,7 @@ def _space(value: str) -> Missed:
     try:
         deserialize_space(value)
     except Exception as exc:  # the deserializer of a third-party space may raise anything
-        return f"a space of the standard: {shown(exc, 300)}"
+        return f"a space of the Minari standard: {shown(exc, 300)}"
     return None
 
 
@@ -122,7 +122,7 @@ def _version(value: str) -> Missed:
 
 
 def _names(values: list[str]) -> Missed:
-    return "names that are not empty" if any(not value.strip() for value in values) else None
+    return "non-empty names" if any(not value.strip() for value in values) else None
 
 
 def _requirements(values: list[str]) -> Missed:
@@ -130,12 +130,12 @@ def _requirements(values: list[str]) -> Missed:
         try:
             parse(value)
         except InvalidRequirement as exc:
-            return f"requirements as pip takes them; {value!r}: {str(exc).splitlines()[0]}"
+            return f"requirements in pip's format; {value!r}: {str(exc).splitlines()[0]}"
     return None
 
 
 def _web_address(value: str) -> Missed:
-    missed = "an address such as 'https://example.org/code'"
+    missed = "a URL such as 'https://example.org/code'"
     try:
         parts = urlsplit(value)
     except ValueError:

@@ -36,8 +36,8 @@ def picture_difference(recorded: np.ndarray, replayed: Any) -> str | None:
     row, column = (BLOCK * int(i) for i in index[:2])
     channel = f", channel {index[2]}" if len(index) > 2 else ""
     return (
-        f"recorded {found[index]:.0f}, replayed {expected[index]:.0f} as the mean of the block of "
-        f"{BLOCK}x{BLOCK} pixels at ({row}, {column}){channel}, beyond what JPEG loses"
+        f"recorded {found[index]:.0f}, replayed {expected[index]:.0f} as the mean of the "
+        f"{BLOCK}x{BLOCK} pixels at ({row}, {column}){channel}; JPEG loses less than that"
     )
 
 

@@ -91,8 +91,8 @@ class Reference(Check):
         if limit and len(self._rewards) == 1 and 0 < bonus * limit < high:
             yield self.warning(
                 f"metadata / {NAMES[1]}",
-                f"is {high:g}, but every recorded step is rewarded with {bonus:g}, and episodes "
-                f"end after {limit} steps: is it the score of another time limit?",
+                f"is {high:g}, but every recorded step has the reward {bonus:g}, and episodes "
+                f"end after {limit} steps; check that the score is for this time limit",
                 "unreachable-score",
             )
 
@@ -107,7 +107,7 @@ class Reference(Check):
             yield self.warning(
                 "metadata / eval_env_spec",
                 f"the evaluation environment gives many different rewards, such as "
-                f"{sorted(rewards)[0]:.3g}, where the data have only "
+                f"{sorted(rewards)[0]:.3g}, but the data have only "
                 f"{', '.join(f'{r:g}' for r in sorted(self._rewards))}",
                 "other-evaluation-environment",
             )
@@ -120,7 +120,7 @@ class Reference(Check):
             yield self.warning(
                 f"metadata / {NAMES[0]}",
                 f"is {low:g}, but the random policy has a mean return of {mean:g} in {n} episodes "
-                f"(standard deviation {std:.3g}): is it the score of another environment?",
+                f"(standard deviation {std:.3g}); check that the score is for this environment",
                 "random-policy-score",
             )
 

@@ -104,7 +104,7 @@ class Inexact:
         if difference > self.difference:
             self.difference = difference
             where = episode.path(join_path(path))
-            self.largest = f"the largest difference is {difference:.3g}, {where} at step {row}"
+            self.largest = f"the largest difference is {difference:.3g}, at {where}, step {row}"
 
 
 class Replay(Check):
@@ -240,7 +240,7 @@ class Replay(Check):
         self, episode: Episode, start: Mapping[str, Any], n_steps: int, place: Place | None
     ) -> Steps | Finding:
         """Simulate the steps; return a finding if the start differs or the simulator fails."""
-        assert self._env is not None, "_way_to_place() comes before"
+        assert self._env is not None, "_way_to_place() comes first"
         self.coverage.stepwise += place is not None
         try:
             first, info = self._env.reset(**copy.deepcopy(dict(start)))
@@ -257,7 +257,7 @@ class Replay(Check):
             )
         except Exception as exc:  # a simulator may raise anything on recorded data
             what = f"{type(exc).__name__}: {shown(exc, 200)}"
-            return self.error(episode.path(), f"the replay fails with {what}")
+            return self.error(episode.path(), f"the replay failed with {what}")
 
     def _judged(
         self, episode: Episode, steps: Steps, verdict: Verdict, kind: str
@@ -273,7 +273,7 @@ class Replay(Check):
             yield self.error(where, f"step {verdict.row}: {values}{why}")
             return
         self.coverage.drifted += kind == NOT_VERIFIED
-        self._inexact.setdefault(kind, Inexact(f"{where} at step {verdict.row}")).add(
+        self._inexact.setdefault(kind, Inexact(f"{where}, step {verdict.row}")).add(
             episode, verdict, steps
         )
 
@@ -302,15 +302,15 @@ class Replay(Check):
         if inexact := self._inexact.get(NOT_VERIFIED):
             yield self.warning(
                 "dataset",
-                f"{inexact.episodes} of {total} episodes leave the recording and are not verified "
-                f"from there on, the first {inexact.first}{versions}; {inexact.largest}",
+                f"{inexact.episodes} of {total} episodes diverge from the recording and are not "
+                f"verified beyond that step, first at {inexact.first}{versions}; {inexact.largest}",
                 NOT_VERIFIED,
             )
         if inexact := self._inexact.get(INEXACT_STEPS):
             yield self.warning(
                 "dataset",
-                f"{inexact.steps} of {coverage.steps} steps, each simulated from where the "
-                f"recording stood, differ by more than the tolerance, the first "
+                f"{inexact.steps} of {coverage.steps} steps, each simulated from the recorded "
+                f"state, differ by more than the tolerance, first at "
                 f"{inexact.first}{versions}; {inexact.largest}",
                 INEXACT_STEPS,
             )
@@ -386,7 +386,7 @@ class Replay(Check):
                 found = found or self._compare_state(env, episode, step, states)
         except Exception as exc:  # a simulator may raise anything on recorded data
             what = f"{type(exc).__name__}: {shown(exc, 200)}"
-            message = f"{_named(step)}: the replay fails with {what}"
+            message = f"{_named(step)}: the replay failed with {what}"
             return Divergence(step, episode.path(), message, failed=True)
         return found or of_infos
 
@@ -417,7 +417,7 @@ class Replay(Check):
             try:
                 difference = self._difference(column[step + 1], replayed)
             except (TypeError, ValueError) as exc:
-                difference = f"the replay has another kind of value ({exc})"
+                difference = f"the replayed value has another type ({exc})"
             if difference:
                 where = episode.path(join_path(("infos", *path)))
                 message = f"{_named(step)} (row {step + 1}): {difference}"

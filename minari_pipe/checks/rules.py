@@ -63,7 +63,7 @@ class Rules(Check):
                 where = episode.path(wrong.column)
                 message = (
                     f"{len(wrong.steps)} of {episode.n_steps} steps contradict the environment, "
-                    f"the first at step {wrong.steps[0]}: {wrong.message}"
+                    f"first at step {wrong.steps[0]}: {wrong.message}"
                 )
                 if wrong.is_error:
                     yield self.error(where, message)
@@ -128,8 +128,8 @@ def _in_table(base: Any, episode: Episode) -> Contradiction | None:
         return None
     state, action, following, reward, terminated = steps[wrong[0]]
     message = (
-        f"its table P has no transition from {state} by action {action} to {following} with the "
-        f"reward {reward:g} that is {'' if terminated else 'not '}the end"
+        f"its table P has no {'' if terminated else 'non-'}terminal transition from {state} by "
+        f"action {action} to {following} with reward {reward:g}"
     )
     return Contradiction("observations", wrong, message)
 
@@ -148,9 +148,7 @@ def _by_compute_reward(base: Any, episode: Episode) -> Contradiction | None:
     if not wrong.size:
         return None
     recorded, expected = episode.rewards[wrong[0]], computed[wrong[0]]
-    message = (
-        f"recorded {recorded:g}, its compute_reward gives {expected:g} for the goals beside it"
-    )
+    message = f"recorded {recorded:g}, but compute_reward gives {expected:g} for the recorded goals"
     is_sparse = len(np.unique(computed)) <= 2
     return Contradiction("rewards", wrong, message, is_sparse or 2 * wrong.size > computed.size)
 

@@ -130,7 +130,7 @@ def run(
     skip = set(subject.options.skip)
     for name in sorted(skip - set(known)):
         hint = did_you_mean(name, known) or f" Known: {', '.join(known)}"
-        raise ConfigError(f"validate.skip: no check {name!r}.{hint}")
+        raise ConfigError(f"validate.skip: unknown check {name!r}.{hint}")
     checks = [check(subject) for name, check in known.items() if name not in skip]
     collected = _Collected(subject.options.acknowledge)
     if subject.storage is None and not subject.metadata:
@@ -164,7 +164,9 @@ def _unusable(subject: Subject) -> Finding | None:
         return _unreadable("data", subject.fault)
     for name in ("observation_space", "action_space"):
         if getattr(subject, name) is None:
-            return _unreadable(f"metadata / {name}", "is missing or no space of the standard")
+            return _unreadable(
+                f"metadata / {name}", "is missing or not a space of the Minari standard"
+            )
     return None
 
 
@@ -247,7 +249,7 @@ def _unknown_acknowledgements(subject: Subject, seen: set[str]) -> Iterator[Find
         if name not in known:
             hint = did_you_mean(name, known - {""})
             yield Finding(
-                "warning", "advisory", "options / acknowledge", f"no warning {name!r}.{hint}"
+                "warning", "advisory", "options / acknowledge", f"unknown warning {name!r}.{hint}"
             )
 
 

@@ -42,5 +42,5 @@ class Scores(Check):
             return
         if not is_count(episodes) or episodes < 1:
             yield self.error(
-                f"metadata / {EPISODES}", f"is {episodes!r}, expected a number of episodes >= 1"
+                f"metadata / {EPISODES}", f"is {episodes!r}, expected a positive integer"
             )

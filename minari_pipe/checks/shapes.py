@@ -149,7 +149,7 @@ def _majority(columns: Mapping[str, list[tuple[Path, Any, Any]]]) -> int | None:
 def _filled_fault(filled: Any, n_rows: int) -> str | None:
     if filled is None:
         return None
-    expected = f"rows [begin, end] of at most {n_rows} by info key"
+    expected = f"row ranges [begin, end] up to {n_rows} by info key"
     if not isinstance(filled, Mapping):
         return f"is {shown(repr(filled))}, expected {expected}"
     for key, ranges in filled.items():
@@ -157,7 +157,7 @@ def _filled_fault(filled: Any, n_rows: int) -> str | None:
         for pair in pairs:
             sound = isinstance(pair, list) and len(pair) == 2 and all(map(is_count, pair))
             if not sound or not 0 <= pair[0] < pair[1] <= n_rows:
-                return f"says {shown(repr(pair))} of {shown(key)}, expected {expected}"
+                return f"has {shown(repr(pair))} for {shown(key)}, expected {expected}"
     return None
 
 

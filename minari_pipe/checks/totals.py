@@ -35,7 +35,7 @@ class Ids(Check):
             return
         fault = _count_fault(episode.metadata, "id", episode.index)
         if fault:
-            yield self.error(episode.path("id"), f"{fault}, its place in the file")
+            yield self.error(episode.path("id"), f"{fault}, its position in the file")
 
 
 class Totals(Check):
@@ -68,15 +68,15 @@ class Totals(Check):
             # A wrong number of episodes implies a wrong number of steps: one fault, not two.
             yield self.error(
                 "metadata / total_episodes",
-                f"the metadata say {n_episodes} episodes of {n_steps} steps together, the data "
-                f"hold {self._n_episodes} of {self._n_steps}",
+                f"the metadata say {n_episodes} episodes with {n_steps} steps in total, the data "
+                f"have {self._n_episodes} with {self._n_steps}",
             )
         elif self._n_episodes == 0:
             yield self.error("metadata / total_episodes", "the dataset has no episodes")
         elif is_count(n_steps) and n_steps != self._n_steps:
             yield self.error(
                 "metadata / total_steps",
-                f"the metadata say {n_steps} steps, the data hold {self._n_steps}",
+                f"the metadata say {n_steps} steps, the data have {self._n_steps}",
             )
 
 
@@ -92,7 +92,9 @@ class Statistics(Check):
         if missing and len(missing) < len(STATISTICS):
             others = [name for name in STATISTICS if name not in missing]
             verb = "is" if len(missing) == 1 else f"{' and '.join(missing)} are"
-            yield self.error(episode.path(missing[0]), f"{verb} missing beside {', '.join(others)}")
+            yield self.error(
+                episode.path(missing[0]), f"{verb} missing, unlike {', '.join(others)}"
+            )
         wrong = []
         # Rounding errors grow with the size of the terms, not with their sum.
         allowed = RELATIVE * max(1.0, float(np.abs(episode.rewards).sum()))
@@ -131,7 +133,7 @@ class Size(Check):
         ):
             yield self.warning(
                 "metadata / dataset_size",
-                f"is {recorded} MB, the files have {size} MB",
+                f"is {recorded} MB, the files take {size} MB",
                 "dataset-size",
             )
 

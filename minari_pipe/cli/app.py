@@ -39,7 +39,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"minari_pipe {__version__}, standard of Minari {MINARI_VERSION}")
+        typer.echo(f"minari_pipe {__version__}, Minari standard {MINARI_VERSION}")
         raise typer.Exit
 
 
@@ -47,7 +47,9 @@ def _print_version(asked: bool) -> None:
 def _group(
     version: Annotated[
         bool,
-        typer.Option("--version", "-v", callback=_print_version, is_eager=True, help="Say it."),
+        typer.Option(
+            "--version", "-v", callback=_print_version, is_eager=True, help="Show the version."
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:

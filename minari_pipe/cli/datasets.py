@@ -47,9 +47,9 @@ def list_datasets(
     source: Annotated[
         str, typer.Argument(help="local, remote, or an address such as hf://org/D4RL.")
     ] = "local",
-    all: Annotated[bool, typer.Option("--all", "-a", help="Every version of each.")] = False,
+    all: Annotated[bool, typer.Option("--all", "-a", help="List every version.")] = False,
     prefix: Annotated[
-        str | None, typer.Option("--prefix", "-p", help="Only ids that begin like this.")
+        str | None, typer.Option("--prefix", "-p", help="Only ids that begin with this.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -103,7 +103,7 @@ def show(
         str,
         typer.Argument(
             autocompletion=complete_id,
-            help="Without a version: the latest. An address, or not local: of a remote.",
+            help="Id or address; without a version, the latest. If not local, of a remote.",
         ),
     ],
     as_json: Json = False,
@@ -118,7 +118,7 @@ def show(
             return show_remote(dataset_id, as_json)
         except MinariPipeError as other:
             told = str(error).removesuffix(HOW_TO_FETCH)
-            raise DatasetNotFoundError(f"{told} And of the remote: {other}") from other
+            raise DatasetNotFoundError(f"{told} On the remote: {other}") from other
     metadata = dataset.storage.read_raw_metadata(dataset.storage.data_path)
     path = dataset.storage.data_path
     manifest = read_manifest(path.parent)
@@ -148,7 +148,7 @@ def _number(value: Any) -> float:
 
 def delete(
     dataset_ids: Annotated[
-        list[str], typer.Argument(autocompletion=complete_id, help="With their versions.")
+        list[str], typer.Argument(autocompletion=complete_id, help="Ids with their versions.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -165,7 +165,7 @@ def delete(
 def confirm(question: str) -> None:
     """Ask the user; any answer but yes aborts the command."""
     if sys.stdin is None:
-        raise ConfigError("nobody can be asked, as the standard input is closed; --yes says yes")
+        raise ConfigError("cannot ask for confirmation: standard input is closed; pass --yes")
     typer.confirm(question, abort=True)
 
 
@@ -173,7 +173,7 @@ def _metadata_to_delete(dataset_id: str) -> dict[str, Any]:
     """Return a dataset's metadata; ``{}`` if damaged, which is a reason to delete it."""
     latest = latest_version_of(dataset_id)
     if latest != dataset_id:
-        raise ConfigError(f"which version of {dataset_id!r} to delete? The latest is {latest!r}")
+        raise ConfigError(f"{dataset_id!r} has no version; to delete the latest, use {latest!r}")
     try:
         return MinariStorage.read_raw_metadata(data_path_of(dataset_id))
     except MinariPipeError:

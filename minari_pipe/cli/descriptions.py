@@ -81,7 +81,7 @@ def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> di
         "Citation": metadata.get("citation"),
         "Format": f"{metadata.get('data_format')}, {megabytes(metadata.get('dataset_size'))}",
         "Standard": version
-        + ("" if version in supported_dataset_versions else " (an older or unknown one)"),
+        + ("" if version in supported_dataset_versions else " (older or unknown)"),
         "Not valid": "; ".join(f"{key} {what}" for key, what in faults.items()),
     }
     return {name: str(value) for name, value in fields.items() if value}

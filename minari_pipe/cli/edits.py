@@ -22,7 +22,9 @@ from minari_pipe.remotes.hosting import load_dataset
 
 DatasetIds = Annotated[
     list[str],
-    typer.Argument(autocompletion=complete_id, help="Two or more; without a version: the latest."),
+    typer.Argument(
+        autocompletion=complete_id, help="Two or more ids; without a version, the latest."
+    ),
 ]
 
 
@@ -49,13 +51,13 @@ def combine(
 ) -> None:
     """Combine the episodes of several datasets into a new one; the originals are kept."""
     if len(datasets) < 2:
-        raise ConfigError(f"to combine takes two or more datasets, got {datasets}")
+        raise ConfigError(f"combine needs two or more datasets, got {datasets}")
     _say(combine_datasets([load_dataset(name) for name in datasets], dataset_id), as_json)
 
 
 def split(
     dataset: Annotated[
-        str, typer.Argument(autocompletion=complete_id, help="Without a version: the latest.")
+        str, typer.Argument(autocompletion=complete_id, help="Id; without a version, the latest.")
     ],
     into: Annotated[
         list[str],
@@ -63,7 +65,7 @@ def split(
             metavar="NEW_ID=SIZE", help="A number of episodes, or a fraction such as 0.8."
         ),
     ],
-    seed: Annotated[int | None, typer.Option(help="Seed of the choice of episodes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed for choosing the episodes.")] = None,
     as_json: Json = False,
 ) -> None:
     """Split random episodes of a dataset into new, disjoint datasets; the original is kept.
@@ -127,11 +129,11 @@ def recover(
         str | None, typer.Option("--discard", help="Name of a leftover to delete.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    author: Annotated[str | None, typer.Option(help="Who collected.")] = None,
-    author_email: Annotated[str | None, typer.Option(help="Where to ask.")] = None,
-    algorithm_name: Annotated[str | None, typer.Option(help="What made the actions.")] = None,
-    description: Annotated[str | None, typer.Option(help="What the dataset is.")] = None,
-    code_permalink: Annotated[str | None, typer.Option(help="Address of the code.")] = None,
+    author: Annotated[str | None, typer.Option(help="Author of the dataset.")] = None,
+    author_email: Annotated[str | None, typer.Option(help="Email of the author.")] = None,
+    algorithm_name: Annotated[str | None, typer.Option(help="What chose the actions.")] = None,
+    description: Annotated[str | None, typer.Option(help="What the dataset contains.")] = None,
+    code_permalink: Annotated[str | None, typer.Option(help="Link to the code.")] = None,
     as_json: Json = False,
 ) -> None:
     """Make a dataset from the episodes of an interrupted collection, or list the leftovers."""
@@ -168,8 +170,8 @@ def _chosen(found: dict[str, Leftover], name: str | None) -> Leftover:
     if name is not None and Path(name).name in found:
         return found[Path(name).name]
     if not found:
-        raise ConfigError("no collection has left anything in the datasets root")
-    what = "several collections have left something" if name is None else f"no leftover {name!r}"
+        raise ConfigError("no leftovers in the datasets root")
+    what = "there are several leftovers" if name is None else f"no leftover {name!r}"
     raise ConfigError(f"{what}; name one with --leftover: {', '.join(found)}")
 
 
@@ -192,10 +194,10 @@ def _list_leftovers(found: dict[str, Leftover], as_json: bool) -> None:
         )
         return
     if not found:
-        print("no collection has left anything")
+        print("no leftovers")
         return
     print_table(
-        "Left by collections that made no dataset",
+        "Leftovers of interrupted collections",
         {
             "Name": "left",
             "Environment": "left",
@@ -213,12 +215,12 @@ def _list_leftovers(found: dict[str, Leftover], as_json: bool) -> None:
             )
             for name, place in found.items()
         ),
-        caption="minari-pipe recover ID --leftover NAME makes a dataset of one",
+        caption="To make a dataset of one: minari-pipe recover ID --leftover NAME",
     )
 
 
 def _state(place: Leftover) -> str:
-    return "still running" if place.alive else place.damage or "whole"
+    return "still running" if place.alive else place.damage or "intact"
 
 
 def _say(dataset: MinariDataset, as_json: bool = False) -> None:

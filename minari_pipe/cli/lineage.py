@@ -19,7 +19,7 @@ from minari_pipe.pipeline.releases.reproduce import TOLERANCE
 from minari_pipe.pipeline.releases.reproduce import reproduce as make_again
 from minari_pipe.pipeline.signals import stop_on_signals
 
-_Id = Annotated[str, typer.Argument(autocompletion=complete_id, help="With its version.")]
+_Id = Annotated[str, typer.Argument(autocompletion=complete_id, help="Id with its version.")]
 _LONGEST = 60
 #: Hash digits that are enough to tell versions apart.
 _HASH = 12
@@ -58,21 +58,24 @@ def reproduce(
     dataset_id: _Id,
     rev: Annotated[
         str | None,
-        typer.Option(help="Tag or commit; else the tag of the version, else the recorded commit."),
+        typer.Option(help="Tag or commit; default: the version's tag, else the recorded commit."),
     ] = None,
     from_scratch: Annotated[
         bool,
         typer.Option("--from-scratch", help="Train again, without the published checkpoint."),
     ] = False,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Of values, on another processor or other versions.")
+        float,
+        typer.Option(
+            min=0.0, help="Largest difference of values, on another processor or other versions."
+        ),
     ] = TOLERANCE,
     trust_module: Annotated[
         list[str] | None, typer.Option(help="Trust a module of your own.", metavar="NAME")
     ] = None,
     trust: Annotated[
         list[str] | None,
-        typer.Option(help="Trust a checkpoint to be unpickled in full.", metavar="SHA256"),
+        typer.Option(help="Allow a checkpoint to be unpickled in full.", metavar="SHA256"),
     ] = None,
 ) -> None:
     """Reproduce a released version from git alone, and compare it with its record."""
@@ -87,7 +90,7 @@ def reproduce(
             say=lambda text: print(one_line(text), file=sys.stderr, flush=True),
         )
     except Stopped as stopped:
-        print("stopped; what was made is removed", file=sys.stderr)
+        print("stopped; partial results were removed", file=sys.stderr)
         raise typer.Exit(stopped.exit_code) from None
     print(one_line(found))
 
@@ -97,9 +100,7 @@ def _conclusion(found: dict[str, Any]) -> str | None:
     same = "The content is the same" if None not in hashes and len(set(hashes)) == 1 else ""
     if not found["config"]:
         same = f"{same}; the config is the same" if same else "The config is the same"
-    alone = (
-        "the configs are compared by metadata alone: one of the two is no version of this workspace"
-    )
+    alone = "the configs are compared by metadata only: one version is not from this workspace"
     texts = [same, alone if found["compared"] == "metadata" else ""]
     text = "; ".join(filter(None, texts))
     return f"{text[:1].upper()}{text[1:]}." if text else None

@@ -27,33 +27,33 @@ from minari_pipe.storage.base import MinariStorage
 _N_SHOWN = 20
 _LONGEST_TOKEN = 4096
 _WITHOUT_TOKENS = {
-    "s3": "its credentials come from where the AWS tools take them",
-    "file": "the file system knows who may write",
+    "s3": "it uses the credentials of the AWS tools",
+    "file": "the file system's permissions apply",
 }
 
 
 def upload(
     datasets: Annotated[
-        list[str], typer.Argument(autocompletion=complete_id, help="With their versions.")
+        list[str], typer.Argument(autocompletion=complete_id, help="Ids with their versions.")
     ],
     to: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Such as hf://org; else MINARI_REMOTE's."),
+        typer.Option(metavar="ADDRESS", help="Remote, such as hf://org; default: MINARI_REMOTE."),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Holds the token of the Hub, or the key of Google's account."
+            metavar="FILE", help="File with the Hub's token or the key of a Google account."
         ),
     ] = None,
     key_path: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH", help="Minari's name for Google's key file, or for the Hub's token."
+            metavar="PATH", help="As in Minari: path of Google's key file, or the Hub's token."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be sent, but send nothing.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -63,7 +63,7 @@ def upload(
     """
     if addresses := [word for word in datasets if "://" in word]:
         raise ConfigError(
-            f"{addresses[0]!r} is an address, and an id is expected; put it behind --to: "
+            f"{addresses[0]!r} is an address, expected an id; pass the address with --to: "
             f"minari-pipe upload ID --to {addresses[0]}"
         )
     address = default_address() if to is None else to
@@ -96,7 +96,7 @@ def _token(address: str, token_file: Path | None, key_path: str | None) -> str |
     if token_file is None and key_path is None:
         return None
     if token_file is not None and key_path is not None:
-        raise ConfigError("--key-path is Minari's name for --token-file; give one of them")
+        raise ConfigError("--key-path is Minari's name for --token-file; pass only one of them")
     scheme = split_scheme(address)[0]
     if scheme in _WITHOUT_TOKENS:
         raise ConfigError(f"{address} takes no token: {_WITHOUT_TOKENS[scheme]}")
@@ -106,8 +106,8 @@ def _token(address: str, token_file: Path | None, key_path: str | None) -> str |
         with token_file.open(encoding="utf-8") as file:  # may be a device that never ends
             token = file.read(_LONGEST_TOKEN + 1).strip()
     except (OSError, ValueError) as error:
-        what = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(f"the token file {token_file} cannot be read: {what}") from error
+        what = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ConfigError(f"cannot read the token file {token_file}: {what}") from error
     if len(token.split()) != 1 or len(token) > _LONGEST_TOKEN:
         raise ConfigError(f"the token file {token_file} must hold one word, the token")
     return token
@@ -123,14 +123,14 @@ def _check_all_are_there(dataset_ids: Iterable[str]) -> None:
             missing[name] = error
             continue
         if latest != name:
-            raise ConfigError(f"which version of {name!r} to upload? The latest is {latest!r}")
+            raise ConfigError(f"{name!r} has no version; to upload the latest, use {latest!r}")
     if len(missing) == 1:
         told = str(*missing.values()).removesuffix(HOW_TO_FETCH)
         raise DatasetNotFoundError(told)
     if missing:
         raise DatasetNotFoundError(
-            f"there are no datasets {', '.join(map(repr, missing))} in {get_dataset_path()}; "
-            "nothing is uploaded"
+            f"no datasets {', '.join(map(repr, missing))} in {get_dataset_path()}; "
+            "nothing was uploaded"
         )
 
 
@@ -150,7 +150,7 @@ def _show(done: Published) -> None:
     total = f"{counted(len(done.sizes), 'file')}, {size(sum(done.sizes.values()))}"
     content = f"content_sha256 {done.content_sha256[:12]}"
     if done.outcome == "present":
-        print(f"{done.dataset_id}: is in {done.address} already, with the same {content}")
+        print(f"{done.dataset_id}: already in {done.address}, with the same {content}")
     elif done.outcome == "uploaded":
         print(f"{done.dataset_id}: uploaded to {done.address}, {total}, {content}")
     else:
@@ -184,13 +184,13 @@ def download(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", "-f", help="Overwrite without asking; take versions that cannot be read."
+            "--force", "-f", help="Overwrite without asking; download even unreadable versions."
         ),
     ] = False,
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="ADDRESS", help="Remote of the ids, such as hf://org; else the usual."
+            "--from", metavar="ADDRESS", help="Remote, such as hf://org; default: MINARI_REMOTE."
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Overwrite without asking.")] = False,
@@ -218,7 +218,7 @@ def download(
     here = {name for name in found if data_path_of(name).exists()}
     if not (force or yes):
         for name in sorted(here - asked_for):
-            print(f"{name}: is in {one_line(get_dataset_path())} already")
+            print(f"{name}: already in {one_line(get_dataset_path())}")
             del found[name]
         here &= asked_for
         if here:
@@ -251,5 +251,5 @@ def _received(dataset_id: str) -> str:
     text = f"{counted(len(sizes), 'file')}, {size(sum(sizes))}"
     manifest = read_manifest(place)
     if manifest is None:
-        return f"{text}; who published it left no sha256s to verify it by"
+        return f"{text}; not verified, because it was published without checksums"
     return f"{text}, content_sha256 {str(manifest.get('content_sha256'))[:12]}"

@@ -45,25 +45,23 @@ def validate(
         bool, typer.Option("--replay/--no-replay", help="Simulate episodes again and compare.")
     ] = True,
     replay_steps: Annotated[
-        int | None, typer.Option(help="Steps to simulate again; all without this option.")
+        int | None, typer.Option(help="Steps to simulate again; default: all.")
     ] = None,
     replay_tolerance: Annotated[
-        float, typer.Option(help="Largest difference of a replayed value.")
+        float, typer.Option(help="Largest allowed difference of a replayed value.")
     ] = 0.0,
     require_scores: Annotated[
         bool,
-        typer.Option(
-            "--require-scores", help="An environment without reference scores is an error."
-        ),
+        typer.Option("--require-scores", help="Fail if an environment has no reference scores."),
     ] = False,
     acknowledge: Annotated[
-        list[str], typer.Option(metavar="ID", help="Id of a warning that is known.")
+        list[str], typer.Option(metavar="ID", help="Id of a known warning.")
     ] = [],  # noqa: B006  (typer copies it)
-    skip: Annotated[list[str], typer.Option(metavar="CHECK", help="Check that is not run.")] = [],  # noqa: B006
+    skip: Annotated[list[str], typer.Option(metavar="CHECK", help="Check to skip.")] = [],  # noqa: B006
     trust_module: Trusted = [],  # noqa: B006
     upgrade: Annotated[
         bool,
-        typer.Option("--upgrade", help="Rewrite a manifest of an older format if all is well."),
+        typer.Option("--upgrade", help="Rewrite a manifest of an older format if no check fails."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -119,7 +117,7 @@ def _upgraded(data_path: Path) -> str:
     content = read_manifest(dataset) if data_path.name == "data" else None
     if content is None:
         raise ConfigError(
-            f"{dataset} has no {MANIFEST} to upgrade; combine it into a new version, which has one"
+            f"{dataset} has no {MANIFEST} to upgrade; to get one, combine it into a new version"
         )
     metadata = MinariStorage.read_raw_metadata(data_path)
     checked = "its files were compared with it"
@@ -127,9 +125,9 @@ def _upgraded(data_path: Path) -> str:
         digest = checked_content_sha256(dataset, metadata, content)
         checked = f"content_sha256 {digest[:12]} and its files were compared with it"
     if content.get("format") == FORMAT:
-        return f"its {MANIFEST} is of format {FORMAT} already; {checked}"
+        return f"its {MANIFEST} already has format {FORMAT}; {checked}"
     upgrade_manifest(dataset, content, metadata)
-    return f"its {MANIFEST} is rewritten in format {FORMAT}, after {checked}"
+    return f"its {MANIFEST} was rewritten in format {FORMAT}, after {checked}"
 
 
 def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:
@@ -151,13 +149,13 @@ def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:
     if totals_agree(data_path, manifest):
         found = [Finding("error", "manifest", name, fault) for name, fault in faults]
     else:
-        later = "; the dataset was changed since it was finished"
+        later = "; the dataset has changed since it was finished"
         found = [Finding("warning", "manifest", name, fault + later) for name, fault in faults]
     found += [
         Finding("warning", "card", name, fault) for name, fault in card_faults(dataset, manifest)
     ]
     for path in elsewhere:
-        found.append(Finding("error", "manifest", path, "has episodes, and is not in the manifest"))
+        found.append(Finding("error", "manifest", path, "has episodes, but is not in the manifest"))
     if is_order_blind(manifest):
         found.append(Finding("warning", "manifest", MANIFEST, ORDER_BLIND))
     return found

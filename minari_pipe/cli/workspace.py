@@ -21,7 +21,7 @@ def init() -> None:
 def release(
     dataset_id: str,
     no_push: Annotated[
-        bool, typer.Option("--no-push", help="Leave the outputs on this machine.")
+        bool, typer.Option("--no-push", help="Do not push the outputs to the DVC remote.")
     ] = False,
 ) -> None:
     """Freeze a published version: record it in releases/; it is immutable from then on.
@@ -39,9 +39,12 @@ def release(
 
 
 def bump(
-    name: Annotated[str, typer.Argument(help="Of conf/dataset/NAME.yaml.")],
+    name: Annotated[str, typer.Argument(help="NAME in conf/dataset/NAME.yaml.")],
 ) -> None:
     """Raise the version in a dataset's config to the next free one."""
     done = raise_version(name)
     print(f"{done.path}: dataset.id is {done.after}, was {done.before}")
-    print(f"next: python -m minari_pipe +dataset={name}, commit, minari-pipe release {done.after}")
+    print(
+        f"next: run python -m minari_pipe +dataset={name}, commit, then run minari-pipe release "
+        f"{done.after}"
+    )

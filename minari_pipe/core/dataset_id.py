@@ -51,7 +51,7 @@ def parse_dataset_id(dataset_id: str) -> tuple[str | None, str, int | None]:
     if version is not None and len(version) > _LONGEST_VERSION:
         raise InvalidDatasetIdError(
             f"Malformed dataset ID: {dataset_id[:80]}... has a version of {len(version)} digits; "
-            f"{_LONGEST_VERSION} are allowed"
+            f"at most {_LONGEST_VERSION} are allowed"
         )
     return namespace or None, name, None if version is None else int(version)
 
@@ -161,8 +161,7 @@ def check_new_dataset_id(dataset_id: str) -> None:
         )
     if not dataset_id.endswith(f"-v{version}"):
         raise InvalidDatasetIdError(
-            f"{dataset_id!r} has a version with leading zeros, which another dataset could have "
-            f"without them; expected -v{version} at its end"
+            f"{dataset_id!r} has a version with leading zeros; write -v{version} instead"
         )
     if namespace is not None:
         check_new_namespace(namespace)
@@ -177,8 +176,8 @@ def refuse_data(path: str) -> None:
     """
     if "data" in path.split("/"):
         raise InvalidDatasetIdError(
-            f"{path!r} has the part 'data', the name of the directory that marks a dataset; "
-            "use another one"
+            f"{path!r} has a part named 'data', which is reserved for the directory that marks a "
+            "dataset; use another name"
         )
 
 

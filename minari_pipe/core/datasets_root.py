@@ -62,21 +62,21 @@ def _place(dataset_id: str, root: Path) -> Path:
         os.fsencode(dataset_id)
     except UnicodeEncodeError as exc:
         raise InvalidDatasetIdError(
-            f"the id {dataset_id[:80]!a} has characters that file names cannot have under this "
-            f"locale, whose encoding is {exc.encoding}; set PYTHONUTF8=1 or LC_ALL=C.UTF-8"
+            f"the id {dataset_id[:80]!a} has characters that file names cannot have in this "
+            f"locale's encoding, {exc.encoding}; set PYTHONUTF8=1 or LC_ALL=C.UTF-8"
         ) from None
     for part in dataset_id.split("/"):
         size = len(os.fsencode(part))
         if size > _LONGEST_NAME:
             raise InvalidDatasetIdError(
-                f"{part[:40]!r}... is {size} bytes long; a part of an id becomes the name of a "
-                f"folder, which can have {_LONGEST_NAME}"
+                f"{part[:40]!r}... is {size} bytes long; each part of an id becomes a folder "
+                f"name, which can have at most {_LONGEST_NAME} bytes"
             )
     path = root / dataset_id
     if len(os.fsencode(path.absolute())) > _LONGEST_PATH:
         raise InvalidDatasetIdError(
-            f"the id {dataset_id[:40]!r}... makes a path of more than {_LONGEST_PATH} bytes, "
-            "too long for a file system; use a shorter one"
+            f"the id {dataset_id[:40]!r}... gives a path of more than {_LONGEST_PATH} bytes, "
+            "too long for a file system; use a shorter id"
         )
     return path
 
@@ -155,8 +155,8 @@ def writing_below_root() -> Iterator[None]:
         if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         raise ConfigError(
-            f"nothing can be written to or removed from {exc.filename or _root()} "
-            f"({exc.strerror}); set {ROOT_VARIABLE} to a folder that you may write to"
+            f"cannot write to or delete from {exc.filename or _root()} ({exc.strerror}); "
+            f"set {ROOT_VARIABLE} to a writable folder"
         ) from exc
 
 
@@ -173,8 +173,8 @@ def _root() -> Path:
             root.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigError(
-            f"the datasets root {root} cannot be made ({exc.strerror}); set {ROOT_VARIABLE} to a "
-            f"folder that you may write to"
+            f"the datasets root {root} cannot be created ({exc.strerror}); set {ROOT_VARIABLE} to "
+            f"a writable folder"
         ) from exc
     return root
 
@@ -200,8 +200,8 @@ def _inside(path: Path, root: Path) -> Path:
         refuse_link(place)
     if not end.is_relative_to(root.resolve()):
         raise CorruptDatasetError(
-            f"{path} is a link that leads out of the datasets root to {end}; move the "
-            f"data below the root, or set {ROOT_VARIABLE}"
+            f"{path} is a symlink that leads out of the datasets root to {end}; move the "
+            f"data into the root, or set {ROOT_VARIABLE}"
         )
     if path.name != "data" or place != os.fspath(path):
         refuse_link(place)

@@ -87,9 +87,9 @@ REFUSED_WRAPPERS = {
     "episode would depend on the episodes before it",
     "NormalizeReward": "carries running statistics from one episode to the next, so an "
     "episode would depend on the episodes before it",
-    "RecordEpisodeStatistics": "puts the wall-clock time into the infos, so that no two runs would "
-    "give the same bytes; returns and lengths are in every dataset's metadata",
-    "RecordVideo": "writes files where the config says",
+    "RecordEpisodeStatistics": "writes wall-clock times into the infos, so no two runs would "
+    "produce the same bytes; returns and lengths are in every dataset's metadata",
+    "RecordVideo": "writes files to a folder named in the config",
     "HumanRendering": "opens a window",
     "Autoreset": "starts a new episode inside the old one",
 }
@@ -98,7 +98,7 @@ REFUSED_WRAPPERS = {
 def _refuse_adapter(env_id: str, trusted: Collection[str] = ()) -> None:
     if env_id in GYM_ADAPTERS and not is_trusted_module("gym", trusted=trusted):
         raise TrustError(
-            f"environment {env_id!r} imports what its arguments name; {how_to_trust('gym')}"
+            f"environment {env_id!r} imports modules named in its arguments; {how_to_trust('gym')}"
         )
 
 
@@ -162,7 +162,7 @@ def registered_spec(env_id: str) -> EnvSpec:
     if colon:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(
-                f"env.id {env_id!r}: {module!r} before the colon is no name of a module (letters, "
+                f"env.id {env_id!r}: {module!r} before the colon is not a module name (letters, "
                 f"digits, '_', '.'); expected 'module:Env-v0', or a registered id without a colon"
             )
         if not is_trusted_module(module):
@@ -182,8 +182,8 @@ def registered_spec(env_id: str) -> EnvSpec:
         prefix = env_id[: -len(name)]
         hint = did_you_mean(name, registry, prefix=prefix, cutoff=0.5)
         raise EnvironmentNotFoundError(
-            f"no environment {env_id!r} is registered.{hint} An environment of your own is named "
-            f"'module:Env-v0', with its module trusted"
+            f"no environment {env_id!r} is registered.{hint} For your own environment, write "
+            f"'module:Env-v0' and trust its module"
         )
     return spec
 
@@ -291,7 +291,8 @@ def make_environment(
     except (TypeError, ValueError, AssertionError, gym.error.Error) as exc:
         reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
         raise ConfigError(
-            f"environment {env_id!r} cannot be made with env.kwargs={dict(kwargs or {})}: {reason}"
+            f"environment {env_id!r} cannot be created with env.kwargs={dict(kwargs or {})}: "
+            f"{reason}"
         ) from exc
     _keep_no_log()  # for a simulator that was imported only now
     for wrapper in wrappers:
@@ -342,8 +343,8 @@ def spec_json(spec: EnvSpec) -> str:
     name = entry_point_name(spec.entry_point)
     if "<" in name:  # <locals> or <lambda>
         raise ConfigError(
-            f"environment {spec.id!r} is registered with {name!r}, which nobody else can import; "
-            f"register it with an entry point of the form 'module:Class'"
+            f"environment {spec.id!r} is registered with {name!r}, which other processes cannot "
+            f"import; register it with an entry point of the form 'module:Class'"
         )
     named = copy.copy(spec)
     named.entry_point = name
@@ -359,7 +360,7 @@ def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str)
     module = str(entry_point).partition(":")[0]
     if not is_trusted_module(module, trusted=trusted):
         raise TrustError(
-            f"{what} would import {entry_point!r} because a file says so; "
+            f"{what} comes from a file and would import {entry_point!r}; "
             f"{how_to_trust(module.split('.')[0])}, or pass trusted_modules=[{module!r}]"
         )
     try:
@@ -371,7 +372,7 @@ def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str)
     is_environment = not isinstance(found, type) or issubclass(found, gym.Env)
     if not (is_environment and is_trusted_module(home, trusted=trusted)):
         raise TrustError(
-            f"{what} would call {entry_point!r}, which is of {home or type(found).__name__}; "
+            f"{what} would call {entry_point!r}, which belongs to {home or type(found).__name__}; "
             f"expected an environment, a wrapper or a function that {module} itself defines"
         )
 
@@ -387,8 +388,8 @@ def _check_installed(entry_point: Any, env_id: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise MissingDependencyError(
             f"No module named {package!r}: environment {env_id!r} needs it, and nothing else "
-            f"registers that id here. Install the package that has it; if it is a module of this "
-            f"workspace, {how_to_trust(package)}"
+            f"registers that id here. Install the package that provides it; for a module of this "
+            f"workspace: {how_to_trust(package)}"
         )
 
 
@@ -400,7 +401,7 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
         except (ImportError, AttributeError, ValueError) as exc:
             raise ConfigError(
                 f"wrapper {wrapper.name!r}: {wrapper.entry_point!r} cannot be imported from the "
-                f"Gymnasium that is installed: {exc}"
+                f"installed Gymnasium: {exc}"
             ) from exc
         home = str(getattr(found, "__module__", ""))
         is_wrapper = isinstance(found, type) and issubclass(found, gym.Wrapper)
@@ -456,7 +457,7 @@ def _parse_spec(env_spec: str) -> EnvSpec:
     if not isinstance(spec.entry_point, str) or not isinstance(spec.kwargs, dict):
         raise ConfigError(
             f"the stored env_spec of {spec.id!r} has the entry point {spec.entry_point!r} and the "
-            f"kwargs {spec.kwargs!r}; expected 'module:Class' and an object of arguments"
+            f"kwargs {spec.kwargs!r}; expected 'module:Class' and a JSON object"
         )
     return spec
 
@@ -521,15 +522,14 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
     except Exception as exc:  # an environment may raise anything for arguments of a wrong type
         reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
         raise ConfigError(
-            f"environment {spec.id!r} cannot be made from the stored env_spec with its arguments "
-            f"{spec.kwargs} and {kwargs}: {reason}"
+            f"environment {spec.id!r} cannot be created from the stored env_spec with the "
+            f"arguments {spec.kwargs} and {kwargs}: {reason}"
         ) from exc
     _keep_no_log()
     if lost:
         warnings.warn(
-            f"environment {spec.id!r} was recorded in {', '.join(lost)}, which kept no arguments "
-            "to be made again with (gymnasium.utils.RecordConstructorArgs does); the environment "
-            "is recovered without it",
+            f"environment {spec.id!r} is recovered without {', '.join(lost)}, which stored no "
+            "constructor arguments (gymnasium.utils.RecordConstructorArgs stores them)",
             stacklevel=3,
         )
     return env

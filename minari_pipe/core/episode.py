@@ -413,9 +413,7 @@ def standard_step_data(data: Any, *, reset: bool = False) -> StepData:
     for key, value in data.items():
         name: Any = OLDER_STEP_DATA_KEYS.get(key, key)
         if name in record:
-            raise InvalidEpisodeError(
-                f"the step data has {name!r} twice, the other time as {key!r}"
-            )
+            raise InvalidEpisodeError(f"the step data has {name!r} twice, once as {key!r}")
         record[name] = value
     record.setdefault("info", {})
     needed = STEP_DATA_KEYS[:1] if reset else STEP_DATA_KEYS

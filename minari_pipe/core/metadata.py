@@ -77,10 +77,10 @@ REQUIRED_KEYS = (
 )
 
 _TEXT = "a string"
-_COUNT = "an integer that is not negative"
+_COUNT = "a non-negative integer"
 _NUMBER = "a finite number"
 _NAMES = "a list or set of strings"
-_SIZE = "a number that is not negative"
+_SIZE = "a non-negative number"
 _FLAG = "true or false"
 
 #: every key of the standard, with what it holds

@@ -62,7 +62,7 @@ class ReferenceScore:
         if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
             raise InvalidMetadataError(
                 f"a reference score needs at least one return, all finite; got shape "
-                f"{values.shape} with {int((~np.isfinite(values)).sum())} values not finite"
+                f"{values.shape} with {int((~np.isfinite(values)).sum())} non-finite values"
             )
         n = len(values)
         std = float(values.std(ddof=1)) if n > 1 else 0.0
@@ -106,8 +106,8 @@ def normalize_return(
         )
     if ref_min == ref_max:
         raise MissingReferenceScoreError(
-            f"both reference scores are {ref_min}, so nothing lies between them; the score of a "
-            "random and of an expert policy must differ"
+            f"both reference scores are {ref_min}, but the scores of the random and the expert "
+            "policy must differ"
         )
     return (np.asarray(episode_return)[()] - ref_min) / (ref_max - ref_min)
 

@@ -149,7 +149,7 @@ def as_array(value: Any, path: Path) -> npt.NDArray[Any]:
     raise InvalidEpisodeError(
         f"{join_path(path)} cannot be stored: {type(value).__name__} of dtype {array.dtype}; "
         "expected numbers, strings or arrays of these. A StepDataCallback can convert or drop it; "
-        "in a pipeline, a wrapper of the environment"
+        "in a pipeline, an environment wrapper can"
     )
 
 

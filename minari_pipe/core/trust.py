@@ -121,8 +121,8 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
     """
     if not is_trusted_address(address, exactly=exactly):
         raise TrustError(
-            f"{where} is {address!r} because a file says so, and the stage would send its work "
-            f"there; give it on the command line ({where}={address}), or set "
+            f"{where} is {address!r}, which comes from a file, and the stage would send its work "
+            f"there; if you trust it, pass {where}={address} on the command line, or set "
             f"{ADDRESSES_VARIABLE}={address}"
         )
 
@@ -160,7 +160,7 @@ def check_files(
             found.append(place)
         elif place is not None and not is_trusted_address(place):
             raise TrustError(
-                f"{key} is {text!r}, which is a file elsewhere, because a file says so; if you "
+                f"{key} is {text!r}, which is a file elsewhere that you did not name; if you "
                 f"trust it, set {ADDRESSES_VARIABLE}={place}, or add the line {place} to "
                 f"{user_config_dir() / ADDRESSES_FILE}"
             )
@@ -279,8 +279,8 @@ def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:
             found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as exc:
         raise ConfigError(
-            f"{what}: no module {exc.name!r} for {target!r}; modules are looked for in the "
-            f"workspace folder and among the installed packages"
+            f"{what}: no module {exc.name!r} for {target!r}; only the workspace folder and the "
+            f"installed packages are searched"
         ) from exc
     except AttributeError as exc:
         raise ConfigError(f"{what}: module {module!r} has no {name!r}") from exc
@@ -292,7 +292,7 @@ def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:
         trusted = is_trusted_module(home) and qualified == name
     if not trusted:
         raise TrustError(
-            f"{what}: {target!r} is in truth {origin.replace(':', '.')!r}, which is not trusted; "
-            f"name the object where it is defined"
+            f"{what}: {target!r} is really {origin.replace(':', '.')!r}, which is not trusted; "
+            f"use the name of the module that defines it"
         )
     return found

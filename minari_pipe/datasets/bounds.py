@@ -138,8 +138,8 @@ class Outside:
         name = self._name
         return (
             f"{name.capitalize()} is not in {name} space.\n"
-            f"Episode {episode}: {self._count} of {of} {name}s are outside of the space, NaN or of "
-            f"another dtype; they are recorded as they are. The first is number "
+            f"Episode {episode}: {self._count} of {of} {name}s are outside the space, NaN or of "
+            f"another dtype; they are recorded unchanged. The first is number "
             f"{self._first}.\n{name.capitalize()}: {self._example}\nSpace: {self.space}"
         )
 
@@ -232,9 +232,9 @@ class SpaceChecker:
 
 def _open_end(number: int) -> str:
     return (
-        f"Episode {number} ends neither terminated nor truncated, so that readers of the flags "
-        "alone do not see its end. Set the last truncation, or append the rest of the episode as "
-        f"a buffer with id={number}"
+        f"Episode {number} ends neither terminated nor truncated, so readers of the flags alone do "
+        "not see its end. Set the last truncation, or append the rest of the episode as a buffer "
+        f"with id={number}"
     )
 
 

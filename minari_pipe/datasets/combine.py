@@ -63,9 +63,9 @@ def split_dataset(
         [4, 1]
     """
     if not isinstance(dataset, MinariDataset):
-        raise ConfigError(f"what is split is a MinariDataset, got {dataset!r:.80}")
+        raise ConfigError(f"split_dataset takes a MinariDataset, got {dataset!r:.80}")
     if not isinstance(sizes, Iterable):
-        raise ConfigError(f"sizes must be a list, one for each view; got {sizes!r}")
+        raise ConfigError(f"sizes must be a list with one size for each view; got {sizes!r}")
     counts = _counts(list(sizes), dataset.total_episodes)
     order = generator(seed).permutation(dataset.episode_indices)
     return [
@@ -88,7 +88,7 @@ def _counts(sizes: list[Any], total: int) -> list[int]:
         return counts
     if any(whole) or not all(isinstance(size, Real) and 0 <= float(size) <= 1 for size in sizes):
         raise ConfigError(
-            f"sizes must be all numbers of episodes, or all fractions from 0.0 to 1.0; got {sizes}"
+            f"sizes must be all episode counts, or all fractions from 0.0 to 1.0; got {sizes}"
         )
     # the decimal as written: 0.1 means exactly a tenth
     fractions = [Fraction(repr(float(size))) for size in sizes]
@@ -96,7 +96,7 @@ def _counts(sizes: list[Any], total: int) -> list[int]:
     if sum(fractions) > 1 + Fraction(1, 10**9):
         raise ConfigError(
             f"Incompatible arguments: the sum of sizes exceeds 1: the fractions {sizes} add up to "
-            f"{float(sum(fractions)):.10g}, and 1 is all {total} episodes of the dataset"
+            f"{float(sum(fractions)):.10g}, where 1 means all {total} episodes of the dataset"
         )
     parts = [*fractions, max(1 - sum(fractions), Fraction(0))]
     counts = [int(part * total) for part in parts]
@@ -145,8 +145,8 @@ def combine_datasets(
     """
     if copy is not None:
         warnings.warn(
-            "combine_datasets always copies the episodes; its argument `copy` has no meaning any "
-            "more, leave it out",
+            "combine_datasets always copies the episodes. The argument `copy` has no effect; "
+            "remove it",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -167,7 +167,7 @@ def combine_datasets(
         )
     for clash in exclusions(metadata.get("requirements", [])):
         warnings.warn(
-            f"The requirements of the datasets to be combined exclude each other: {clash}",
+            f"The requirements of the datasets to be combined conflict: {clash}",
             stacklevel=2,
         )
     metadata["combined_datasets"] = [dataset.id for dataset in datasets]

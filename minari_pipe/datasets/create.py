@@ -88,7 +88,7 @@ class Description:
             eval_env_spec = _spec_of(self.eval_env)
             if eval_env_spec is None:
                 raise InvalidMetadataError(
-                    "The `eval_env` has no spec, so that it could not be recovered; make it with "
+                    "The `eval_env` has no spec, so it could not be recovered; create it with "
                     "gymnasium.make"
                 )
             metadata["eval_env_spec"] = spec_json(eval_env_spec)
@@ -111,7 +111,7 @@ class Description:
         if measure_low or self.expert_policy is not None:
             if spec is None:
                 raise InvalidMetadataError(
-                    "`expert_policy` needs an environment to be measured in; pass `eval_env`"
+                    "measuring `expert_policy` needs an environment; pass `eval_env`"
                 )
             env = gym.make(spec)
             if measure_low:
@@ -313,8 +313,8 @@ def judge_version(minari_version: str | None) -> None:
         if minari_version == MINARI_VERSION:
             return
     warnings.warn(
-        f"`minari_version` is {minari_version!r}, which does not admit {MINARI_VERSION}, the "
-        "version of the standard that is written. The argument has no effect; leave it out",
+        f"`minari_version` is {minari_version!r}, which excludes {MINARI_VERSION}, the version "
+        "of the standard that is written. The argument has no effect; remove it",
         DeprecationWarning,
         stacklevel=3,
     )

@@ -245,15 +245,15 @@ class MinariDataset(DatasetDescription):
             episodes = episodes.episode_indices
         if not isinstance(episodes, Iterable):
             raise ConfigError(
-                f"the episodes to delete are a list of ids or a view, got {episodes!r}; a single "
-                "one is dataset.delete_episodes([0], ...)"
+                f"the episodes to delete must be a list of ids or a view, got {episodes!r}; for a "
+                "single episode: dataset.delete_episodes([0], ...)"
             )
         deleted = checked_indices(list(episodes), None)
         unknown = np.setdiff1d(deleted, self.episode_indices).tolist()
         if unknown:
             raise ConfigError(
-                f"{self!r} has no episodes with the ids {unknown[:10]}; it has "
-                "those in dataset.episodes['id']"
+                f"{self!r} has no episodes with the ids {unknown[:10]}; its ids "
+                "are in dataset.episodes['id']"
             )
         kept = self.episode_indices[~np.isin(self.episode_indices, deleted)]
         return MinariDataset(copy_without(self.storage, kept, deleted, new_dataset_id))
@@ -528,12 +528,12 @@ class MinariDataset(DatasetDescription):
         ):
             if positions.size or not positions.ndim:
                 raise TypeError(
-                    "an index is a whole number, a slice, or an array of whole numbers or of "
-                    f"true and false; got {idx!r}"
+                    "an index must be a whole number, a slice, or an array of whole numbers or "
+                    f"booleans; got {idx!r}"
                 )
             positions = positions.astype(np.int_)
         if positions.ndim > 1:
-            raise IndexError(f"an index has one axis, got shape {positions.shape}")
+            raise IndexError(f"an index must have one axis, got shape {positions.shape}")
         try:
             chosen = self.episode_indices[positions]
         except IndexError as error:

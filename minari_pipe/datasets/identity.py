@@ -177,8 +177,8 @@ def checked_content_sha256(
     told = (content or {}).get("content_sha256", found)
     if told != found:
         raise CorruptDatasetError(
-            f"{dataset / MANIFEST} says content_sha256 {told[:12]}, and that of the data is "
-            f"{found[:12]}: the manifest is of another dataset, or was damaged. Fetch or publish "
-            "the dataset again"
+            f"{dataset / MANIFEST} has content_sha256 {told[:12]}, but the data have "
+            f"{found[:12]}: the manifest is damaged or belongs to another dataset. Download or "
+            "publish the dataset again"
         )
     return found

@@ -41,8 +41,8 @@ def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
         return int(attributes["total_steps"])
     except (LookupError, TypeError, ValueError, OverflowError):
         raise CorruptDatasetError(
-            f"{storage.data_path}: episode {attributes.get('id', '?')} must have total_steps, a "
-            f"whole number; it has {attributes.get('total_steps')!r}"
+            f"{storage.data_path}: episode {attributes.get('id', '?')} must have total_steps as "
+            f"a whole number; it has {attributes.get('total_steps')!r}"
         ) from None
 
 
@@ -66,7 +66,7 @@ def checked_indices(indices: npt.ArrayLike, total: int | None) -> npt.NDArray[np
         array = array.astype(np.int_)  # NumPy makes an empty list an array of floats
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ConfigError(
-            "episode indices must be whole numbers in one axis, got "
+            "episode indices must be whole numbers along one axis, got "
             f"{array.dtype} of shape {array.shape}; a mask or slice goes in brackets: dataset[mask]"
         )
     if total is not None and array.size and not 0 <= array.min() <= array.max() < total:

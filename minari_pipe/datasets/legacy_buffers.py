@@ -24,8 +24,8 @@ def as_buffers(episodes: Iterable[EpisodeBuffer | Mapping[str, Any]]) -> Iterabl
     """
     if isinstance(episodes, EpisodeBuffer | Mapping) or not isinstance(episodes, Iterable):
         raise InvalidEpisodeError(
-            f"`buffer` must be a list of episodes; got one {type(episodes).__name__}, write [...] "
-            "around it"
+            f"`buffer` must be a list of episodes; got one {type(episodes).__name__}, put it in "
+            "[...]"
         )
     buffers = map(as_buffer, episodes)
     return list(buffers) if isinstance(episodes, list | tuple) else buffers
@@ -65,7 +65,7 @@ def as_buffer(episode: EpisodeBuffer | Mapping[str, Any]) -> EpisodeBuffer:
         return replace(episode, **changed) if changed else episode
     if not isinstance(episode, Mapping):
         raise InvalidEpisodeError(
-            "`buffer` must be a list of episodes, each an EpisodeBuffer or a dict; an entry is of "
+            "`buffer` must be a list of episodes, each an EpisodeBuffer or a dict; got an entry of "
             f"type {type(episode).__name__}"
         )
     missing = [name for name in _NEEDED if name not in episode]

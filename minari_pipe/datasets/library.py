@@ -53,7 +53,7 @@ def open_dataset(
     data = _data_of(dataset_id) or data_path_of(_latest(dataset_id))
     if verify and not data.is_dir():
         raise CorruptDatasetError(
-            f"{data} cannot be verified: it has the layout of Minari 0.2, which knows no manifest. "
+            f"{data} cannot be verified: it has the layout of Minari 0.2, which has no manifest. "
             f"Load it without verify=True, or run minari-pipe migrate {data.stem} NEW_ID"
         )
     if verify:
@@ -64,8 +64,8 @@ def open_dataset(
         raise replaced(data)
     if verify and (elsewhere := getattr(dataset.storage, "elsewhere", ())):
         raise CorruptDatasetError(
-            f"{data} cannot be verified: links lead to episodes in {elsewhere[0]}, which its "
-            f"manifest does not name. Load it without verify=True, or run minari-pipe migrate "
+            f"{data} cannot be verified: it links to episodes in {elsewhere[0]}, which its "
+            f"manifest does not list. Load it without verify=True, or run minari-pipe migrate "
             f"{dataset_id} NEW_ID"
         )
     return dataset

@@ -124,7 +124,7 @@ def migrate_dataset(
         )
     if unknown:
         warnings.warn(
-            f"{dataset_id}: {data_path} does not tell everything: {'; '.join(unknown)}",
+            f"{dataset_id}: {data_path} does not record everything: {'; '.join(unknown)}",
             stacklevel=2,
         )
     return open_dataset(dataset_id)
@@ -151,12 +151,12 @@ def _data_path(source: str | os.PathLike[str]) -> Path:
 
 def _what_it_is(path: Path) -> str:
     if path.is_dir():
-        return f"a directory that holds no {METADATA_FILE_NAME} and no HDF5 file of a dataset"
+        return f"a directory without {METADATA_FILE_NAME} and without the HDF5 file of a dataset"
     if not path.is_file():
         return "neither a file nor a directory"
     with path.open("rb") as file:
         begin = file.read(16)
-    return f"a file that begins with {begin!r}, which no dataset does"
+    return f"a file that begins with {begin!r}, unlike any dataset"
 
 
 def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
@@ -190,13 +190,13 @@ def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:
         )
     empty = [str(index) for index, count in enumerate(steps) if not count]
     if empty:
-        unknown.append(f"episodes without a step are left out: {', '.join(empty)[:200]}")
+        unknown.append(f"episodes without steps are left out: {', '.join(empty)[:200]}")
     if storage.jpeg_encoding and any(
         is_image_space(leaf)
         for space in (storage.observation_space, storage.action_space)
         for _, leaf in space_leaves(space)
     ):
-        unknown.append("images may have been stored as JPEG, whose loss cannot be undone")
+        unknown.append("images may have been stored as JPEG, which loses detail")
     return steps, unknown
 
 

@@ -137,7 +137,7 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
     if not isinstance(metadata, dict):
-        raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
+        raise CorruptDatasetError(f"{path} must hold a JSON object, got {str(metadata)[:60]!r}")
     return metadata
 
 
@@ -257,7 +257,7 @@ def making_namespaces(namespace: str | None, text: str = "{}") -> Iterator[bool]
                 except FileExistsError:
                     if not directory.is_dir():
                         raise DatasetExistsError(
-                            f"{directory} already exists and is no folder"
+                            f"{directory} already exists and is not a folder"
                         ) from None
                 with held_folder(directory, get_dataset_path()) as folder:
                     path = folder / NAMESPACE_METADATA_FILENAME
@@ -309,7 +309,7 @@ def _dump(metadata: dict[str, Any]) -> str:
         return json.dumps(metadata)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMetadataError(
-            f"the metadata of a namespace must be what JSON can hold: {error}"
+            f"the metadata of a namespace cannot be written as JSON: {error}"
         ) from error
 
 

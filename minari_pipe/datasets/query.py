@@ -61,9 +61,9 @@ _SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {"abs": abs, "len": len, "isnan": math.isnan}
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 _ALLOWED = (
-    "allowed are comparisons, and, or, not, in, is None, arithmetic, names of columns with their "
-    "fields (options.goal, options['goal'], options.goal[0]), numbers, texts, lists of these, "
-    "abs(), len() and isnan()"
+    "a query can have comparisons, and, or, not, in, is None, arithmetic, names of columns with "
+    "their fields (options.goal, options['goal'], options.goal[0]), numbers, strings, lists of "
+    "these, abs(), len() and isnan()"
 )
 
 
@@ -98,17 +98,17 @@ class Query:
             ConfigError: it is not an expression, is too long or too deep, or has a forbidden part.
         """
         if not isinstance(text, str):
-            raise ConfigError(f"a query is a text, got {type(text).__name__}: {text!r}")
+            raise ConfigError(f"a query must be a string, got {type(text).__name__}: {text!r}")
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ConfigError(
-                f"query {text[:60]!r} has a lone surrogate, which no text has"
+                f"query {text[:60]!r} has a lone surrogate, which is not a valid character"
             ) from None
         text = " ".join(text.splitlines()).strip()
         if not text or len(text) > MAX_LENGTH:
             raise ConfigError(
-                f"a query has 1 to {MAX_LENGTH} characters, got {len(text)}; an example: "
+                f"a query must have 1 to {MAX_LENGTH} characters, got {len(text)}; for example: "
                 "'total_steps > 100 and rewards_sum > 50'"
             )
         parser = _Parser(text)
@@ -166,11 +166,11 @@ class _Parser:
             found = self.text[place - 1 :][:30]
             raise ConfigError(
                 f"query {self.text!r}: {error.msg} at character {place}: "
-                f"{repr(found) if found else 'the end'}"
+                f"{repr(found) if found else 'the end of the query'}"
             ) from None
         except (ValueError, MemoryError, RecursionError) as error:
             raise ConfigError(
-                f"query {self.text[:60]!r} cannot be parsed: {error or 'it is nested too deep'}"
+                f"query {self.text[:60]!r} cannot be parsed: {error or 'it is nested too deeply'}"
             ) from None
         self._check(tree, 0)
         return tree
@@ -179,7 +179,7 @@ class _Parser:
         if depth > MAX_DEPTH:
             raise ConfigError(
                 f"query {self.text[:60]!r} is nested deeper than {MAX_DEPTH}; use fewer brackets, "
-                "or where() on the result of where()"
+                "or call where() on the result of where()"
             )
         parts: list[ast.expr]
         if isinstance(node, ast.BoolOp):
@@ -232,9 +232,7 @@ class _Parser:
             if isinstance(op, ast.Is | ast.IsNot) and not _is_none(right):
                 self._refuse(right, "`is` is for None; use == for values")
             if type(op) in COMPARISONS and nothing:
-                self._refuse(
-                    nothing[0], "nothing compares with None; use `is None` or `is not None`"
-                )
+                self._refuse(nothing[0], "None cannot be compared; use `is None` or `is not None`")
 
     def _written(self, node: ast.expr, length: int) -> str:
         """Return the last ``length`` bytes of a node as they were written, not in capitals."""
@@ -327,9 +325,9 @@ def _compare(op: ast.cmpop, left: Any, right: Any) -> bool | None:
         if isinstance(right, np.ndarray):
             right = right.tolist()
         if not isinstance(right, str | list | tuple | dict):
-            raise _RowError(f"`in` needs a list or a text on its right, got {_shown(right)}")
+            raise _RowError(f"`in` needs a list or a string on its right, got {_shown(right)}")
         if isinstance(right, str) and not isinstance(left, str):
-            raise _RowError(f"{_shown(left)} cannot be in the text {_shown(right)}")
+            raise _RowError(f"{_shown(left)} cannot be in the string {_shown(right)}")
         function, values = operator.contains, (right, left)
         return _decided(function, values) == isinstance(op, ast.In)
     return _decided(COMPARISONS[type(op)], (left, right))
@@ -357,7 +355,7 @@ def computed(function: Callable[..., Any], *values: Any) -> Any:
     )
     for value in values:
         if not isinstance(value, _NUMBERS):
-            raise _RowError(f"{_shown(value)} is no number")
+            raise _RowError(f"{_shown(value)} is not a number")
     # Python's numbers do not overflow as NumPy's do
     values = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
     if function is operator.pow and all(isinstance(value, int) for value in values):
@@ -372,7 +370,9 @@ def computed(function: Callable[..., Any], *values: Any) -> Any:
     if isinstance(result, int) and result.bit_length() > MAX_BITS:
         raise _RowError(f"a number of more than {MAX_BITS} bits is too large")
     if not isinstance(result, _NUMBERS):  # the root of a negative number
-        raise _RowError(f"{', '.join(map(_shown, values))} give {result}, which is no real number")
+        raise _RowError(
+            f"{', '.join(map(_shown, values))} give {result}, which is not a real number"
+        )
     return result
 
 

@@ -136,7 +136,7 @@ class Order:
                 _check_positive(name, getattr(self, name))
         if self.buffer_episodes is not None and not self.is_random:
             raise ConfigError(
-                "buffer_episodes is for a random order; pass a seed or shuffle=True as well"
+                "buffer_episodes needs a random order; pass a seed or shuffle=True as well"
             )
         generator(self.seed)
 
@@ -159,7 +159,7 @@ def generator(seed: Any) -> np.random.Generator:
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
-        raise ConfigError(f"seed must be None or a whole number from 0 on, got {seed!r}") from None
+        raise ConfigError(f"seed must be None or a non-negative integer, got {seed!r}") from None
 
 
 def transitions(
@@ -445,4 +445,4 @@ def _take(tree: Any, index: Ints, mask: npt.NDArray[np.bool_] | None = None) -> 
 
 def _check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigError(f"{name} must be a whole number from 1 on, got {value!r}")
+        raise ConfigError(f"{name} must be a positive integer, got {value!r}")

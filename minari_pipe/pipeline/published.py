@@ -42,7 +42,7 @@ def released(root: Path, name: str, dataset_id: str, change: str) -> DatasetExis
     """Return the error for a run that would change a released version."""
     has_file = (root / "conf" / "dataset" / f"{name}.yaml").is_file()
     return DatasetExistsError(
-        f"{dataset_id} is released and its {change}; a released version is immutable: set "
+        f"{dataset_id} is released, but its {change}; a released version is immutable: set "
         f"dataset.id={next_version(root, dataset_id)}"
         + (f", or run minari-pipe bump {name}" if has_file else "")
     )

@@ -37,7 +37,7 @@ def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except FileNotFoundError as exc:
-        raise ConfigError("this needs git, and there is no command git") from exc
+        raise ConfigError("this needs git, which is not on PATH") from exc
 
 
 def is_repository(root: Path) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from minari_pipe.errors import Stopped
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-INTERRUPTED = "stopped; finished work is kept, the same command goes on"
+INTERRUPTED = "stopped; finished work is kept; run the same command to continue"
 
 _STAGES = "minari_pipe.pipeline.stages."
 

@@ -92,7 +92,7 @@ class _RecordingFinder:
         spec = FileFinder(folder, (SourceFileLoader, [".py"])).find_spec(name)
         if spec is None:
             raise ImportError(
-                f"{compiled.origin} is compiled; of a workspace only sources are imported",
+                f"{compiled.origin} is compiled; only source files are imported from a workspace",
                 name=name,
             )
         return spec

@@ -46,8 +46,8 @@ def check_pipeline_name(name: str, how: str = "set it with pipeline=NAME") -> st
     """
     if not PIPELINE_NAME.fullmatch(name) or len(name) > 100:
         raise ConfigError(
-            f"pipeline name {name!r} is not valid: expected letters, digits, '_', '-' and '.', "
-            f"not starting with '-' or '.', at most 100; {how}"
+            f"pipeline name {name!r} is not valid: expected at most 100 letters, digits, '_', '-' "
+            f"and '.', not starting with '-' or '.'; {how}"
         )
     return name
 
@@ -65,8 +65,8 @@ def is_checkout(root: Path) -> bool:
     refuse_links(own, root)
     if (own / "__init__.py").is_file():
         raise TrustError(
-            f"{own} is not the package that runs, {PACKAGE}; if you trust it, run it with "
-            f"`cd {root} && python -m {PACKAGE.name}`, else remove it"
+            f"{own} is not the running package, {PACKAGE}; if you trust it, run it with `cd {root} "
+            f"&& python -m {PACKAGE.name}`; otherwise remove it"
         )
     return False
 

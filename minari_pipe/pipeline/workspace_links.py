@@ -82,8 +82,8 @@ def _refuse_bare_repository(root: Path) -> None:
             return
         if (folder / "objects").is_dir() and (folder / "refs").is_dir():
             raise TrustError(
-                f"{folder} has folders objects and refs, by which git takes it for a repository "
-                f"without files, whose settings could name commands; rename them"
+                f"{folder} has folders objects and refs, so git takes it for a bare repository, "
+                f"whose settings could name commands; rename them"
             )
 
 
@@ -93,8 +93,8 @@ def _refuse_includes(settings: Path, folder: Path) -> None:
     with suppress(FileNotFoundError, NotADirectoryError):
         if re.search(rb"\[\s*include", read_below(settings, folder), re.IGNORECASE):
             raise TrustError(
-                f"{settings} includes another file, which a clone must not have read; remove the "
-                f"section [include]"
+                f"{settings} includes another file, which is not allowed in a workspace; remove "
+                f"the [include] section"
             )
 
 
@@ -108,7 +108,7 @@ def check_cache(root: Path) -> None:
         refuse_links(root / ".dvc" / "cache", root)
     except LinkError as error:
         raise LinkError(
-            f"{error}; to have DVC's cache elsewhere, run: dvc config --global cache.dir FOLDER"
+            f"{error}; to keep DVC's cache elsewhere, run: dvc config --global cache.dir FOLDER"
         ) from None
 
 
@@ -123,7 +123,7 @@ def _check_folder(folder: Path, root: Path) -> None:
         if entry.is_symlink():
             _check_dvc_link(entry.path, root)
         if not (entry.is_file() or entry.is_dir()):
-            raise TrustError(f"{entry.path} is no file; remove it")
+            raise TrustError(f"{entry.path} is not a regular file; remove it")
 
 
 def _check_place(path: Path, root: Path) -> None:
@@ -131,7 +131,7 @@ def _check_place(path: Path, root: Path) -> None:
     if path.is_symlink():
         _check_dvc_link(os.fspath(path), root)
     if path.exists() and not (path.is_dir() or path.is_file()):
-        raise TrustError(f"{path} is no file; remove it")
+        raise TrustError(f"{path} is not a regular file; remove it")
 
 
 def _check_dvc_link(link: str, root: Path) -> None:

@@ -38,8 +38,8 @@ class ActionMasks:
         space = envs[0].action_space
         if not isinstance(space, _MASKED):
             raise ConfigError(
-                f"there are no masks for actions of {space}; they are for Discrete, MultiDiscrete "
-                f"and MultiBinary"
+                f"actions of {space} cannot be masked; expected Discrete, MultiDiscrete or "
+                f"MultiBinary"
             )
         self._sizes = part_sizes(space)
         self._starts = np.cumsum([0, *self._sizes[:-1]])
@@ -50,8 +50,8 @@ class ActionMasks:
             if method is None:
                 name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
                 raise ConfigError(
-                    f"environment {name!r} has no method {METHOD}(), which a MaskablePPO policy "
-                    f"asks at every step for the actions that are allowed"
+                    f"environment {name!r} has no method {METHOD}(); a MaskablePPO policy calls it "
+                    f"at every step to get the allowed actions"
                 )
             self._ask.append(method)
 
@@ -80,13 +80,13 @@ class ActionMasks:
         if found.dtype.kind not in "biuf" or found.size != sum(self._sizes):
             raise RowError(
                 row,
-                f"{METHOD}() gave {found.dtype} of shape {found.shape}; expected "
+                f"{METHOD}() returned {found.dtype} of shape {found.shape}; expected "
                 f"{sum(self._sizes)} flags",
             )
         flags = found.reshape(-1).astype(bool)
         allowed = np.logical_or.reduceat(flags, self._starts)
         if not allowed.all():
-            part = f" of part {np.argmin(allowed)}" if len(self._sizes) > 1 else ""
+            part = f" for part {np.argmin(allowed)}" if len(self._sizes) > 1 else ""
             raise RowError(row, f"{METHOD}() allows no action{part}")
         return flags
 

@@ -113,8 +113,8 @@ def find_algorithm(name: str) -> Algorithm:
     given = _bare(name)
     if given in _NOT_SUPPORTED:
         raise ConfigError(
-            f"algorithm {name!r} is not supported; a policy of your own that loads it can act as a "
-            f"controller of policy=scripted. {known}"
+            f"algorithm {name!r} is not supported; to use it anyway, load it in a controller of "
+            f"policy=scripted. {known}"
         )
     names = {_bare(a.target.partition(":")[2]): key for key, a in ALGORITHMS.items()}
     hint = f" Did you mean {names[given]!r}?" if given in names else did_you_mean(name, ALGORITHMS)
@@ -164,7 +164,7 @@ def find_policy_class(algorithm: str, policy_class: str) -> type[BasePolicy]:
         aliases |= {name.replace("Lstm", ""): found for name, found in aliases.items()}
     if policy_class not in aliases:
         raise ConfigError(
-            f"unknown policy_class {policy_class!r} of algorithm {algorithm!r}"
+            f"unknown policy_class {policy_class!r} for algorithm {algorithm!r}"
             f".{did_you_mean(policy_class, aliases)} Known: {', '.join(aliases)}"
         )
     return aliases[policy_class]
@@ -190,7 +190,7 @@ def resolve_policy_kwargs(
         if key not in known:
             hint = "" if key in signature.parameters else did_you_mean(key, known)
             raise ConfigError(
-                f"policy_kwargs.{key} is not a plain setting of {algorithm} {policy_class}"
+                f"policy_kwargs.{key} cannot be set for {algorithm} {policy_class}"
                 f".{hint} Known: {', '.join(sorted(known))}"
             )
         resolved[key] = _policy_value(algorithm, key, value)
@@ -237,7 +237,7 @@ def _check_lstm(value: Any) -> None:
     # Other arguments make the LSTM read rows as steps, or return a size that SB3 does not expect.
     if not isinstance(value, Mapping) or not value.keys() <= {"bias", "dropout"}:
         raise ConfigError(
-            f"policy_kwargs.lstm_kwargs is {value!r}; expected a mapping of bias and dropout"
+            f"policy_kwargs.lstm_kwargs is {value!r}; expected a mapping with only bias and dropout"
         )
 
 
@@ -251,7 +251,7 @@ def _check_layers(algorithm: str, net_arch: Any) -> None:
         and all(type(size) is int and size > 0 for size in sizes)
         for name, sizes in by_network.items()
     ):
-        each = f", or such a list for each of {' and '.join(allowed)}" if allowed else ""
+        each = f", or one such list each for {' and '.join(allowed)}" if allowed else ""
         raise ConfigError(
             f"policy_kwargs.net_arch is {net_arch!r}; {algorithm} takes a list of layer sizes "
             f"such as [64, 64]{each}"
@@ -267,7 +267,9 @@ def require_plain(name: str, value: Any) -> None:
     if isinstance(value, Mapping):
         for key, item in value.items():
             if str(key).startswith("_") and str(key).endswith("_"):
-                raise ConfigError(f"{name}.{key}: only plain values are allowed here")
+                raise ConfigError(
+                    f"{name}.{key}: only numbers, strings, lists and mappings are allowed here"
+                )
             require_plain(f"{name}.{key}", item)
     elif isinstance(value, list | tuple):
         for item in value:
@@ -298,7 +300,9 @@ def network_observation_space(space: gym.Space) -> gym.Space:
             f"MultiDiscrete, MultiBinary, or a Dict of these"
         )
     if isinstance(space, spaces.Box) and space.shape == ():
-        raise ConfigError(f"observation space {space}: Stable-Baselines3 needs a dimension, (1,)")
+        raise ConfigError(
+            f"observation space {space}: Stable-Baselines3 needs a dimension, such as shape (1,)"
+        )
     _check_start(f"observation space {space}", space)
     if not isinstance(space, spaces.Box) or not is_image_space(space):
         return space
@@ -335,8 +339,8 @@ def check_spaces(
             raise ConfigError(f"action space {action_space}: Stable-Baselines3 needs finite bounds")
         if action_space.dtype.kind != "f":
             raise ConfigError(
-                f"action space {action_space}: Stable-Baselines3 needs a Box of floats, as its "
-                f"policies give fractions; whole numbers are MultiDiscrete"
+                f"action space {action_space}: Stable-Baselines3 needs a Box of floats; use "
+                f"MultiDiscrete for whole numbers"
             )
     if any(isinstance(s, spaces.Dict) for s in getattr(observation_space, "spaces", {}).values()):
         raise ConfigError(f"observation space {observation_space}: nested Dict is not supported")

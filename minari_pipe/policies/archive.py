@@ -50,13 +50,13 @@ def entry_names(path: str | os.PathLike[str]) -> list[str]:
         raise ConfigError(f"{path} is not a readable zip ({exc})") from exc
     if len(names) > MAX_ENTRIES or len(set(names)) < len(names):
         raise ConfigError(
-            f"{path}: {len(names)} entries with {len(set(names))} names; refused (limit "
-            f"{MAX_ENTRIES}, each name once)"
+            f"{path} has {len(names)} entries with {len(set(names))} distinct names; refused (at "
+            f"most {MAX_ENTRIES} entries, each name once)"
         )
     if total > max(_FREE_BYTES, _MAX_RATIO * len(content)):
         raise ConfigError(
-            f"{path}: its entries would grow from {len(content)} to {total} bytes; refused "
-            f"({_MAX_RATIO}-fold)"
+            f"{path}: its entries would unpack from {len(content)} to {total} bytes; refused "
+            f"(limit {_MAX_RATIO}-fold)"
         )
     return names
 
@@ -80,13 +80,13 @@ def read_entry(path: str | os.PathLike[str], name: str, *, limit: int = MAX_ENTR
                 entry.file_size > 1 << 20 and entry.file_size / packed > _MAX_RATIO
             ):
                 raise ConfigError(
-                    f"{path}: entry {name!r} would grow from {entry.compress_size} to "
+                    f"{path}: entry {name!r} would unpack from {entry.compress_size} to "
                     f"{entry.file_size} bytes; refused (limit {limit} bytes, {_MAX_RATIO}-fold)"
                 )
             if entry.compress_type not in _METHODS:
                 raise ConfigError(
-                    f"{path}: entry {name!r} is packed by the method {entry.compress_type}; "
-                    f"expected none, or deflate"
+                    f"{path}: entry {name!r} uses compression method {entry.compress_type}; "
+                    f"expected none or deflate"
                 )
             with archive.open(entry) as file:
                 # Read in chunks: one read would unpack an entry that is longer than it states.

@@ -93,14 +93,14 @@ class BatchedController:
         result = as_array(result)
         if not isinstance(result, np.ndarray | list | tuple) or getattr(result, "ndim", 1) == 0:
             raise ConfigError(
-                f"controller {self._name!r} takes a batch and returned a "
+                f"controller {self._name!r} takes a batch but returned a "
                 f"{type(result).__name__}; expected {self._n_rows} actions"
             )
         if len(result) != self._n_rows:
             raise ConfigError(
                 f"controller {self._name!r} returned {len(result)} actions for a batch of "
-                f"{self._n_rows} rows (environments padded to a multiple of 8; those without an "
-                f"episode hold zeros and need an action too)"
+                f"{self._n_rows} rows (padded to a multiple of 8; rows without an episode hold "
+                f"zeros and need an action too)"
             )
         return list(result)
 

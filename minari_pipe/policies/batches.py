@@ -63,6 +63,6 @@ def fill(batch: Any, observations: Sequence[Any], rows: Sequence[int], where: st
             raise RowError(
                 row,
                 f"the environment's observation{where} has shape {np.shape(observation)}, its "
-                f"space {shape}",
+                f"space has {shape}",
             )
         batch[row] = observation

@@ -124,7 +124,7 @@ class _Weights(Machine):
         records: records of the archive, by name.
     """
 
-    hint = "a mapping of plain tensors can be read"
+    hint = "only a mapping of plain tensors can be read"
     storages: ClassVar[dict[str, str]] = {
         "torch FloatStorage": "float32",
         "torch DoubleStorage": "float64",
@@ -148,12 +148,12 @@ class _Weights(Machine):
         super().__init__(Allowance(8 * sum(map(len, records.values()))))
         pickles = [name for name in records if name.endswith("/data.pkl")]
         if len(pickles) != 1:
-            raise zipfile.BadZipFile("it has no data.pkl, or several")
+            raise zipfile.BadZipFile("it has no data.pkl, or more than one")
         self._program = records[pickles[0]]
         self._folder = pickles[0].removesuffix("data.pkl")
         self._records = records
         if records.get(f"{self._folder}byteorder", b"little") != b"little":
-            raise RefusedError("numbers of another byte order")
+            raise RefusedError("its numbers are not little-endian")
 
     def read(self) -> Any:
         """Return the object that the pickle describes.
@@ -174,12 +174,12 @@ class _Weights(Machine):
             ):
                 self.stack.append(_Values(dtype, key, count))
             case _:
-                raise RefusedError(f"refers to what is no values of a tensor; {self.hint}")
+                raise RefusedError(f"refers to something other than tensor values; {self.hint}")
 
     def call(self) -> None:
         arguments, callee = self.pop(), self.pop()
         if not isinstance(callee, StandIn) or not isinstance(arguments, tuple):
-            raise RefusedError(f"calls something else; {self.hint}")
+            raise RefusedError(f"makes an invalid call; {self.hint}")
         match callee.kind, arguments:
             case "dict", ():
                 self.stack.append({})
@@ -188,7 +188,7 @@ class _Weights(Machine):
             case "parameter", (value, *_):
                 self.stack.append(value)
             case _:
-                raise RefusedError(f"calls {callee.kind} in an unknown way; {self.hint}")
+                raise RefusedError(f"calls {callee.kind} with unexpected arguments; {self.hint}")
 
     def build(self) -> None:
         self.pop()  # attributes of the mapping, which hold versions of modules
@@ -202,20 +202,20 @@ class _Weights(Machine):
         dtype = getattr(torch, values.dtype)
         record = self._records[f"{self._folder}data/{values.key}"]
         if len(record) != values.count * dtype.itemsize:
-            raise ValueError(f"{len(record)} bytes of {values.count} values of {values.dtype}")
+            raise ValueError(f"{len(record)} bytes for {values.count} values of {values.dtype}")
         if len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
-            raise ValueError(f"a tensor of {len(size)} dimensions and {len(stride)} steps")
+            raise ValueError(f"a tensor with {len(size)} dimensions and {len(stride)} strides")
         if not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
-            raise ValueError("a tensor whose place is no number")
+            raise ValueError("a tensor with an invalid offset, size or stride")
         n_values = math.prod(size)
         self.allowance.left -= n_values * dtype.itemsize
         if self.allowance.left < 0:
-            raise RefusedError("repeats its values; together they exceed the file")
+            raise RefusedError("reuses its values; together the tensors are larger than the file")
         if not n_values:
             return torch.empty(size, dtype=dtype)
         steps = zip(size, stride, strict=True)
         if offset + sum((n - 1) * step for n, step in steps) >= values.count:
-            raise ValueError("a tensor that ends behind its values")
+            raise ValueError("a tensor that extends past the end of its values")
         flat = torch.frombuffer(bytearray(record), dtype=dtype)
         return torch.as_strided(flat, size, stride, offset).clone()
 
@@ -231,9 +231,9 @@ def _records(inner: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(inner)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise RefusedError("compressed records")  # PyTorch never compresses
+            raise RefusedError("its records are compressed")  # PyTorch never compresses
         if sum(entry.file_size for entry in entries) > len(inner):
-            raise RefusedError("records that lie upon one another")
+            raise RefusedError("its records overlap")
         try:
             return {entry.filename: archive.read(entry) for entry in entries}
         except zipfile.BadZipFile as exc:
@@ -293,7 +293,7 @@ def load_policy(
     if difference:
         raise ConfigError(
             f"checkpoint {path} does not fit the config: {difference}. Set policy_class and "
-            f"policy_kwargs as in its training{claims.told_kwargs(recorded)}"
+            f"policy_kwargs to those it was trained with{claims.told_kwargs(recorded)}"
         )
     other = claims.other_setting(recorded, policy, used)
     if other:
@@ -307,7 +307,7 @@ def _first_difference(weights: Mapping[str, Any], implied: Mapping[str, Any]) ->
     for name, value in implied.items():
         shape = tuple(value.shape)
         if name not in weights:
-            return f"it has no parameter {name!r}, which the config implies with shape {shape}"
+            return f"it has no parameter {name!r} of shape {shape}, which the config implies"
         if tuple(weights[name].shape) != shape:
             return (
                 f"parameter {name!r} has shape {tuple(weights[name].shape)} in the file, "
@@ -318,8 +318,8 @@ def _first_difference(weights: Mapping[str, Any], implied: Mapping[str, Any]) ->
     for name in weights:
         if name not in implied:
             return (
-                f"its parameter {name!r} of shape {tuple(weights[name].shape)} has no place in "
-                f"the policy the config implies"
+                f"it has a parameter {name!r} of shape {tuple(weights[name].shape)}, which the "
+                f"config does not imply"
             )
     return None
 
@@ -347,9 +347,9 @@ def trusted_load(
     sha256 = hashlib.sha256(content).hexdigest()
     if not is_trusted_sha256(sha256):
         raise TrustError(
-            f"checkpoint {path}: loading it in full would run the code in it. If you trust its "
-            f"origin, pass --trust {sha256}; with policy_class and policy_kwargs in the config "
-            f"only its weights are read and no trust is needed"
+            f"checkpoint {path}: loading the whole file would run the code in it. If you trust its "
+            f"source, pass --trust {sha256}. Or set policy_class and policy_kwargs in the config: "
+            f"then only the weights are read, and no trust is needed"
         )
     try:
         model = load_algorithm(algorithm).load(io.BytesIO(content), device="cpu")

@@ -146,7 +146,7 @@ def told_kwargs(recorded: Mapping[str, Any]) -> str:
         plain["use_sde"] = True
     if "activation_fn" in plain:
         plain["activation_fn"] = activation(plain["activation_fn"])
-    return f"; the file itself says policy_kwargs {_short(str(plain))}"
+    return f"; the file says policy_kwargs {_short(str(plain))}"
 
 
 def other_setting(
@@ -168,8 +168,8 @@ def other_setting(
         theirs, ours = (_comparable(name, d.get(name, default)) for d in (told, used))
         if theirs != ours:
             return (
-                f"it says it was trained with {name} {theirs!r}, the config implies {ours!r}; set "
-                f"policy_kwargs.{name}"
+                f"the file says it was trained with {name} {theirs!r}, the config implies "
+                f"{ours!r}; set policy_kwargs.{name}"
             )
     return None
 

@@ -70,7 +70,7 @@ class DemonstrationPolicy(Policy):
             source = FileSource(path=str(source))
         path = locate(source, what=WHAT, override=OVERRIDE)
         self._demonstrations = read_demonstrations(path, format=format, state_keys=state_keys)
-        self._label = f"demonstrations {str(path)!r}"
+        self._label = f"demonstration file {str(path)!r}"
         self._reset_option = reset_option
         self._state_keys = tuple(state_keys) if state_keys is not None else None
         self._action_space: spaces.Box | None = None
@@ -86,8 +86,8 @@ class DemonstrationPolicy(Policy):
         space, shape = env.action_space, first.actions.shape[1:]
         if not isinstance(space, spaces.Box) or space.shape != shape:
             raise ConfigError(
-                f"{self._label} do not fit {_name(env)}: their actions have the shape {shape}, its "
-                f"action space is {space}. Is it the right file, the right env.id?"
+                f"{self._label} does not fit {_name(env)}: its actions have shape {shape}, the "
+                f"action space is {space}. Check the file and env.id"
             )
         self._action_space = space
         state_space = getattr(env.unwrapped, "_state_space", None)
@@ -104,24 +104,24 @@ class DemonstrationPolicy(Policy):
                 observation, _ = env.reset(seed=seed, options=self._options(first))
             except Exception as exc:
                 raise ConfigError(
-                    f"{_name(env)} cannot start with reset(options={{{self._reset_option!r}: "
-                    f"...}}): {type(exc).__name__}: {exc}. Set policy.reset_option to the option "
-                    f"by which it takes a state, and policy.state_keys to what belongs to it"
+                    f"{_name(env)} failed in reset(options={{{self._reset_option!r}: ...}}): "
+                    f"{type(exc).__name__}: {exc}. Set policy.reset_option to the reset option "
+                    f"that takes a state, and policy.state_keys to the parts of that state"
                 ) from exc
             starts.append([np.array(leaf) for _, leaf in leaves(observation)])
         if not all(np.array_equal(a, b) for a, b in zip(*starts, strict=True)):
             raise ConfigError(
-                f"{_name(env)} does not start where reset(options={{{self._reset_option!r}: ...}}) "
-                f"says: two seeds gave two first observations. Set policy.reset_option to the "
-                f"option by which it takes a state, or use an environment that has one"
+                f"{_name(env)} ignores the state in reset(options={{{self._reset_option!r}: "
+                f"...}}): two seeds gave different first observations. Set policy.reset_option to "
+                f"the reset option that takes a state, or use an environment that has one"
             )
 
     def start(self, row: int, episode: int, rng: np.random.Generator) -> dict[str, Any]:
         total = len(self._demonstrations)
         if not 0 <= episode < total:
             raise ConfigError(
-                f"episode {episode} was asked for, but {self._label} hold {total}, numbers 0 to "
-                f"{total - 1}. Set collect.n_episodes to at most {total}"
+                f"episode {episode} was requested, but {self._label} has only {total}, numbered 0 "
+                f"to {total - 1}. Set collect.n_episodes to at most {total}"
             )
         assert self._action_space is not None, "bind() comes before start()"
         demonstration = self._demonstrations[episode]
@@ -180,15 +180,15 @@ class DemonstrationPolicy(Policy):
         held, taken = first.initial_state, space.spaces
         if missing := [key for key in self._state_keys if key not in held]:
             raise ConfigError(
-                f"{self._label} do not fit {_name(env)}: it starts from a state of "
-                f"{quoted(sorted(taken))}, the demonstrations' states have {quoted(sorted(held))}, "
-                f"so {quoted(missing)} is missing"
+                f"{self._label} does not fit {_name(env)}: the environment's state has "
+                f"{quoted(sorted(taken))}, the demonstrations' has {quoted(sorted(held))}; "
+                f"missing: {quoted(missing)}"
             )
         for key in self._state_keys:
             if key in taken and held[key].shape != taken[key].shape:
                 raise ConfigError(
-                    f"{self._label} do not fit {_name(env)}: the state's part {key!r} has the "
-                    f"shape {held[key].shape}, the environment's has {taken[key].shape}"
+                    f"{self._label} does not fit {_name(env)}: state part {key!r} has shape "
+                    f"{held[key].shape}, the environment's has {taken[key].shape}"
                 )
 
 

@@ -49,7 +49,9 @@ from; set exploration: the share of random actions, from 0 to 1, such as 0.05
         if name != needed:
             takers = ", ".join(k for k, a in ALGORITHMS.items() if a.head == _HEADS[name])
             instead = f"set {needed}" if needed else "deterministic=false samples its own noise"
-            raise ConfigError(f"{name}={value!r}: {algorithm} takes none, only {takers}; {instead}")
+            raise ConfigError(
+                f"{name}={value!r} is not for {algorithm}, only for {takers}; {instead}"
+            )
         _check_value(name, value)
         if deterministic:
             raise ConfigError(
@@ -73,5 +75,5 @@ def _check_value(name: str, value: Any) -> None:
         and n < math.inf
         for n in numbers
     ):
-        each = ", or a list of such, one for each dimension" if name == "action_noise" else ""
+        each = ", or a list with one number for each dimension" if name == "action_noise" else ""
         raise ConfigError(f"{name} is {value!r}; expected {_EXAMPLES[name]}{each}")

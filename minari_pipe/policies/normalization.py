@@ -46,8 +46,8 @@ class ObservationNormalization:
             arrays = read_arrays(path)
         except ConfigError as exc:
             raise ConfigError(
-                f"normalization {exc}; expected what write_normalization(vec_normalize, path) of "
-                f"minari_pipe.policies.normalization writes"
+                f"normalization {exc}; expected a file that write_normalization(vec_normalize, "
+                f"path) of minari_pipe.policies.normalization wrote"
             ) from exc
         keys = [n.removeprefix("obs_mean") for n in arrays if n.partition(".")[0] == "obs_mean"]
         expected = {f"obs_{what}{key}" for key in keys for what in ("mean", "var")}
@@ -79,8 +79,8 @@ class ObservationNormalization:
         for key, moments in self.statistics.items():
             if key not in parts:
                 raise ConfigError(
-                    f"normalization: statistics of {key or 'a plain observation'!r} do not belong "
-                    f"to the observation space {space}"
+                    f"normalization: statistics of {key or 'a plain observation'!r} do not fit the "
+                    f"observation space {space}"
                 )
             part = parts[key]
             if not isinstance(part, spaces.Box) or part.dtype == np.uint8:
@@ -91,7 +91,7 @@ class ObservationNormalization:
                 if array.shape != part.shape:
                     raise ConfigError(
                         f"normalization: {what} of {key or 'the observations'!r} has shape "
-                        f"{array.shape}, the observation space {part.shape}"
+                        f"{array.shape}, the observation space has {part.shape}"
                     )
 
     def __call__(self, batch: Batch) -> Batch:

@@ -148,7 +148,7 @@ def _lockstep(
             actions = policy.act([rows[i].observation for i in active], active)
             if len(actions) != len(active):
                 raise InvalidEpisodeError(
-                    f"it gave {len(actions)} actions for {len(active)} environments"
+                    f"it returned {len(actions)} actions for {len(active)} environments"
                 )
         except _PASSED:
             raise
@@ -180,7 +180,7 @@ def _step(row: _Row, action: Any) -> bool:
     """Step one environment; return whether its episode ended."""
     if action is None:
         if row.n_steps == 0:
-            raise InvalidEpisodeError("the policy had no action for the first step")
+            raise InvalidEpisodeError("the policy returned no action for the first step")
         row.sink.truncate()
         return True
     action = element(row.action_space, action)
@@ -215,13 +215,13 @@ def element(space: gym.Space, value: Any) -> Any:
         array = np.array(value, dtype=space.dtype) if is_float else _whole(space, value)
         if array.shape != space.shape:
             raise InvalidEpisodeError(
-                f"the policy gave an action of shape {array.shape}, the action space "
+                f"the policy returned an action of shape {array.shape}, the action space "
                 f"{space} has {space.shape}"
             )
         # The sum of squares is faster to check, but finite numbers may overflow it.
         if is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
             raise InvalidEpisodeError(
-                f"the policy gave an action that holds NaN or infinity: {_short(array)}"
+                f"the policy returned an action that holds NaN or infinity: {_short(array)}"
             )
         return array[()] if isinstance(space, spaces.Discrete) else array
     if isinstance(space, spaces.Dict):
@@ -247,7 +247,8 @@ def _whole(space: gym.Space, value: Any) -> np.ndarray:
         array = given.astype(space.dtype)
     if not np.array_equal(array, given):
         raise InvalidEpisodeError(
-            f"the policy gave the action {value!r}, the action space {space} has {space.dtype}"
+            f"the policy returned the action {value!r}, but the action space {space} has dtype "
+            f"{space.dtype}"
         )
     return array
 
@@ -260,7 +261,7 @@ def require_time_limit(env: gym.Env) -> None:
     """
     if env.spec is not None and env.spec.max_episode_steps is None:
         text = without_time_limit(env.spec.id)
-        raise ConfigError(f"{text} (of ref_scores.eval_env, if that names another)")
+        raise ConfigError(f"{text} (for ref_scores.eval_env, if that is another environment)")
 
 
 def without_time_limit(env_id: str, where: str = "env") -> str:
@@ -280,7 +281,7 @@ def simulator_state(env: gym.Env) -> dict[str, Any]:
     if hasattr(inner, "data") and hasattr(inner.data, "qpos"):
         return {"qpos": inner.data.qpos.copy(), "qvel": inner.data.qvel.copy()}
     raise ConfigError(
-        f"collect.record_state: environment {env} offers neither get_env_state() nor MuJoCo data; "
+        f"collect.record_state: environment {env} has neither get_env_state() nor MuJoCo data; "
         f"set collect.record_state=false"
     )
 

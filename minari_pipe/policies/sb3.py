@@ -195,7 +195,7 @@ class SB3Policy(Policy):
                 seen = all(np.isfinite(part[row]).all() for part in parts)
                 raise RowError(
                     row,
-                    "the network of the policy gave NaN or infinity"
+                    "the policy's network returned NaN or infinity"
                     if seen
                     else "the environment's observation holds NaN or infinity",
                 )

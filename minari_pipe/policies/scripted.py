@@ -76,13 +76,13 @@ class ScriptedPolicy(Policy):
         self._name = getattr(controller, "__qualname__", type(controller).__name__)
         self._kwargs = dict(kwargs or {})
         if not callable(controller):
-            raise ConfigError(f"a controller is a function or a class, got {controller!r}")
+            raise ConfigError(f"a controller must be a function or a class, got {controller!r}")
         self._is_class = inspect.isclass(controller)
         if not self._is_class and hasattr(controller, "reset"):
             # The environments of a block would share its state.
             raise ConfigError(
-                f"controller {self._name!r} is an object with a state; name its class instead, so "
-                f"that every environment gets its own"
+                f"controller {self._name!r} is an object with state; name its class instead, so "
+                f"that every environment gets its own instance"
             )
         self._controller = controller
         self._batched: BatchedController | None = None
@@ -163,7 +163,7 @@ class ScriptedPolicy(Policy):
             raise RowError(
                 row,
                 f"controller {self._name!r} returned {_shown(action)}, which is not in the action "
-                f"space {space}; it has to clip its actions",
+                f"space {space}; it must clip its actions",
             )
         return cast
 
@@ -192,7 +192,7 @@ def _check_signature(
         signature = inspect.signature(controller) if is_class else call_signature(controller)
     except ValueError as error:
         raise ConfigError(
-            f"controller {name!r} does not tell its parameters; wrap it in a Python function"
+            f"controller {name!r} has no readable signature; wrap it in a Python function"
         ) from error
     supplied = tuple(sorted(offered & set(signature.parameters)))
     if clash := sorted(set(kwargs) & set(supplied)):
@@ -206,7 +206,7 @@ def _check_signature(
     except TypeError as error:
         raise ConfigError(
             f"controller {name!r} cannot be called with {sorted(kwargs) or 'no parameters'} "
-            f"({error}); it is {name}{signature}"
+            f"({error}); its signature is {name}{signature}"
         ) from error
     return supplied
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-_OWN_KEY = "it has a key of its own"
+_OWN_KEY = "it has its own config key"
 #: Arguments of an algorithm that a config must not set, with the reasons.
 _REFUSED = {
     "policy": _OWN_KEY,
@@ -52,7 +52,7 @@ _REFUSED = {
     "policy_kwargs": _OWN_KEY,
     "seed": _OWN_KEY,
     "device": "training runs on the CPU",
-    "tensorboard_log": "training writes its checkpoint and nothing else",
+    "tensorboard_log": "training writes only its checkpoint",
     "verbose": "a progress bar is shown instead",
 }
 #: Settings that must be at least 1. Stable-Baselines3 checks few of them; with a lower value it
@@ -281,7 +281,7 @@ def _vector_env(
     if not normalize:
         return env, None
     if network_observation_space(env.observation_space) != env.observation_space:
-        raise ConfigError("normalize_observations: images are scaled by the network already")
+        raise ConfigError("normalize_observations: the network already scales images")
     try:
         normalizer = VecNormalize(env, norm_reward=False)
     except ValueError as exc:

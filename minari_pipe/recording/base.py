@@ -225,8 +225,8 @@ class Collecting:
         self._refuse_if_closed()
         if self._recorded.on_episode is not None:
             raise ConfigError(
-                "the episodes went to on_episode, so there are none for a dataset; a collector "
-                "without it keeps them"
+                "the episodes went to on_episode, so none are left for a dataset; leave "
+                "on_episode out to keep them"
             )
         self._break_off()
         self._recorded.keep()
@@ -237,14 +237,14 @@ class Collecting:
     def _refuse_if_closed(self) -> None:
         if not self._leave.alive:
             raise DatasetNotFoundError(
-                f"this {type(self).__name__} is closed and nothing more can be recorded; call "
+                f"this {type(self).__name__} is closed and cannot record anything more; call "
                 "create_dataset() or add_to_dataset() before close(), and make a new "
-                f"{type(self).__name__} to go on. `minari-pipe recover` finds what was left"
+                f"{type(self).__name__} to continue. `minari-pipe recover` finds unsaved episodes"
             )
 
     def __reduce__(self) -> NoReturn:
         """Raise an error, as a copy would record into the same files."""
         raise TypeError(
-            f"a {type(self).__name__} cannot be copied or pickled, as it records into files of "
-            "its own; copy or pickle the environment in it (collector.env) and collect from it"
+            f"a {type(self).__name__} cannot be copied or pickled because it records into files of "
+            "its own; copy or pickle its environment (collector.env) and collect from that"
         )

@@ -160,15 +160,15 @@ class DataCollector(Collecting, gym.Wrapper):
             if self._last is None:
                 self._refuse_if_closed()
                 raise ResetNeeded(
-                    "Cannot record a step before a reset(); call it first, also after a step that "
-                    "failed, create_dataset() or add_to_dataset()"
+                    "Cannot record a step before a reset(); call reset() first, also after a "
+                    "failed step, create_dataset() or add_to_dataset()"
                 )
             if self._env_done and not (self._autoreset and self._autoreset.autoreset):
                 self._env_done = False  # warn once
                 warnings.warn(
                     "The environment's episode has ended (it returned terminated or truncated) and "
-                    "step() was called without a reset(): a new episode is recorded that begins "
-                    "with the last observation",
+                    "step() was called without a reset(): a new episode begins with the last "
+                    "observation",
                     stacklevel=3,
                 )
         resets = self._autoreset is not None and self._autoreset.autoreset

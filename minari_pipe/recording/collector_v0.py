@@ -214,7 +214,7 @@ def create_dataset_from_collector_env(
     if not isinstance(collector_env, DataCollector):
         raise InvalidMetadataError(
             f"collector_env must be a DataCollector, got {type(collector_env).__name__}; a "
-            "wrapper around it hides what was recorded"
+            "wrapper around it hides the recorded episodes"
         )
     return collector_env.create_dataset(
         dataset_id,

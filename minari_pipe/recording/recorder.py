@@ -230,7 +230,7 @@ class EpisodeRecorder:
         if type(info) is not dict and not isinstance(info, Mapping):
             raise InvalidEpisodeError(
                 f"infos must be a dict, got {type(info).__name__} {info!r:.60}; "
-                "record_infos=False does without them"
+                "use record_infos=False to skip them"
             )
         if self._infos.add(row, info):
             self._plan_room()
@@ -445,6 +445,6 @@ def to_float(reward: Any) -> float:
         raise InvalidEpisodeError(f"a reward must be one number, got {reward!r}") from None
     except OverflowError:
         raise InvalidEpisodeError(
-            f"a reward must be one number that float64 can hold, got {type(reward).__name__} "
+            f"a reward must be one number in the range of float64, got {type(reward).__name__} "
             f"beyond {sys.float_info.max:.1e}"
         ) from None

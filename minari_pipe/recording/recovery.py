@@ -121,7 +121,7 @@ def recover(
         **description: see :class:`~minari_pipe.datasets.create.Description`.
 
     Raises:
-        DatasetNotFoundError: there is no leftover, or it has no episode that can be read.
+        DatasetNotFoundError: there is no leftover, or it has no readable episode.
         ConfigError: there are several and none was named, or its process is alive.
         CorruptDatasetError: nothing in it can be read.
         DatasetExistsError: the id is taken.
@@ -163,14 +163,14 @@ def recover(
             )
             if not storage.total_episodes:
                 raise DatasetNotFoundError(
-                    f"{chosen.path} has no episode that can be read"
+                    f"{chosen.path} has no readable episode"
                     + "".join(f"; {lost}" for lost in source.lost[:1])
                     + "; discard() removes it"
                 )
     if source.lost:
         warnings.warn(
             f"{len(source.lost)} parts of {chosen.path} could not be read and are not in "
-            f"{dataset_id}, the first: {source.lost[0]}. The leftover is kept",
+            f"{dataset_id}; the first: {source.lost[0]}. The leftover is kept",
             stacklevel=2,
         )
     elif _is_ours(chosen) and not chosen.alive:
@@ -214,24 +214,24 @@ def _chosen(leftover: Leftover | PathLike | None) -> Leftover:
         if _is_minari_s(path):
             return _of_minari(path)
         raise DatasetNotFoundError(
-            f"{path} is nothing that a collector has left; list_leftovers() says what there is"
+            f"{path} is not a leftover of a collector; list_leftovers() lists them"
         )
     found = [entry for entry in list_leftovers() if entry.episodes and not entry.alive]
     if not found:
         raise DatasetNotFoundError(
-            f"no collector has left episodes in {get_dataset_path()} or the temporary directory"
+            f"no collector left episodes in {get_dataset_path()} or the temporary directory"
         )
     if len(found) > 1:
         lines = "".join(f"\n{one.path}: {one.episodes} episodes of {one.env_id}" for one in found)
-        raise ConfigError(f"there are {len(found)} leftovers, name one of them:{lines}")
+        raise ConfigError(f"there are {len(found)} leftovers; name one of them:{lines}")
     return found[0]
 
 
 def _refuse_if_alive(leftover: Leftover, *, force: bool) -> None:
     if leftover.alive and not force:
         raise ConfigError(
-            f"{leftover.path} is still being written by process {leftover.pid}; let it end, or "
-            "use force=True"
+            f"{leftover.path} is still being written by process {leftover.pid}; wait until it "
+            "ends, or use force=True"
         )
 
 
@@ -341,7 +341,7 @@ class _JournalSource(_Source):
                 raise TypeError(f"data_format {self.data_format!r}, env_spec {self.env_spec!r}")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDatasetError(
-                f"{leftover.path}: the journal does not say what is collected: {error!r}"
+                f"{leftover.path}: the header of the journal is invalid: {error!r}"
             ) from error
 
     def _episodes(self) -> Iterator[EpisodeBuffer]:
@@ -363,8 +363,8 @@ class _MinariSource(_Source):
         n_episodes, n_bytes = self._storage.total_episodes, sum(file_sizes(leftover.path).values())
         if n_episodes > n_bytes:
             raise CorruptDatasetError(
-                f"{leftover.path}: its metadata say total_episodes {n_episodes}, its files have "
-                f"{n_bytes} bytes together; correct the number in {METADATA_FILE_NAME}"
+                f"{leftover.path}: its metadata says total_episodes {n_episodes}, but its files "
+                f"have only {n_bytes} bytes; correct the number in {METADATA_FILE_NAME}"
             )
 
     def _episodes(self) -> Iterator[EpisodeBuffer]:

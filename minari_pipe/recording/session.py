@@ -141,8 +141,8 @@ class Recording:
         for name in extras.keys() - self._known_extras:
             if not isinstance(name, str) or name in RESERVED_GROUPS or not name or "/" in name:
                 raise InvalidEpisodeError(
-                    f"the step data has the key {name!r}; groups of extra step data need a name "
-                    f"without a slash that is none of {sorted(RESERVED_GROUPS)}"
+                    f"the step data has the invalid key {name!r}; extra keys must be non-empty "
+                    f"strings without a slash, other than {sorted(RESERVED_GROUPS)}"
                 )
             self._known_extras.add(name)
         return extras
@@ -305,8 +305,8 @@ class Recording:
         path = self.journal.leave()
         if path is not None:
             logger.warning(
-                "%d episodes were recorded and not made a dataset. They are kept in %s: "
-                "`minari-pipe recover` makes a dataset of them or discards them",
+                "%d episodes were recorded but not saved as a dataset. They are kept in %s: "
+                "`minari-pipe recover` saves them as a dataset or discards them",
                 count,
                 path.parent,
             )
@@ -322,7 +322,7 @@ def _check_attributes(episode: EpisodeBuffer, number: int) -> None:
     if reserved:
         raise InvalidEpisodeError(
             f"episode {number}: the episode metadata callback cannot set {sorted(reserved)}, "
-            "which follow from the episode"
+            "which are derived from the episode"
         )
     attributes = {key: value for key, value in episode.metadata.items() if key != "infos_filled"}
     if episode.options is not None:

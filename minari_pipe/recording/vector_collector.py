@@ -257,7 +257,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
         if not all(mask) and not self._was_reset:
             missing = [env for env, is_reset in enumerate(mask) if not is_reset]
             raise ResetNeeded(
-                f"environments {missing} were never reset; the first reset must be one of all "
+                f"environments {missing} were never reset; the first reset must include all "
                 "environments, without options['reset_mask']"
             )
         is_masked = isinstance(options, dict) and "reset_mask" in options
@@ -415,8 +415,8 @@ class VectorDataCollector(Collecting, VectorWrapper):
             is_overwritten = has_arrays(np.array_equal, observation, first) and self._reuses(env)
         if is_overwritten:
             raise InvalidEpisodeError(
-                f"environment {env} returns the same array again, so the {type(inner).__name__} "
-                "has overwritten its last observation with the first one after the reset; let it "
+                f"environment {env} reuses its observation array, so the {type(inner).__name__} "
+                "has overwritten the last observation with the first one after the reset; make it "
                 "return copies, or use autoreset NEXT_STEP or DISABLED"
             )
         info = {}
@@ -455,12 +455,12 @@ class VectorDataCollector(Collecting, VectorWrapper):
             raise ResetNeeded(
                 f"environments {ended} have ended and were not reset, and their autoreset is "
                 f"{self._mode.name}; call reset(options={{'reset_mask': ended}}) with an array "
-                f"of {self.num_envs} booleans, or reset() all of them"
+                f"of {self.num_envs} booleans, or reset() to reset all of them"
             )
         missing = [env for env, is_open in enumerate(self._open) if not is_open]
         raise ResetNeeded(
-            f"Cannot record a step before a reset() of environments {missing}; call it first, also "
-            "after a step that failed, create_dataset() or add_to_dataset()"
+            f"Cannot record a step before a reset() of environments {missing}; call reset() first, "
+            "also after a failed step, create_dataset() or add_to_dataset()"
         )
 
     def _spec(self) -> EnvSpec | None:

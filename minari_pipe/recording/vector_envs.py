@@ -37,10 +37,10 @@ def autoreset_mode(env: Any) -> AutoresetMode:
         Traceback (most recent call last):
         ...
         minari_pipe.errors.ConfigError: VectorDataCollector takes a gymnasium.vector.VectorEnv, \
-got TimeLimit; DataCollector takes a single environment
+got TimeLimit; use DataCollector for a single environment
     """
     if not isinstance(env, VectorEnv):
-        hint = "; DataCollector takes a single environment" if isinstance(env, gym.Env) else ""
+        hint = "; use DataCollector for a single environment" if isinstance(env, gym.Env) else ""
         raise ConfigError(
             f"VectorDataCollector takes a gymnasium.vector.VectorEnv, got "
             f"{type(env).__name__}{hint}"
@@ -50,9 +50,9 @@ got TimeLimit; DataCollector takes a single environment
         return AutoresetMode(mode)
     except ValueError:
         raise ConfigError(
-            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {mode!r}, so it is not "
-            "known which steps are resets; set it to the gymnasium.vector.AutoresetMode that the "
-            f"environment has, one of {[mode.name for mode in AutoresetMode]}"
+            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {mode!r}, which does "
+            "not say which steps are resets; set it to the gymnasium.vector.AutoresetMode of the "
+            f"environment, one of {[mode.name for mode in AutoresetMode]}"
         ) from None
 
 
@@ -79,7 +79,7 @@ def seed_of_each(seed: Any, n_envs: int) -> list[int | None]:
     if isinstance(seed, Sequence | np.ndarray) and not isinstance(seed, str):
         if len(seed) != n_envs:
             raise InvalidEpisodeError(
-                f"a seed for each environment needs {n_envs} of them, got {len(seed)}"
+                f"expected one seed for each of {n_envs} environments, got {len(seed)}"
             )
         return [whole_seed(each) for each in seed]
     first = whole_seed(seed)
@@ -143,8 +143,8 @@ def check_reset(env: VectorEnv, mode: AutoresetMode, *, is_masked: bool, just_en
         and not inner.shared_memory
     ):
         raise ConfigError(
-            "AsyncVectorEnv(shared_memory=False) with autoreset NEXT_STEP forgets a reset of an "
-            "environment that has just ended: it resets it again at the next step; step once "
+            "AsyncVectorEnv(shared_memory=False) with autoreset NEXT_STEP resets an "
+            "environment again at the next step if its episode has just ended; step once "
             "before the reset, or use shared_memory=True"
         )
 
@@ -165,7 +165,7 @@ def check_shared_memory(env: VectorEnv) -> None:
         if not isinstance(space, ARRAY_SPACES):
             raise UnsupportedSpaceError(
                 f"{join_path(path)}: AsyncVectorEnv reads values of {space!s:.100} from its "
-                "shared memory only once, before there are any; use shared_memory=False, or a "
+                "shared memory only once, before any are written; use shared_memory=False, or a "
                 "SyncVectorEnv"
             )
 
@@ -237,7 +237,7 @@ def _as_spec(given: Any) -> EnvSpec:
         return gym.spec(given)
     except (gym.error.Error, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"env_spec must be a gymnasium EnvSpec or the id of one, got {given!r:.60}: {error}"
+            f"env_spec must be a gymnasium EnvSpec or an environment id, got {given!r:.60}: {error}"
         ) from None
 
 
@@ -258,9 +258,9 @@ def envs_for_callbacks(env: VectorEnv, mode: AutoresetMode) -> list[Any]:
         >>> envs_for_callbacks(envs, AutoresetMode.NEXT_STEP)[0].unwrapped
         Traceback (most recent call last):
         ...
-        minari_pipe.errors.ConfigError: the step data callback asks for env.unwrapped, but a \
-CartPoleVectorEnv has no such environment in this process; a SyncVectorEnv with autoreset \
-NEXT_STEP or DISABLED has it
+        minari_pipe.errors.ConfigError: the step data callback uses env.unwrapped, but a \
+CartPoleVectorEnv has no single environments in this process; use a SyncVectorEnv with \
+autoreset NEXT_STEP or DISABLED
     """
     inner = env.unwrapped
     if mode is AutoresetMode.SAME_STEP:
@@ -268,7 +268,7 @@ NEXT_STEP or DISABLED has it
     elif isinstance(inner, SyncVectorEnv):
         return list(inner.envs)
     else:
-        reason = f"a {type(inner).__name__} has no such environment in this process"
+        reason = f"a {type(inner).__name__} has no single environments in this process"
     return [_AbsentEnv(reason)] * env.num_envs
 
 
@@ -280,6 +280,6 @@ class _AbsentEnv:
         if name.startswith("__"):  # looked up by Python itself
             raise AttributeError(name)
         raise ConfigError(
-            f"the step data callback asks for env.{name}, but {self._reason}; a SyncVectorEnv with "
-            "autoreset NEXT_STEP or DISABLED has it"
+            f"the step data callback uses env.{name}, but {self._reason}; use a SyncVectorEnv with "
+            "autoreset NEXT_STEP or DISABLED"
         )

@@ -121,7 +121,7 @@ def check_batched(space: gym.Space[Any], batched: gym.Space[Any], path: Path, n_
         Traceback (most recent call last):
         ...
         minari_pipe.errors.UnsupportedSpaceError: actions: the vector environment's space \
-Discrete(4) is not 2 times Discrete(2), so it cannot be taken apart
+Discrete(4) is not 2 times Discrete(2), so it cannot be split
     """
     fits = True
     if isinstance(space, gym.spaces.Dict):
@@ -140,7 +140,7 @@ Discrete(4) is not 2 times Discrete(2), so it cannot be taken apart
     if not fits:
         raise UnsupportedSpaceError(
             f"{join_path(path)}: the vector environment's space {batched!s:.100} is not {n_envs} "
-            f"times {space!s:.100}, so it cannot be taken apart"
+            f"times {space!s:.100}, so it cannot be split"
         )
 
 
@@ -160,7 +160,7 @@ Dict()...
     """
     sampled = copy.deepcopy(space)  # sampling must not advance the caller's generator
     values = tuple(sampled.sample() for _ in range(n_envs))
-    found, reason = 0, "it finds another number of them"
+    found, reason = 0, "it finds a different number"
     try:
         found = len(list(iterate(batched, _batch(space, values))))
     except Exception as error:  # a space of another package may raise anything
@@ -195,7 +195,7 @@ def info_rows(infos: Any, n_envs: int, without: Sequence[str] = ()) -> list[dict
     if not isinstance(infos, Mapping):
         raise InvalidEpisodeError(
             f"infos of {n_envs} environments must be a dict of arrays, got "
-            f"{type(infos).__name__} {infos!r:.60}; record_infos=False does without them"
+            f"{type(infos).__name__} {infos!r:.60}; use record_infos=False to skip them"
         )
     rows: list[dict[str, Any]] = [{} for _ in range(n_envs)]
     masks = {f"_{key}": key for key in infos if f"_{key}" in infos}
@@ -204,7 +204,7 @@ def info_rows(infos: Any, n_envs: int, without: Sequence[str] = ()) -> list[dict
             if key in masks and f"_{key}" in masks:
                 raise InvalidEpisodeError(
                     f"infos have {masks[key]!r} and {key!r}, and Gymnasium writes the mask of the "
-                    "first over the second; rename one, or record_infos=False does without them"
+                    "first over the second; rename one, or use record_infos=False to skip them"
                 )
             continue
         mask = infos.get(f"_{key}")
@@ -212,7 +212,7 @@ def info_rows(infos: Any, n_envs: int, without: Sequence[str] = ()) -> list[dict
         if _length(parts) != n_envs:
             raise InvalidEpisodeError(
                 f"infos[{key!r}] must have a row for each of the {n_envs} environments, got "
-                f"{type(values).__name__} {values!r:.60}; record_infos=False does without infos"
+                f"{type(values).__name__} {values!r:.60}; use record_infos=False to skip infos"
             )
         if mask is None:
             for row, part in zip(rows, parts, strict=True):
@@ -256,7 +256,7 @@ def final_row(infos: Any, key: str, env: int, n_envs: int) -> Any:
     if key not in row or row[key] is None:
         raise InvalidEpisodeError(
             f"environment {env} ended and was reset in the same step, but infos have no "
-            f"{key!r} of it, so its last step is not known; another autoreset mode has it"
+            f"{key!r} for it, so its last step is unknown; use another autoreset mode"
         )
     return row[key]
 

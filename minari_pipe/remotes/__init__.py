@@ -86,22 +86,22 @@ def check_remote_address(address: str) -> None:
         >>> check_remote_address("s4://bucket")
         Traceback (most recent call last):
         ...
-        minari_pipe.errors.ConfigError: 's4://bucket' is no remote: expected a path, or an ...
+        minari_pipe.errors.ConfigError: 's4://bucket' is not a remote: expected a path or an ...
     """
     if _UNSHOWABLE.search(address.strip()):
-        raise ConfigError(f"{address[:300]!r} is no remote: it has control characters")
+        raise ConfigError(f"{address[:300]!r} is not a remote: it contains control characters")
     scheme, place = split_scheme(address.strip())
     others = {} if scheme in _REMOTES else _of_others()
     if "@" in place and scheme != "file" and scheme not in others:
         raise ConfigError(
-            f"the address {scheme}://...@{place.rpartition('@')[2]} carries a user name or a "
-            "password; leave them out, they come from the provider's own configuration"
+            f"the address {scheme}://...@{place.rpartition('@')[2]} contains a user name or a "
+            "password; remove it, and set the credentials in the provider's own configuration"
         )
     if scheme not in _REMOTES and scheme not in others:
         known = [*_REMOTES, *others]
         hint = did_you_mean(scheme, known, prefix="")
         raise ConfigError(
-            f"{address!r} is no remote: expected a path, or an address that begins with "
+            f"{address!r} is not a remote: expected a path or an address that begins with "
             f"{', '.join(f'{name}://' for name in known)}.{hint}"
         )
 

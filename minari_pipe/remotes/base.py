@@ -267,7 +267,7 @@ class Remote(ABC):
         crew = ThreadPool.current()
         for wait in (*_WAITS, None):
             if crew is not None and crew.is_over:
-                raise OverError("nobody waits for this any more")
+                raise OverError("the result is no longer needed")
             try:
                 return work()
             except (MinariPipeError, FileNotFoundError, FileExistsError):
@@ -304,16 +304,16 @@ def check_length(address: str, n_bytes: int, most: int | None = None) -> None:
     """
     if n_bytes > (most := MOST_BYTES if most is None else most):
         raise RemoteError(
-            f"{address}: an answer has more than {most} bytes; is this the server you mean, or is "
-            "a proxy between?"
+            f"{address}: a response has more than {most} bytes; the address may be wrong, or a "
+            "proxy may be answering"
         )
 
 
 def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:
     """Return the error for an upload of other content under an id that is already published."""
     return DatasetExistsError(
-        f"{dataset_id} already exists in {remote.address}, with other content; a published version "
-        "is never changed. Upload under another version"
+        f"{dataset_id} already exists in {remote.address} with other content; published versions "
+        "never change. Upload it under another version"
     )
 
 
@@ -411,11 +411,11 @@ def check_arrived(remote: Remote, path: str, source: UploadSource) -> None:
         try:
             found = remote_sha256(remote, path, source.size)
         except FileNotFoundError:
-            found = "of nothing"
+            found = "missing"
         if found == source.sha256:
             return
     raise RemoteError(
-        f"{remote.address}/{path} arrived with sha256 {found}, not {source.sha256}; nothing is "
-        "published. Run the upload again; if it stays so, a proxy or the server damages data, or "
-        "somebody writes to the dataset"
+        f"{remote.address}/{path}: sha256 after the upload is {found}, expected {source.sha256}; "
+        "nothing was published. Run the upload again; if this repeats, a proxy or the server "
+        "corrupts data, or another process writes to the dataset"
     )

@@ -76,8 +76,8 @@ class CloudStorage:
     def _check_root(self, path: Path) -> None:
         if Path(path).resolve() != get_dataset_path().resolve():
             raise ConfigError(
-                f"datasets are fetched into the local root {get_dataset_path()}, not into {path}; "
-                "set MINARI_DATASETS_PATH"
+                f"downloads go to the local root {get_dataset_path()}, not to {path}; to change "
+                "the root, set MINARI_DATASETS_PATH"
             )
 
 
@@ -120,7 +120,7 @@ def get_cloud_storage(remote_path: str | None = None, token: str | None = None) 
     kind = _CLASSES.get("gs" if scheme == "gcp" else scheme)
     if kind is None:
         raise ConfigError(
-            f"{remote_path!r} is no remote; expected an address that begins with "
+            f"{remote_path!r} is not a remote: expected an address that begins with "
             f"{', '.join(f'{known}://' for known in _CLASSES)}"
         )
     return kind(name, token)

@@ -56,8 +56,8 @@ class DirectoryRemote(Remote):
         path = address.partition("://")[2] if "://" in address else address
         if not path or (path != address and path[0] not in "/~"):
             raise ConfigError(
-                f"{address!r} names no directory: expected one such as file:///share, with three "
-                "slashes, or a path alone"
+                f"{address!r} does not name a directory: expected a path, or an address such as "
+                "file:///share, with three slashes"
             )
         self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
         self._root = expand_user(path).absolute()
@@ -82,7 +82,7 @@ class DirectoryRemote(Remote):
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         place = self._place(path)
         if not stat.S_ISREG(_status(place).st_mode):
-            raise FileNotFoundError(errno.ENOENT, "is no file", str(place))
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", str(place))
         return UploadSource(place, 0, "", self._root).read(start, end)
 
     def send(self, upload: Upload, told: Told) -> None:
@@ -113,8 +113,8 @@ class DirectoryRemote(Remote):
                 with held_folder(self._root / _UPLOADS, self._root) as uploads:
                     remove(uploads / _key(upload))  # it can no longer be published
                 raise DatasetExistsError(
-                    f"{target} already exists and is not this dataset; it is left as it is. "
-                    "Upload under another version, or remove it there if nobody uses it"
+                    f"{target} already exists and is not this dataset; it is left unchanged. "
+                    "Upload it under another version, or remove it there if it is not in use"
                 ) from error
             finally:
                 with suppress(OSError):  # other uploads may be in progress
@@ -132,11 +132,11 @@ class DirectoryRemote(Remote):
         if not isinstance(error, OSError):
             return Fault(RemoteError(f"{self.address}: {type(error).__name__}: {one_line(error)}"))
         hint = {
-            errno.EACCES: "; you may not read or write there",
-            errno.EPERM: "; you may not write there",
-            errno.EROFS: "; choose a directory that you may write to",
-            errno.ENOSPC: "; make room there, and the same command goes on",
-            errno.EDQUOT: "; make room there, and the same command goes on",
+            errno.EACCES: "; you need read and write permission there",
+            errno.EPERM: "; you need write permission there",
+            errno.EROFS: "; choose a writable directory",
+            errno.ENOSPC: "; make room there and run the same command to continue",
+            errno.EDQUOT: "; make room there and run the same command to continue",
         }.get(error.errno or 0, "")
         where = one_line(error.filename or self.address)
         told = RemoteError(f"{self.address}: {where}: {one_line(error.strerror or error)}{hint}")
@@ -148,7 +148,7 @@ class DirectoryRemote(Remote):
         Folders that cannot hold a name with this prefix are skipped.
         """
         if not self._root.is_dir():
-            raise RemoteError(f"{self.address}: there is no directory {self._root}")
+            raise RemoteError(f"{self.address}: the directory {self._root} does not exist")
         found = []
         top = prefix.rpartition("/")[0]
         for folder, folders, files in walk(self._place(top), onerror=_skip):
@@ -177,7 +177,7 @@ class DirectoryRemote(Remote):
             raise _loop(place) from error
         if not end.is_relative_to(self._root.resolve()):
             raise CorruptDatasetError(
-                f"{place} is a link that leads out of {self.address}; it is not used"
+                f"{place} is a symlink that leads out of {self.address}; it is not followed"
             )
         return place
 
@@ -264,7 +264,7 @@ def _status(place: Path) -> os.stat_result:
 
 
 def _loop(place: Path) -> CorruptDatasetError:
-    return CorruptDatasetError(f"{place} is a link that leads to itself; it is not used")
+    return CorruptDatasetError(f"{place} is a symlink that leads to itself; it is not followed")
 
 
 def _sync(folder: Path) -> None:

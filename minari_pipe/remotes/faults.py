@@ -41,7 +41,7 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
 
     Example:
         >>> judge(PermissionError("denied"), "s3://bucket", credentials="log in").error
-        RemoteError('s3://bucket refuses: denied; log in')
+        RemoteError('s3://bucket denies access: denied; log in')
     """
     text = one_line(error).rstrip(".") or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
@@ -49,22 +49,22 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
     if "recursion depth" in text:  # botocore follows redirects until Python's recursion limit
         return Fault(
             RemoteError(
-                f"{address} is sent from one place to another without end; is a login page or a "
-                "proxy between, or is it another kind of server?"
+                f"{address} redirects without end; a login page, a proxy or another kind of server "
+                "may be answering"
             )
         )
     if kinds.intersection(_NO_CREDENTIALS):
         return Fault(RemoteError(f"{address}: {text}; {credentials}"))
     if isinstance(error, PermissionError) or status in (401, 403) or text.startswith("Forbidden"):
-        return Fault(RemoteError(f"{address} refuses: {text}; {credentials}"))
+        return Fault(RemoteError(f"{address} denies access: {text}; {credentials}"))
     if isinstance(error, FileNotFoundError):
         return Fault(
-            RemoteError(f"{address} does not exist: {text}; make the bucket, or correct its name")
+            RemoteError(f"{address} does not exist: {text}; create the bucket, or correct its name")
         )
     if status in _TRANSIENT or getattr(error, "errno", None) in (errno.EREMOTEIO, errno.EBUSY):
         told = f"HTTP {status}" if status else text
         return Fault(
-            RemoteError(f"{address} is overloaded or out of order ({told}); try again later"),
+            RemoteError(f"{address} is overloaded or unavailable ({told}); try again later"),
             is_transient=True,
             wait=_wait(error),
         )
@@ -72,16 +72,16 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
         said = "" if text.startswith("<") else f": {text}"  # the repr of an object, not a message
         return Fault(
             RemoteError(
-                f"{address} cannot be reached ({type(error).__name__}{said}); is there a "
-                "network? What was sent or received is kept, and the same command goes on"
+                f"{address} cannot be reached ({type(error).__name__}{said}); check the "
+                "network. Transferred data is kept; run the same command to continue"
             ),
             is_transient=True,
         )
     if kinds.intersection(_UNREADABLE):
         return Fault(
             RemoteError(
-                f"{address} answers what cannot be read ({type(error).__name__}: {text}); is a "
-                "login page or a proxy between, or is it another kind of server?"
+                f"{address} sent an unreadable response ({type(error).__name__}: {text}); a login "
+                "page, a proxy or another kind of server may be answering"
             ),
             is_transient=True,
         )

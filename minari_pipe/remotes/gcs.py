@@ -36,7 +36,7 @@ from minari_pipe.remotes.objects import ObjectStore, bounded_response
 
 _CREDENTIALS = (
     "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
-    "file of a service account's key"
+    "key file of a service account"
 )
 #: Sessions store multiples of this size in bytes, except at the end of the file.
 _UNIT = 256 * 2**10
@@ -78,8 +78,8 @@ class GCSRemote(ObjectStore):
         if not os.environ.get(_EMULATOR):
             if token is not None and not Path(token).is_file():
                 raise ConfigError(
-                    f"{address}: the token must be the file of a service account's key, which is "
-                    "not there"  # not shown, as it may be a secret
+                    f"{address}: the token must be the path of a service account's key file, "
+                    "but there is no such file"  # not shown, as it may be a secret
                 )
             credentials = token
         try:
@@ -101,7 +101,7 @@ class GCSRemote(ObjectStore):
             if token is None:
                 raise
             raise ConfigError(
-                f"{address}: the file that the token names holds no key of a service account"
+                f"{address}: the file named by the token contains no service account key"
             ) from error
         super().__init__(address, files)
 
@@ -110,8 +110,7 @@ class GCSRemote(ObjectStore):
             return []
         return [
             f"the format {metadata['data_format']} has a metadata.json in every episode's folder, "
-            "and Minari's listing of Google's buckets takes each of them for a dataset; hdf5 has "
-            "one only"
+            "and Minari lists each of them as a dataset of the bucket; hdf5 has only one"
         ]
 
     def _content(self, path: str, start: int, end: int | None) -> bytes:
@@ -157,8 +156,8 @@ class GCSRemote(ObjectStore):
             n_vain = 0 if arrived > done else n_vain + 1
             if n_vain > _LONGEST_VAIN:
                 raise RemoteError(
-                    f"{self.address} does not keep what is sent of {path}, or has dropped the "
-                    "unfinished upload; run it again"
+                    f"{self.address} does not keep the data sent for {path}, or has dropped the "
+                    "unfinished upload; run the upload again"
                 )
             told(arrived - done)
             done = arrived
@@ -183,8 +182,8 @@ class GCSRemote(ObjectStore):
         """
         if not session.startswith(f"{self._files._location}/"):
             raise RemoteError(
-                f"{self.address}: {self._files._location} has an upload go on at another address, "
-                f"{one_line(session)!r}, which is not done; is it Google's?"
+                f"{self.address}: {self._files._location} continues an upload at another address, "
+                f"{one_line(session)!r}, which is refused; the server may not be Google's"
             )
         return session
 

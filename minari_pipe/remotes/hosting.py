@@ -197,8 +197,8 @@ def fetch(
                 continue
             if alone:
                 raise DatasetNotFoundError(
-                    f"it is not downloaded, as the address names a dataset alone; to have it, "
-                    f"name it: {remote.address.rstrip('/')}/{parent}"
+                    f"it is not downloaded because the address names a single dataset; to "
+                    f"download it, name it: {remote.address.rstrip('/')}/{parent}"
                 )
             found = remote_listing.versions(remote, *parse_dataset_id(parent)[:2])
             name = chosen_version(remote.address, parent, found)
@@ -300,9 +300,9 @@ def unnamed_parents(dataset_ids: Collection[str]) -> list[str]:
             told = f"{name} was combined from {parent}, which"
             if _is_here(parent):
                 names.append(parent)
-                notes.append(f"{told} Minari downloads, too; to publish it, name it in an upload")
+                notes.append(f"{told} Minari also downloads; to publish it, name it in an upload")
             else:
-                notes.append(f"{told} is not in the local root and stays unpublished")
+                notes.append(f"{told} is not in the local root and is not published")
     return notes
 
 
@@ -401,7 +401,7 @@ def download_namespace_metadata(namespace: str, overwrite: bool = False) -> None
     if not fetch_namespace(remote, namespace, overwrite=overwrite):
         raise DatasetNotFoundError(
             f"The namespace '{namespace}' doesn't exist in {remote.address}; "
-            f"list_remote_namespaces() returns those that do"
+            f"call list_remote_namespaces() to list those that do"
         )
 
 
@@ -458,8 +458,8 @@ def opened(address: PathLike | None = None, token: str | None = None) -> Remote:
     offline = os.environ.get(OFFLINE_VARIABLE, "").strip().lower() not in ("", "0", "false", "no")
     if offline and split_scheme(address)[0] != "file":
         raise RemoteError(
-            f"{address} is not asked, as {OFFLINE_VARIABLE} is set; unset it where there is a "
-            "network, or name a directory with MINARI_REMOTE"
+            f"{address} is not contacted because {OFFLINE_VARIABLE} is set; unset it to go "
+            "online, or set MINARI_REMOTE to a directory"
         )
     return open_remote(address, token)
 
@@ -481,7 +481,9 @@ def _located(address: str, remote_path: PathLike | None = None) -> tuple[Remote,
         _check_form(address)
         return opened(remote_path), address
     if remote_path is not None:
-        raise ConfigError(f"{address!r} has an address already, and {remote_path!r} is another")
+        raise ConfigError(
+            f"{address!r} already contains an address; leave out the remote {remote_path!r}"
+        )
     # without the version, as the requested one need not exist
     version = match[0] if (match := re.search(r"-v\d+$", address)) else ""
     remote, rest = split_address(address.removesuffix(version), opened)
@@ -491,7 +493,7 @@ def _located(address: str, remote_path: PathLike | None = None) -> tuple[Remote,
         is_namespace = address.endswith("/")
         what, example = ("namespace", "door/") if is_namespace else ("dataset", "door/human-v2")
         raise DatasetNotFoundError(
-            f"there is no {what} at {address!r}; expected the address of a remote and what is in "
+            f"there is no {what} at {address!r}; expected the address of a remote and a name in "
             f"it, such as hf://farama-minari/D4RL/{example}"
         ) from error
     return remote, rest + version
@@ -518,7 +520,7 @@ def _of_namespace(remote: Remote, prefix: str) -> dict[str, dict[str, Any]]:
     for name in selected(found, latest_version=True, compatible_minari_version=False):
         if parse_dataset_id(name)[:2] not in readable:
             warnings.warn(
-                f"{name} is left out: no version of it can be read by this package", stacklevel=4
+                f"Skipping {name}: this package cannot read any version of it", stacklevel=4
             )
     return latest
 
@@ -557,8 +559,8 @@ def _check_takes_no_place(dataset_id: str) -> None:
     here = parse_dataset_id(latest)[2]
     if version is None or here is None or version >= here:  # v00 is another name of v0
         raise DatasetExistsError(
-            f"it is not downloaded, as {latest} is what is loaded here without a version; to have "
-            f"it, name it"
+            f"it is not downloaded because it would replace {latest} as the version loaded by "
+            f"default; to download it, name it"
         )
 
 

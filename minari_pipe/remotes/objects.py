@@ -62,8 +62,8 @@ class ObjectStore(Remote):
         self.bucket, _, folder = address.partition("://")[2].strip("/").partition("/")
         if not self.bucket or not NO_NAMES.isdisjoint(folder.split("/")[:-1]):
             raise ConfigError(
-                f"{address!r} is no address of a bucket: expected one such as "
-                f"{address.partition('://')[0]}://bucket or one with a folder in it"
+                f"{address!r} is not the address of a bucket: expected "
+                f"{address.partition('://')[0]}://bucket, or a folder in it"
             )
         self.folder = f"{folder}/" if folder else ""
         self._files = file_system
@@ -195,7 +195,7 @@ class ObjectStore(Remote):
         except FileExistsError as error:
             if self.retried(partial(self.read, path)) != content:
                 raise DatasetExistsError(
-                    f"{self.address}/{path} already exists; another upload was quicker"
+                    f"{self.address}/{path} already exists; another upload came first"
                 ) from error
             return True  # written by an attempt whose response was lost
         try:
@@ -215,8 +215,8 @@ class ObjectStore(Remote):
         found = self.retried(partial(self.read, f"{upload.dataset_id}/{MANIFEST}"))
         if found != upload.files[MANIFEST].read():
             raise DatasetExistsError(
-                f"another upload of {upload.dataset_id} to {self.address} has begun meanwhile, "
-                "with other content; this one ends. Upload under another version"
+                f"another upload of {upload.dataset_id} to {self.address} has started since, "
+                "with other content; this one stops. Upload it under another version"
             )
 
     def _folders_with(self, file: str, prefix: str = "") -> list[str]:
@@ -249,8 +249,8 @@ class ObjectStore(Remote):
             if len(found) > _MOST_FILES:
                 break
         raise RemoteError(
-            f"{self.address}: the list of its files does not end ({len(found)} so far); is this "
-            "the server you mean? Name a folder of the bucket, so that less is listed"
+            f"{self.address}: the list of its files does not end ({len(found)} so far); check "
+            "the address, or name a folder of the bucket to list fewer files"
         )
 
     @abstractmethod

@@ -33,8 +33,8 @@ _CHUNK = 2**20
 #: Largest number of parts of one object that S3 accepts.
 _MAX_PARTS = 10_000
 _CREDENTIALS = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, as for every AWS tool; for "
-    "a store of another provider also AWS_ENDPOINT_URL_S3"
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, as for other AWS tools; "
+    "for another provider, also set AWS_ENDPOINT_URL_S3"
 )
 
 
@@ -126,8 +126,8 @@ class S3Remote(ObjectStore):
         found = {entry["Key"]: int(entry["Size"]) for entry in answer.get("Contents") or ()}
         if not found and "Name" not in answer:
             raise RemoteError(
-                f"{self.address}: what answers is no S3; is it the login page of a network, or "
-                "AWS_ENDPOINT_URL_S3 the address of something else?"
+                f"{self.address}: the server is not S3; a login page may be answering, or "
+                "AWS_ENDPOINT_URL_S3 may be wrong"
             )
         return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
 
@@ -168,7 +168,8 @@ class S3Remote(ObjectStore):
             # it. The stored file is verified in any case.
             if path not in self.retried(partial(self._keys, path)):
                 raise RemoteError(
-                    f"{self.address} has dropped the unfinished upload of {path}; run it again"
+                    f"{self.address} has dropped the unfinished upload of {path}; run the upload "
+                    "again"
                 ) from error
 
     def _pending(self, where: dict[str, str]) -> tuple[str | None, dict[int, tuple[int, str]]]:

@@ -82,7 +82,7 @@ class ThreadPool:
             future, work = item
             try:
                 if self.is_over:  # an inner pool may still wait for the result
-                    raise OverError("nobody waits for this any more")
+                    raise OverError("the result is no longer needed")
                 future.set_result(work())
             except BaseException as error:
                 future.set_exception(error)

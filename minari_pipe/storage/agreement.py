@@ -60,7 +60,7 @@ def check_agreement(
         if column.shape[1:] not in ((), (1,)) or column.dtype.kind not in kinds:
             raise CorruptDatasetError(
                 f"{name} is {column.dtype} in rows of shape {column.shape[1:]}, expected one "
-                f"{'number' if name == 'rewards' else 'true or false'} a step"
+                f"{'number' if name == 'rewards' else 'boolean'} per step"
             )
     for path, space, leaf in _of_space(episode["actions"], action_space, ("actions",)):
         _expect(leaf, path, steps, "steps")
@@ -89,7 +89,7 @@ def check_total(total_steps: Any, steps: int) -> None:
     # when Minari 0.5.4 continues an episode, it sets total_steps to the number of added steps
     if not is_count or not min(1, steps) <= total_steps <= steps:
         said = (
-            "there is no attribute total_steps"
+            "the attribute total_steps is missing"
             if total_steps is None
             else (f"the attribute total_steps is {total_steps!r:.60}")
         )
@@ -113,13 +113,15 @@ def _check_leaf(leaf: Any, space: gym.Space[Any], path: Path) -> None:
         return
     if isinstance(space, spaces.Text):
         if not isinstance(leaf, list) or not all(isinstance(text, str) for text in leaf):
-            raise CorruptDatasetError(f"{subscripts(path)} is no text, the space says {space}")
+            raise CorruptDatasetError(f"{subscripts(path)} is not text, the space expects {space}")
     elif isinstance(space, ARRAY_SPACES):
         if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
-            raise CorruptDatasetError(f"{subscripts(path)} is no number, the space says {space}")
+            raise CorruptDatasetError(
+                f"{subscripts(path)} is not numeric, the space expects {space}"
+            )
         if leaf.shape[1:] != space.shape:
             raise CorruptDatasetError(
-                f"{subscripts(path)} has rows of shape {leaf.shape[1:]}, the space says "
+                f"{subscripts(path)} has rows of shape {leaf.shape[1:]}, the space expects "
                 f"{space.shape}"
             )
 
@@ -137,5 +139,5 @@ def _expect(leaf: Any, path: Path, expected: int, unit: str) -> None:
 def _rows(leaf: Any, path: Path) -> int:
     is_rows = isinstance(leaf, list) or (isinstance(leaf, np.ndarray) and leaf.ndim > 0)
     if not is_rows:
-        raise CorruptDatasetError(f"{subscripts(path)} holds no rows")
+        raise CorruptDatasetError(f"{subscripts(path)} is not an array or a list of rows")
     return len(leaf)

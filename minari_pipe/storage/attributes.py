@@ -51,8 +51,7 @@ def whole_seed(seed: Any) -> int | None:
         whole = -1
     if whole < 0:
         raise InvalidEpisodeError(
-            f"a seed must be None or a whole number from 0 on, got {type(seed).__name__} "
-            f"{seed!r:.60}"
+            f"a seed must be None or a non-negative integer, got {type(seed).__name__} {seed!r:.60}"
         )
     return whole
 
@@ -86,7 +85,7 @@ def flatten_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     for key in attributes:
         if not isinstance(key, str) or key == EXACT:
             raise InvalidEpisodeError(
-                f"names of attributes must be strings other than {EXACT!r}, got {key!r}"
+                f"attribute names must be strings other than {EXACT!r}, got {key!r}"
             )
     ambiguous = any("/" in key for key in attributes)
     for key, value in attributes.items():
@@ -179,14 +178,14 @@ def _check_names(names: tuple[str, ...]) -> None:
         size = len(name.encode("utf-8", "replace"))
         if not 0 < size <= _MAX_NAME_BYTES or not is_storable_text(name):
             raise InvalidEpisodeError(
-                f"the attribute {name[:60]!r} has a name of {size} bytes; HDF5 takes 1 to "
-                f"{_MAX_NAME_BYTES} without NUL and lone surrogates; rename the key"
+                f"the attribute {name[:60]!r} has a name of {size} bytes; HDF5 allows 1 to "
+                f"{_MAX_NAME_BYTES} without NUL or lone surrogates; rename the key"
             )
     clash = clashing_name(names)
     if clash is not None:
         raise InvalidEpisodeError(
-            f"two values have the attribute name {clash!r}, or one lies below the other: a key "
-            "'a/b' is in the same place as the key 'b' of a dict 'a'; rename one"
+            f"two values share the attribute name {clash!r}, or one is nested in the other: the "
+            "key 'a/b' means the same as the key 'b' of a dict 'a'; rename one"
         )
 
 

@@ -258,7 +258,7 @@ class MinariStorage(StoredEpisodes):
             >>> get_minari_storage("hdf5").check_compression(4)
         """
         if not cls.COMPRESSES:
-            raise ConfigError(f"the format {cls.FORMAT} takes no compression; hdf5 does")
+            raise ConfigError(f"the format {cls.FORMAT} does not support compression; hdf5 does")
         if not 1 <= level <= 9:
             raise ConfigError(f"compression is {level}; expected a gzip level from 1 to 9, or none")
 

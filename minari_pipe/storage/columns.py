@@ -78,11 +78,13 @@ def episode_columns(
                     continue
                 if len(leaf) != steps + extra:
                     unit = "rows" if extra else "steps"
-                    expected = f" (expected {steps + 1}: the reset's and one a step)" * extra
+                    expected = (
+                        f" (expected {steps + 1}: one for the reset and one per step)" * extra
+                    )
                     if continues and len(leaf) == steps + 1:
                         expected = (
-                            "; this continues a stored episode, whose last row is there already: "
-                            "leave out the first one here"
+                            "; this continues an episode whose last row is already stored: leave "
+                            "out the first row here"
                         )
                     raise InvalidEpisodeError(
                         f"{subscripts(path)} has {len(leaf)} {unit}, rewards has {steps}{expected}"
@@ -136,7 +138,8 @@ def _layout_name(path: Path) -> str:
 
 def _clash(name: str) -> str:
     return (
-        f"two values have the name {name!r} in the layout, where a key 'a/b' is the key 'b' in 'a'"
+        f"two values share the name {name!r} in the layout: the key 'a/b' means the same as the "
+        "key 'b' of a dict 'a'"
     )
 
 
@@ -158,7 +161,7 @@ def _numbers(values: Any, name: str, dtype: Any) -> npt.NDArray[Any]:
     if array.size == 0:
         array = array.astype(dtype)
     if array.ndim != 1:
-        raise InvalidEpisodeError(f"{name} has shape {array.shape}, expected one number a step")
+        raise InvalidEpisodeError(f"{name} has shape {array.shape}, expected one number per step")
     if dtype is np.bool_:
         if array.dtype.kind in "iu" and np.isin(array, (0, 1)).all():
             array = array.astype(bool)
@@ -173,7 +176,7 @@ def _numbers(values: Any, name: str, dtype: Any) -> npt.NDArray[Any]:
 def _column(value: Any, space: gym.Space[Any] | None, path: Path) -> Any:
     if isinstance(value, Frames):
         if space is not None and not is_image_space(space):
-            raise InvalidEpisodeError(f"{subscripts(path)} is JPEG, the space says {space}")
+            raise InvalidEpisodeError(f"{subscripts(path)} is JPEG, the space expects {space}")
         return value
     composite = space is None or isinstance(space, spaces.Dict | spaces.Tuple)
     if composite and isinstance(value, list) and value and isinstance(value[0], Mapping | tuple):
@@ -216,11 +219,12 @@ def _column(value: Any, space: gym.Space[Any] | None, path: Path) -> Any:
         return array
     if array.shape[1:] != space.shape:
         raise InvalidEpisodeError(
-            f"{subscripts(path)} has rows of shape {array.shape[1:]}, the space says {space.shape}"
+            f"{subscripts(path)} has rows of shape {array.shape[1:]}, the space expects "
+            f"{space.shape}"
         )
     if array.dtype != space.dtype:
         if array.dtype.kind == "O":
-            raise InvalidEpisodeError(f"{subscripts(path)} is text, the space says {space}")
+            raise InvalidEpisodeError(f"{subscripts(path)} is text, the space expects {space}")
         # only Python numbers lack a dtype; the dtype of an array was recorded and stays
         if _is_python_number(value) and fits_exactly(array, space.dtype):
             return array.astype(space.dtype)
@@ -246,13 +250,15 @@ def _rows(value: Any, path: Path) -> npt.NDArray[Any]:
         array = np.asarray(value, dtype=object)
     array = without_padding(as_array(array, path))
     if array.ndim == 0:
-        raise InvalidEpisodeError(f"{subscripts(path)} must be rows, got a single value")
+        raise InvalidEpisodeError(
+            f"{subscripts(path)} must be an array or a list of rows, got a single value"
+        )
     if array.dtype.kind == "O":
         for text in array.flat:
             if not is_storable_text(text):
                 raise InvalidEpisodeError(
-                    f"{subscripts(path)} has the text {text!r}, which HDF5 cannot store: no NUL "
-                    "and no lone surrogates are allowed"
+                    f"{subscripts(path)} has the text {text!r}, which HDF5 cannot store: NUL "
+                    "and lone surrogates are not allowed"
                 )
     return array
 
@@ -286,7 +292,7 @@ def _extra_columns(extras: Mapping[str, Any]) -> Columns:
         _check_key(name, ("extras",))
         if name in RESERVED_GROUPS or "/" in name:
             raise InvalidEpisodeError(
-                f"extras has the key {name!r}, which is a group of the layout or has a slash; "
+                f"extras has the key {name!r}, which the layout reserves or which has a slash; "
                 "rename it"
             )
     columns = {name: _info_column(value, ("extras", name)) for name, value in extras.items()}
@@ -299,7 +305,7 @@ def _extra_columns(extras: Mapping[str, Any]) -> Columns:
 
 
 _LINK_NAMES = (
-    "keys must be strings without NUL and lone surrogates, of which no part between slashes is "
+    "keys must be strings without NUL or lone surrogates, and no part between slashes may be "
     "empty or '.'; rename it"
 )
 

@@ -96,8 +96,8 @@ def file_format(data_format: str | None) -> str:
     """
     if data_format in _UNLISTED:
         raise UnknownFormatError(
-            f"No storage implemented for {data_format} that keeps files, as a dataset of the local "
-            f"root does. Available formats: {get_storage_keys()}"
+            f"No storage implemented for {data_format} that writes files, which a dataset in the "
+            f"local root needs. Available formats: {get_storage_keys()}"
         )
     return data_format or "hdf5"
 

@@ -92,8 +92,8 @@ def encode_column(space: gym.Space[Any], column: Any) -> Any:
         _require_pillow()
         if column.dtype != np.uint8:
             raise InvalidEpisodeError(
-                f"an image to be stored as JPEG is {column.dtype}, expected uint8; with "
-                "jpeg_encoding=False it is stored without loss"
+                f"images stored as JPEG must be uint8, got {column.dtype}; with "
+                "jpeg_encoding=False they are stored without loss"
             )
         return Frames(_encode(row) for part in in_parts(column) for row in part)
     return column
@@ -135,13 +135,14 @@ def decode(
     size = (first.height, first.width) if bands == 1 else (first.height, first.width, bands)
     if math.prod(size) * len(rows) > max(_FREE_BYTES, _MOST_VALUES_PER_BYTE * sum(map(len, rows))):
         raise CorruptDatasetError(
-            f"{where} claims {len(rows)} JPEG images of shape {size}, far more than its bytes hold"
+            f"{where} declares {len(rows)} JPEG images of shape {size}, far more than its bytes "
+            "can hold"
         )
     decoded = np.empty((len(rows), *size), np.uint8)
     for index, row in enumerate(rows):
         image = _open(row, index, where)
         if (image.size, image.mode) != (first.size, first.mode):
-            raise _damaged(index, where, f"it is {image.size}, row 0 is {first.size}")
+            raise _damaged(index, where, f"its size is {image.size}, row 0 has {first.size}")
         try:
             decoded[index] = np.asarray(image)
         except Exception as error:  # Pillow's decoders can raise any exception

@@ -34,7 +34,7 @@ def dump_attributes(attributes: Mapping[str, Any]) -> str:
     for key, value in attributes.items():
         if type(key) is not str or key == EXACT:
             raise InvalidEpisodeError(
-                f"names of attributes must be strings other than {EXACT!r}, got {key!r}"
+                f"attribute names must be strings other than {EXACT!r}, got {key!r}"
             )
         if type(value) in (bool, int, float, str):  # the common case, and always exact
             plain[key] = value
@@ -83,7 +83,7 @@ def load_attributes(text: str) -> dict[str, Any]:
     """
     plain = json.loads(text)
     if not isinstance(plain, dict):
-        raise ValueError(f"it holds no JSON object but {text[:60]!r}")
+        raise ValueError(f"expected a JSON object, got {text[:60]!r}")
     if is_deep_form(plain):
         raise ValueError(f"attributes are nested more than {MAX_DEPTH} deep")
     exact = plain.pop(EXACT, {})

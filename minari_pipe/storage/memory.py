@@ -196,7 +196,8 @@ def _find(data_path: Path) -> _Data:
     data = _DATA.get(data_path.resolve())
     if data is None:
         raise DatasetNotFoundError(
-            f"No data found in data path {data_path}: the format memory lives in one process only"
+            f"No data found in data path {data_path}: a dataset of the format memory exists only "
+            "in the process that made it"
         )
     return data
 
@@ -227,7 +228,9 @@ def _joined(stored: Any, new: Any, where: str) -> Any:
     if isinstance(stored, Mapping):
         if not isinstance(new, Mapping) or stored.keys() != new.keys():
             found = sorted(new) if isinstance(new, Mapping) else "rows"
-            raise InvalidEpisodeError(f"{where} has the keys {found}, stored are {sorted(stored)}")
+            raise InvalidEpisodeError(
+                f"{where} has the keys {found}, the stored episode has {sorted(stored)}"
+            )
         return {key: _joined(part, new[key], f"{where}.{key}") for key, part in stored.items()}
     if isinstance(stored, tuple):
         pairs = enumerate(zip(stored, new, strict=True))
@@ -241,7 +244,9 @@ def _joined(stored: Any, new: Any, where: str) -> Any:
         new.dtype,
         new.shape[1:],
     ):
-        raise InvalidEpisodeError(f"{where} is {_kind(new)}, stored is {_kind(stored)}")
+        raise InvalidEpisodeError(
+            f"{where} is {_kind(new)}, the stored episode has {_kind(stored)}"
+        )
     return np.concatenate([stored, new])
 
 

@@ -159,7 +159,8 @@ class OpenTree:
             if path[:short] == other[:short]:
                 raise InvalidEpisodeError(
                     f"{join_path(path[:short])} is a dict on some steps and a value on "
-                    "others; a StepDataCallback can make it one of them; in a pipeline, a wrapper"
+                    "others. A StepDataCallback can make it one of them; in a pipeline, an "
+                    "environment wrapper can"
                 )
         column = self._columns[path] = OpenColumn(path, self._store, self._stored)
         self._index()

@@ -103,7 +103,7 @@ class StoredEpisodes(ABC):
         if other is not None:
             return other.read_raw_metadata(data_path)
         if data_path.is_file():
-            raise CorruptDatasetError(f"{data_path} is a file of no layout that is known here")
+            raise CorruptDatasetError(f"{data_path} is a file with an unknown layout")
         if not data_path.is_dir():
             raise DatasetNotFoundError(f"The data path {data_path} doesn't exist")
         raise DatasetNotFoundError(f"No data found in data path {data_path}")
@@ -408,9 +408,7 @@ def opened(
             spaces[key] = deserialize_space(metadata[key])
     if len(spaces) < 2:
         if not isinstance(metadata.get("env_spec"), str):
-            raise CorruptDatasetError(
-                f"{path} has neither both spaces nor an env_spec; they cannot be guessed"
-            )
+            raise CorruptDatasetError(f"{path} must have both spaces or an env_spec")
         env = recover(metadata["env_spec"], trusted_modules=trusted_modules)
         spaces.setdefault("observation_space", env.observation_space)
         spaces.setdefault("action_space", env.action_space)
@@ -454,18 +452,18 @@ def _metadata_file(data_path: Path, folder: OpenedFolder | None) -> dict[str, An
     except (ValueError, RecursionError) as error:
         raise CorruptDatasetError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(metadata, dict):
-        raise CorruptDatasetError(f"{path} holds no JSON object but {str(metadata)[:60]!r}")
+        raise CorruptDatasetError(f"{path} must hold a JSON object, got {str(metadata)[:60]!r}")
     for key in ("total_episodes", "total_steps"):
         value = metadata.get(key, 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise CorruptDatasetError(
-                f"{path} must have {key}, a number that is not negative; it has {value!r}"
+                f"{path}: {key} must be a non-negative integer, got {value!r}"
             )
     episodes, steps = metadata.get("total_episodes", 0), metadata.get("total_steps", 0)
     if {"total_episodes", "total_steps"} <= metadata.keys() and bool(episodes) != bool(steps):
         raise CorruptDatasetError(
             f"{path} has {episodes} total_episodes and {steps} total_steps; every episode has "
-            "a step at least"
+            "at least one step"
         )
     return metadata
 

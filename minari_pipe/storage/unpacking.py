@@ -104,7 +104,7 @@ class Budget:
         self._taken += size
         if self._taken > self._limit:
             raise CorruptDatasetError(
-                f"it declares at least {self._taken} bytes of data that no metadata announce, far "
-                f"more than a file of {self._file_size} bytes can hold (at most {self._limit}); "
-                "get the dataset again from where it comes from"
+                f"it declares at least {self._taken} bytes of data that the metadata do not "
+                f"announce, far more than a file of {self._file_size} bytes can hold (at most "
+                f"{self._limit}); fetch the dataset again"
             )

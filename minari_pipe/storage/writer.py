@@ -217,7 +217,7 @@ class EpisodeWriter(ABC):
         for key, value in given.items():
             if value is not None and stored.get(key) is not None:
                 raise InvalidEpisodeError(
-                    f"episode {index}: it has a {key} already, a continuation cannot bring another"
+                    f"episode {index}: {key} is already set and cannot be changed by a continuation"
                 )
         before = int(stored["total_steps"])
         filled = dict(stored.get("infos_filled", {}))
@@ -252,7 +252,7 @@ class EpisodeWriter(ABC):
         for key in {"id", "total_steps"} & metadata.keys():
             if metadata[key] != stored.get(key):
                 raise InvalidMetadataError(
-                    f"episode {index}: {key} follows from the data and cannot be set"
+                    f"episode {index}: {key} is computed from the data and cannot be set"
                 )
         self._set_attributes(index, {**stored, **metadata})
 
@@ -338,7 +338,7 @@ def _check_attributes(buffer: EpisodeBuffer, index: int) -> None:
     if reserved:
         raise InvalidEpisodeError(
             f"episode {index}: metadata cannot hold {sorted(reserved)}, which are fields of the "
-            "buffer or follow from its data"
+            "buffer or computed from its data"
         )
     try:
         check_options(buffer.options)

@@ -61,7 +61,7 @@ class Contract:
     def other_processes(self, in_files: None) -> None:
         """Skip a test that needs other processes if there are no files or no ``os.fork``."""
         if not hasattr(os, "fork"):
-            pytest.skip("this system has no fork")
+            pytest.skip("this system has no os.fork")
 
     def new(
         self,

@@ -178,7 +178,7 @@ class ChangesContract(Contract):
         )
         for bad, message in [
             (replace(buffers[0], id=0), "rewards has"),
-            (replace(rest, observations={"a": np.zeros((1, 2)), "t": (["x"],)}), "stored is"),
+            (replace(rest, observations={"a": np.zeros((1, 2)), "t": (["x"],)}), "episode has"),
             (rest, "has the keys"),
             (replace(rest, infos={}, extras={}), "has the keys"),
             (replace(rest, id=5), "ids must be sequential"),
@@ -213,12 +213,12 @@ class ChangesContract(Contract):
             {"options": [1]},
         ],
         ids=[
-            "no plain value",
-            "a key that is no text",
+            "not a plain value",
+            "a key that is not a string",
             "its own id",
             "its own seed",
             "keys that clash",
-            "options that are no dict",
+            "options that are not a dict",
         ],
     )
     def test_attributes_that_cannot_be_stored_are_refused(
@@ -265,7 +265,7 @@ class ChangesContract(Contract):
         [
             ([{}], None, InvalidMetadataError, "different lengths"),
             ([{}, {}], [1], InvalidMetadataError, "different lengths"),
-            ([{"x": 1}, {"id": 5}], [0, 1], InvalidMetadataError, "id follows from the data"),
+            ([{"x": 1}, {"id": 5}], [0, 1], InvalidMetadataError, "id is computed from the data"),
             ([{"x": 1}, {}], [0, 9], IndexError, "out of range"),
             ([{"x": object()}], [0], InvalidEpisodeError, "x cannot be stored"),
         ],
@@ -393,7 +393,7 @@ class ChangesContract(Contract):
         file = path / METADATA_FILE_NAME
         text = file.read_text()
         file.write_text(text.replace("action_space", "x"))
-        with pytest.raises(CorruptDatasetError, match="neither both spaces nor an env_spec"):
+        with pytest.raises(CorruptDatasetError, match="must have both spaces or an env_spec"):
             MinariStorage.read(path)
         file.write_text(text.replace('"data_format"', '"x"'))
         with pytest.raises(CorruptDatasetError, match="has no data_format"):

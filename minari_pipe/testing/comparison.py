@@ -50,7 +50,7 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
             assert_same(value, right[key], f"{where}.{key}")
     elif isinstance(left, list | tuple):
         assert type(left) is type(right), f"{where}: expected {type(left)}, found {type(right)}"
-        assert len(left) == len(right), f"{where}: expected {len(left)}, found {len(right)} entries"
+        assert len(left) == len(right), f"{where}: expected {len(left)} entries, found {len(right)}"
         for index, value in enumerate(left):
             assert_same(value, right[index], f"{where}[{index}]")
     else:

@@ -117,7 +117,7 @@ class ImagesContract(Contract):
         good = episode(PICTURE, PICTURE, np.random.default_rng(0), 2)
         before = state(path)
         bad = replace(good, observations=good.observations.astype(np.float32))
-        with pytest.raises(InvalidEpisodeError, match=r"^episode 0: .*JPEG is float32"):
+        with pytest.raises(InvalidEpisodeError, match=r"^episode 0: .*JPEG must.* got float32"):
             storage.update_episodes([bad])
         assert_same(before, state(path))
 

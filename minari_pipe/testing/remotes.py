@@ -269,7 +269,7 @@ class RemoteContract:
         except CorruptDatasetError as error:
             refused = str(error)
         if refused:
-            assert f"{path} changes while it is uploaded" in refused
+            assert f"{path} changed during the upload" in refused
             assert list_remote_datasets(address) == {}
         else:
             assert change == "grows"

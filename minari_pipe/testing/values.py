@@ -243,10 +243,10 @@ class ValuesContract(Contract):
     @pytest.mark.parametrize("seed", [-1, 1.5, "7", "None"])
     def test_what_is_no_seed_is_refused(self, path: Path, seed: Any) -> None:
         storage = self.new(path, ACTION)
-        with pytest.raises(InvalidEpisodeError, match="episode 0: a seed must be None or a whole"):
+        with pytest.raises(InvalidEpisodeError, match="episode 0: a seed must be None or a non-"):
             storage.update_episodes([_rows(np.arange(3), 2, seed=seed)])
         storage.update_episodes([_rows(np.arange(3), 2)])
-        with pytest.raises(InvalidMetadataError, match="episode 0: a seed must be None or a whole"):
+        with pytest.raises(InvalidMetadataError, match="episode 0: a seed must be None or a non-"):
             storage.update_episode_metadata([{"seed": seed}])
         assert [fields["seed"] for fields in storage.get_episodes([0])] == [None]
 

@@ -278,7 +278,7 @@ def test_a_group_that_is_no_episode_is_named(dataset: Planted, name: str) -> Non
     finding = only(dataset.check(replay_steps=60))
     assert place(finding) == ("error", "layout", f"data / {name}")
     n_episodes = dataset.metadata["total_episodes"]
-    gap = f"there is no episode_{n_episodes}" if name == "episode_99" else "episode_0, episode_1"
+    gap = f"episode_{n_episodes} is missing" if name == "episode_99" else "episode_0, episode_1"
     assert gap in finding.message
 
 
@@ -287,7 +287,7 @@ def test_many_episodes_after_a_gap_are_one_finding(cartpole: Planted) -> None:
         another_group(name)(cartpole)
     finding = only(cartpole.check())
     assert place(finding) == ("error", "layout", "data / episode_98")
-    assert finding.message.endswith("(3 such groups)")
+    assert finding.message.endswith("(3 groups after the gap)")
 
 
 def test_one_episode_too_many_is_one_finding(cartpole: Planted) -> None:
@@ -488,7 +488,7 @@ def test_another_space_than_both_environments_is_one_finding(cartpole: Planted) 
     )
     finding = only(cartpole.check())
     assert place(finding) == ("error", "environment", "metadata / env_spec")
-    assert finding.message.endswith("(eval_env_spec likewise)")
+    assert finding.message.endswith("(also eval_env_spec)")
 
 
 def test_without_the_check_of_the_metadata_it_is_still_a_finding(cartpole: Planted) -> None:
@@ -534,7 +534,7 @@ def test_whatever_the_metadata_hold_is_reported_not_raised(cartpole: Planted, ke
     for value in values:
         cartpole.update(**{key: value})
         report = cartpole.check(replay_steps=1)
-        assert all("failed with" not in finding.message for finding in report.findings)
+        assert all("itself failed with" not in finding.message for finding in report.findings)
         assert len({finding.path for finding in report.findings}) <= 1, (value, report.findings)
         json.dumps(report.to_json())
 
@@ -723,9 +723,9 @@ def test_infos_that_only_one_episode_has(informed: Planted, episode: int) -> Non
 @pytest.mark.parametrize(
     ("name", "change", "described"),
     [
-        ("success", lambda a: a.astype("i8"), "int64 rows of shape (), 3 of 4 episodes have bool"),
-        ("state/qpos", lambda a: a[:, :1], "shape (1,), 3 of 4 episodes have float64 rows of"),
-        ("success", lambda a: [str(x) for x in a], "text rows of shape (), 3 of 4 episodes have"),
+        ("success", lambda a: a.astype("i8"), "int64 rows of shape (); 3 of 4 episodes have bool"),
+        ("state/qpos", lambda a: a[:, :1], "shape (1,); 3 of 4 episodes have float64 rows of"),
+        ("success", lambda a: [str(x) for x in a], "text rows of shape (); 3 of 4 episodes have"),
     ],
 )
 @pytest.mark.parametrize("episode", [0, 1, 3])
@@ -868,7 +868,7 @@ def test_skipped_checks_do_not_run(cartpole: Planted) -> None:
     report = cartpole.check(skip=("shapes", "replay"))
     assert "shapes" not in report.counts
     assert report.replay.reason == "not run"
-    with pytest.raises(ConfigError, match=r"no check 'shape'\. Did you mean 'shapes'"):
+    with pytest.raises(ConfigError, match=r"unknown check 'shape'\. Did you mean 'shapes'"):
         cartpole.check(skip=("shape",))
 
 

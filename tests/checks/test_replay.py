@@ -292,7 +292,9 @@ def test_environment_that_raises(tmp_path: Path) -> None:
     FAULT["now"] = "raises"
     finding = only(data.check())
     assert finding.path == "episode 0"
-    assert finding.message.startswith("step 2: the replay fails with RuntimeError: the cable broke")
+    assert finding.message.startswith(
+        "step 2: the replay failed with RuntimeError: the cable broke"
+    )
 
 
 # --- the simulator's state -------------------------------------------------------------------
@@ -504,10 +506,10 @@ def test_late_drift_on_another_platform_is_not_verified_from_there_on(tmp_path: 
     finding = only(report)
     assert (finding.level, finding.id) == ("warning", "not-verified")
     assert finding.message == (
-        "2 of 2 episodes leave the recording and are not verified from there on, the first "
-        "episode 0 / observations.arm.0 at step 39 (made on Plan9-vax, replayed on "
-        f"{replay.platform_name()}); the largest difference is 1, episode 0 / observations.arm.0 "
-        "at step 39"
+        "2 of 2 episodes diverge from the recording and are not verified beyond that step, first "
+        "at episode 0 / observations.arm.0, step 39 (made on Plan9-vax, replayed on "
+        f"{replay.platform_name()}); the largest difference is 1, at episode 0 / "
+        "observations.arm.0, step 39"
     )
     assert report.replay.drifted == 2
     assert report.replay.largest_difference == 1
@@ -594,7 +596,7 @@ def test_one_step_across_a_threshold_is_a_warning_with_its_size(door: Planted) -
     finding = only(report)
     assert report.ok
     assert (finding.level, finding.id) == ("warning", "inexact-steps")
-    assert "the largest difference is 0.5, episode 1 / observations at step 39" in finding.message
+    assert "the largest difference is 0.5, at episode 1 / observations, step 39" in finding.message
 
 
 @pytest.mark.parametrize(

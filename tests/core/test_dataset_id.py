@@ -111,8 +111,8 @@ def test_what_may_be_created(dataset_id: str) -> None:
         ("human-v\N{FULLWIDTH DIGIT TWO}", "has no version"),
         ("i/foo-v0", "Malformed dataset ID: i/foo-v0"),
         ("i/jj/foo-v0", "Malformed namespace: i"),
-        ("data/foo-v0", "has the part 'data'"),
-        ("aa/data/foo-v0", "has the part 'data'"),
+        ("data/foo-v0", "has a part named 'data'"),
+        ("aa/data/foo-v0", "has a part named 'data'"),
         ("../foo-v0", "Malformed dataset ID"),
         ("/foo-v0", "Malformed dataset ID"),
         ("aa/.foo-v0", "Malformed dataset ID"),
@@ -197,4 +197,4 @@ def test_an_id_that_file_names_cannot_have_under_a_locale_is_named() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.count("whose encoding is ascii; set PYTHONUTF8=1") == 2, done.stdout
+    assert done.stdout.count("locale's encoding, ascii; set PYTHONUTF8=1") == 2, done.stdout

@@ -162,7 +162,7 @@ def test_a_spec_of_an_old_gymnasium_is_recovered():
 @pytest.mark.parametrize("entry_point", ["os:system", "builtins:eval", "hydra:main"])
 def test_an_entry_point_of_a_file_is_not_imported(entry_point):
     for env_id in ("CartPole-v1", "Unknown-v0"):
-        with pytest.raises(TrustError, match="because a file says so"):
+        with pytest.raises(TrustError, match="comes from a file and would import"):
             recover(spec_json(id=env_id, entry_point=entry_point))
 
 
@@ -204,7 +204,7 @@ def test_stored_arguments_that_the_environment_does_not_take_are_a_clear_error()
 
 
 def test_a_missing_package_cannot_hide_behind_a_registered_id():
-    with pytest.raises(TrustError, match="because a file says so"):
+    with pytest.raises(TrustError, match="comes from a file and would import"):
         recover(spec_json(id="CartPole-v1", entry_point="no_such_package:Env"))
 
 
@@ -227,7 +227,7 @@ def test_a_wrapper_that_gymnasium_lacks_is_named(name):
 
 def test_whatever_an_environment_raises_at_its_arguments_is_one_error():
     for kwargs in ({"render_mode": {"a": 1}}, {"sutton_barto_reward": 1, "render_mode": [1]}):
-        with pytest.raises(ConfigError, match="cannot be made from the stored env_spec"):
+        with pytest.raises(ConfigError, match="cannot be created from the stored env_spec"):
             recover(spec_json(kwargs=kwargs))
 
 
@@ -275,7 +275,7 @@ def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkey
         recover(json.dumps(spec))
     trusted = str(tmp_path / "model.xml") if path.startswith("./") else os.path.expanduser(path)
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", trusted)
-    with pytest.raises(ConfigError, match="cannot be made"):
+    with pytest.raises(ConfigError, match="cannot be created"):
         recover(json.dumps(spec))
 
 
@@ -356,7 +356,7 @@ def test_a_wrapper_without_its_arguments_is_left_out_with_a_warning():
         {"name": "Monitor", "entry_point": "no_such_package:Monitor", "kwargs": None},
         {"name": "Flat", "entry_point": "gymnasium.wrappers:FlattenObservation", "kwargs": {}},
     ]
-    with pytest.warns(UserWarning, match="CartPole-v1' was recorded in Monitor, which") as caught:
+    with pytest.warns(UserWarning, match="CartPole-v1' is recovered without Monitor") as caught:
         env = recover(spec_json(additional_wrappers=wrappers))
     assert len(caught) == 1
     assert isinstance(env, gym.wrappers.FlattenObservation)
@@ -373,7 +373,7 @@ def wrapped_by_itself() -> gym.Env:
 
 def test_a_wrapper_of_a_file_whose_name_is_none_is_left_out_with_a_warning():
     wrapper = {"name": 3, "entry_point": "no_such_package:Monitor", "kwargs": None}
-    with pytest.warns(UserWarning, match="was recorded in 3, which"):
+    with pytest.warns(UserWarning, match="is recovered without 3, which"):
         recover(spec_json(additional_wrappers=[wrapper]))
 
 
@@ -381,7 +381,7 @@ def test_a_wrapper_of_a_file_whose_name_is_none_is_left_out_with_a_warning():
 def test_arguments_of_a_file_that_a_wrapper_does_not_take_are_a_clear_error(kwargs):
     entry_point = "gymnasium.wrappers:FlattenObservation"
     wrapper = {"name": "W", "entry_point": entry_point, "kwargs": kwargs}
-    with pytest.raises(ConfigError, match="cannot be made from the stored env_spec"):
+    with pytest.raises(ConfigError, match="cannot be created from the stored env_spec"):
         recover(spec_json(additional_wrappers=[wrapper]))
 
 
@@ -392,7 +392,7 @@ def test_wrappers_that_an_entry_point_applies_itself_are_not_said_to_be_lost(mon
         names = [wrapper.name for wrapper in env.spec.additional_wrappers]
         found = recover(environments.spec_json(env.spec))  # a warning would be an error
         assert [wrapper.name for wrapper in found.spec.additional_wrappers] == names
-        with pytest.warns(UserWarning, match="was recorded in Plain, which") as caught:
+        with pytest.warns(UserWarning, match="is recovered without Plain, which") as caught:
             recover(environments.spec_json(Plain(env).spec))
         assert len(caught) == 1
     finally:

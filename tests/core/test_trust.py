@@ -91,7 +91,7 @@ def test_what_a_trusted_module_only_passes_on_is_refused(name, tmp_path, monkeyp
     source = imports + "class Policy: pass\nRenamed = Policy\n"
     own_module(tmp_path, monkeypatch, source)
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "own_policies")
-    with pytest.raises(TrustError, match="is in truth"):
+    with pytest.raises(TrustError, match="is really"):
         resolve(f"own_policies.{name}", POLICIES, what="policy._target_")
 
 
@@ -101,7 +101,7 @@ def test_a_registered_name_that_was_replaced_is_refused(monkeypatch):
     import minari_pipe.policies.controllers as controllers
 
     monkeypatch.setattr(controllers, "PointMazeWaypoints", os.system)
-    with pytest.raises(TrustError, match="is in truth"):
+    with pytest.raises(TrustError, match="is really"):
         resolve("minari_pipe.policies.controllers.PointMazeWaypoints", CONTROLLERS, what="x")
 
 

@@ -182,7 +182,7 @@ def test_a_continuation_with_the_row_of_a_reset_is_told_to_leave_it_out() -> Non
 
 
 def test_no_dataset_of_the_root_is_in_memory_only() -> None:
-    message = "memory that keeps files"
+    message = "memory that writes files"
     with pytest.raises(UnknownFormatError, match=message):
         create([GOOD], data_format="memory")
     with pytest.raises(UnknownFormatError, match=message):

@@ -218,13 +218,13 @@ def test_sizes_are_numbers_or_fractions_of_episodes(fifty, total, sizes, expecte
     [
         ([3, 3], r"the sum of sizes exceeds the number of episodes in the dataset \(5\)"),
         ([-1, 3], "sizes must not be negative"),
-        ([2, 0.5], "all numbers of episodes, or all fractions"),
-        ([0.6, 0.6], r"exceeds 1: the fractions \[0.6, 0.6\] add up to 1.2, and 1 is all 5"),
+        ([2, 0.5], "all episode counts, or all fractions"),
+        ([0.6, 0.6], r"exceeds 1: the fractions \[0.6, 0.6\] add up to 1.2, where 1 means all 5"),
         ([4.0, 1.0], "fractions from 0.0 to 1.0"),
         ([-0.1], "fractions from 0.0 to 1.0"),
         ([float("nan")], "fractions from 0.0 to 1.0"),
-        (["2"], "all numbers of episodes"),
-        ([True, True], "all numbers of episodes"),
+        (["2"], "all episode counts"),
+        ([True, True], "all episode counts"),
         (3, "sizes must be a list"),
     ],
     ids=str,
@@ -239,7 +239,7 @@ def test_other_sizes_are_refused(fifty, sizes, message) -> None:
 
 @pytest.mark.parametrize("seed", [-1, "one", 1.5])
 def test_a_seed_that_is_none_is_refused(fifty, seed) -> None:
-    with pytest.raises(ConfigError, match="seed must be None or a whole number from 0 on, got"):
+    with pytest.raises(ConfigError, match="seed must be None or a non-negative integer, got"):
         split_dataset(fifty, [1], seed=seed)
     with pytest.raises(ConfigError, match="seed must be None or"):
         fifty[:2].set_seed(seed)
@@ -361,7 +361,7 @@ def test_names_are_joined() -> None:
 def test_requirements_that_exclude_each_other_are_named() -> None:
     first = create("aa/x-v0", requirements=["mujoco>=3", "numpy"])
     second = create("aa/y-v0", requirements=["mujoco<3", "numpy"])
-    with pytest.warns(UserWarning, match="exclude each other: mujoco>=3 and mujoco<3") as caught:
+    with pytest.warns(UserWarning, match="conflict: mujoco>=3 and mujoco<3") as caught:
         combined = combine_datasets([first, second], "aa/z-v0")
     assert combined.storage.metadata["requirements"] == ["mujoco>=3", "numpy", "mujoco<3"]
     assert [warning.filename for warning in caught] == [__file__]

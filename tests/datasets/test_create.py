@@ -119,7 +119,7 @@ def test_missing_reference_scores_are_measured() -> None:
         ({"eval_env": 5}, InvalidMetadataError, "`eval_env` argument must be of types"),
         ({"data_format": "parchment"}, ValueError, "No storage implemented for parchment"),
         ({"ref_max_score": 1.0, "expert_policy": id}, ValueError, "Can't pass a value for `expert"),
-        ({"expert_policy": id}, InvalidMetadataError, "needs an environment to be measured in"),
+        ({"expert_policy": id}, InvalidMetadataError, "`expert_policy` needs an environment"),
         ({"author": 5}, InvalidMetadataError, "'author' must be a list or set of strings, got 5"),
         ({"author_email": [[]]}, InvalidMetadataError, "'author_email' must be a list or set"),
         ({"requirements": "numpy"}, InvalidMetadataError, "'requirements' must be .* got 'numpy'"),

@@ -333,7 +333,7 @@ def test_other_indices_are_refused(dataset, index, error, message) -> None:
     [
         ([0, 6], "from 0 to 5, the storage has 6 episodes; got 0 to 6"),
         ([-1], "got -1 to -1"),
-        ([[0]], r"in one axis, got int64 of shape \(1, 1\)"),
+        ([[0]], r"along one axis, got int64 of shape \(1, 1\)"),
         ([0.0], "whole numbers"),
         ([True] * 6, r"a mask or slice goes in brackets: dataset\[mask\]"),
         (3, r"of shape \(\)"),

@@ -142,8 +142,8 @@ def test_an_environment_without_a_spec_gives_its_spaces() -> None:
     [
         (make()[0], "must be a list of episodes; got one EpisodeBuffer"),
         (plain(make()[0]), "must be a list of episodes; got one dict"),
-        ([5], "each an EpisodeBuffer or a dict; an entry is of type int"),
-        (["text"], "an entry is of type str"),
+        ([5], "each an EpisodeBuffer or a dict; got an entry of type int"),
+        (["text"], "got an entry of type str"),
         ([{"observations": [0], "rewards": [1]}], "has no actions, terminations, truncations"),
         ([plain(make()[0]) | {"rewards": np.ones((2, 2))}], r"rewards has shape \(2, 2\)"),
         ([plain(make()[0]) | {"rewards": [[1.0], [1.0, 2.0]]}], "episode 0: rewards"),

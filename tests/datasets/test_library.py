@@ -128,7 +128,7 @@ def test_a_link_inside_the_root_is_not_followed(root: Path) -> None:
     (root / "bb").symlink_to("aa")
     for dataset_id, link in (("c-v0", root / "c-v0"), ("bb/b-v0", root / "bb")):
         for function in (load_dataset, get_dataset_path, delete_dataset):
-            with pytest.raises(LinkError, match=f"^{link} is a link to"):
+            with pytest.raises(LinkError, match=f"^{link} is a symlink to"):
                 function(dataset_id)
     assert load_dataset("aa/b-v0").total_episodes == 1
 
@@ -171,7 +171,7 @@ def test_a_failed_creation_leaves_nothing_and_the_id_free(root: Path) -> None:
         install("aa/bb/c-v0")
     with pytest.raises(DatasetExistsError, match="already exists as the dataset 'aa/bb/c-v0'"):
         install("aa/bb/c-v0/d-v0")
-    with pytest.raises(InvalidDatasetIdError, match="has the part 'data'"):
+    with pytest.raises(InvalidDatasetIdError, match="has a part named 'data'"):
         install("aa/data/d-v0")
     assert content(root) == before
 
@@ -353,7 +353,7 @@ def test_numbers_of_a_loaded_dataset(root: Path) -> None:
         ("i/foo-v0", "Malformed dataset ID"),
         ("i/jj/foo-v0", "Malformed namespace: i"),
         ("foo\0-v0", "Malformed dataset ID"),
-        ("data/foo-v0", "has the part 'data'"),
+        ("data/foo-v0", "has a part named 'data'"),
         ("a" * 253 + "-v0", "256 bytes long"),
         ("é" * 127 + "/foo-v0", None),
         ("é" * 128 + "/foo-v0", "256 bytes long"),
@@ -545,9 +545,9 @@ def test_a_flat_file_takes_an_id(root: Path) -> None:
     (root / "x-v0.hdf5").write_bytes(b"no dataset")
     with pytest.raises(DatasetExistsError, match="x-v0 already exists"):
         install("x-v0")
-    with pytest.warns(UserWarning, match="Misconfigured dataset named x-v0: .* no layout"):
+    with pytest.warns(UserWarning, match="Misconfigured dataset named x-v0: .* unknown layout"):
         assert list_local_datasets() == {}
-    with pytest.raises(CorruptDatasetError, match=r"x-v0\.hdf5 is a file of no layout"):
+    with pytest.raises(CorruptDatasetError, match=r"x-v0\.hdf5 is a file with an unknown"):
         load_dataset("x-v0")
 
 
@@ -577,7 +577,7 @@ def test_verifying_compares_every_file(root: Path) -> None:
     with pytest.raises(CorruptDatasetError) as caught:
         load_dataset("aa/b-v0", verify=True)
     message = str(caught.value)
-    assert "data/main_data.hdf5 has other content (xxh3_128); data/more.bin is not in" in message
+    assert "main_data.hdf5 has different content (xxh3_128); data/more.bin is not in" in message
     assert "data/metadata.json" not in message
     (folder / "data/main_data.hdf5").write_bytes(data + b"1")
     (folder / "data/metadata.json").unlink()
@@ -591,9 +591,9 @@ def test_verifying_compares_every_file(root: Path) -> None:
     ("text", "message"),
     [
         (None, "manifest.json does not exist"),
-        ("", "is no manifest"),
-        ("[]", "is no manifest"),
-        ("{}", "is no manifest"),
+        ("", "is not a manifest"),
+        ("[]", "is not a manifest"),
+        ("{}", "is not a manifest"),
         ('{"files": 5}', "is damaged"),
         ('{"files": {"data/metadata.json": 5}}', "is damaged"),
         ('{"files": {"../../x": {"sha256": "0", "size": 1}}}', "is damaged"),
@@ -701,7 +701,7 @@ def test_a_read_only_root_is_read(open_root: Path) -> None:
             lambda: update_namespace_metadata("aa", "new"),
             lambda: load_dataset("aa/b-v0").storage.update_metadata({"description": "new"}),
         ):
-            with pytest.raises(ConfigError, match=r"nothing can be written .*MINARI_DATASETS_PATH"):
+            with pytest.raises(ConfigError, match=r"cannot write to .*MINARI_DATASETS_PATH"):
                 refused()
         assert content(open_root) == before
 
@@ -728,7 +728,7 @@ def test_a_root_that_is_a_file_or_cannot_be_made_is_named(tmp_path, monkeypatch)
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("MINARI_DATASETS_PATH", str(place))
         for function in (list_local_datasets, list_local_namespaces, get_dataset_path):
-            with pytest.raises(ConfigError, match=r"file.* cannot be made .*MINARI_DATASETS_PATH"):
+            with pytest.raises(ConfigError, match=r"file.* cannot be created .*MINARI_DATASETS"):
                 function()
         with pytest.raises(ConfigError):
             load_dataset("a-v0")

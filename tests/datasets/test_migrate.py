@@ -127,7 +127,7 @@ def test_a_source_that_is_no_dataset_is_said_to_be_what_it_is(tmp_path):
     text.write_text("# Notes of mine")
     with pytest.raises(DatasetNotFoundError, match="it is a file that begins with b'# Notes of"):
         migrate_dataset(text, "other-v0")
-    with pytest.raises(DatasetNotFoundError, match="it is a directory that holds no metadata"):
+    with pytest.raises(DatasetNotFoundError, match="it is a directory without metadata"):
         migrate_dataset(tmp_path, "other-v0")
 
 
@@ -261,4 +261,4 @@ def test_episodes_without_a_step_are_left_out(root):
         group["observations"] = values
     dataset, unknown = migrated("old-v0")
     assert [episode.seed for episode in dataset] == [1]
-    assert "episodes without a step are left out: 0" in unknown
+    assert "episodes without steps are left out: 0" in unknown

@@ -145,8 +145,8 @@ def test_malformed_namespaces_are_refused(function, name, root: Path) -> None:
     [
         ("i", "Malformed namespace: i"),
         ("i/door", "Malformed namespace: i"),
-        ("data", "has the part 'data'"),
-        ("aa/data/bb", "has the part 'data'"),
+        ("data", "has a part named 'data'"),
+        ("aa/data/bb", "has a part named 'data'"),
         ("a" * 256, "256 bytes long"),
         ("aa/" + "é" * 128, "256 bytes long"),
         ("/".join(["a" * 250] * 20), "too long for a file system"),
@@ -190,7 +190,7 @@ def test_datasets_and_namespaces_do_not_mix(root: Path) -> None:
 
 def test_a_file_in_the_way_is_named(root: Path) -> None:
     (root / "aa").write_text("")
-    with pytest.raises(DatasetExistsError, match="aa already exists and is no folder"):
+    with pytest.raises(DatasetExistsError, match="aa already exists and is not a folder"):
         create_namespace("aa/bb")
 
 
@@ -218,7 +218,7 @@ def test_metadata_without_a_form_in_json_changes_nothing(function, root: Path) -
     if function is update_namespace_metadata:
         create_namespace("aa", "mine")
     before = content(root)
-    with pytest.raises(InvalidMetadataError, match="what JSON can hold"):
+    with pytest.raises(InvalidMetadataError, match="cannot be written as JSON"):
         function("aa", key={1, 2})
     assert content(root) == before
 

@@ -192,7 +192,7 @@ def test_a_buffer_bounds_what_is_held_for_a_random_order(dataset) -> None:
     else:
         pytest.fail(f"no two episodes came first: {episodes}")
     assert order != sorted(order)
-    with pytest.raises(ConfigError, match="buffer_episodes is for a random order"):
+    with pytest.raises(ConfigError, match="buffer_episodes needs a random order"):
         dataset.transitions(4, buffer_episodes=2)
 
 
@@ -358,13 +358,13 @@ def test_any_space_is_batched_in_its_dicts_and_tuples(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 on, got 0"),
+        ({"batch_size": 0}, "batch_size must be a positive integer, got 0"),
         ({"batch_size": 2.0}, "batch_size must be"),
         ({"batch_size": True}, "batch_size must be"),
         ({"buffer_episodes": -1, "seed": 0}, "buffer_episodes must be"),
         ({"length": 0}, "length must be"),
         ({"stride": 0}, "stride must be"),
-        ({"seed": -1}, "seed must be None or a whole number from 0 on, got -1"),
+        ({"seed": -1}, "seed must be None or a non-negative integer, got -1"),
         ({"seed": "one"}, "seed must be"),
         ({"pad": "middle"}, "pad must be 'right', 'left' or None"),
     ],

@@ -114,8 +114,14 @@ def test_a_pickle_in_place_of_weights_is_refused_by_name(saved, tmp_path):
         ([1, 2], "not a mapping of weights"),
         ({"w": 3}, "is not a tensor"),
         ({"w": torch.tensor([1.0, float("nan")])}, "'w' holds NaN"),
-        ({"w": torch.zeros(1).expand(10**12)}, "repeats its values; together they exceed the file"),
-        ({"w": torch.eye(3).to_sparse()}, "names the global 'torch._utils._rebuild_sparse_tensor'"),
+        (
+            {"w": torch.zeros(1).expand(10**12)},
+            "reuses its values; together the tensors are larger",
+        ),
+        (
+            {"w": torch.eye(3).to_sparse()},
+            "refers to the global 'torch._utils._rebuild_sparse_tensor'",
+        ),
     ],
     ids=["empty", "list", "number", "nan", "terabytes", "sparse"],
 )
@@ -150,7 +156,7 @@ def test_values_that_the_file_has_not_are_damage(saved, tmp_path):
     entries = unzipped(torch_bytes({"w": torch.ones(1000)}))
     (values,) = (name for name in entries if "/data/" in name and not name.endswith("_id"))
     short = zipped({**entries, values: bytes(64)})
-    with pytest.raises(ConfigError, match="is damaged .64 bytes of 1000 values of float32"):
+    with pytest.raises(ConfigError, match="is damaged .64 bytes for 1000 values of float32"):
         load_weights(rewritten(saved, tmp_path / "short.zip", **{"policy.pth": short}))
 
 
@@ -197,7 +203,7 @@ def test_zip_bombs_are_not_unpacked(saved, tmp_path):
     bomb = tmp_path / "bomb.zip"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("policy.pth", bytes(50 << 20))
-    with pytest.raises(ConfigError, match="would grow from"):
+    with pytest.raises(ConfigError, match="would unpack from"):
         load_weights(bomb)
     with pytest.raises(ConfigError, match="limit 10 bytes"):
         archive.read_entry(saved, "policy.pth", limit=10)
@@ -209,7 +215,7 @@ def test_zip_bombs_are_not_unpacked(saved, tmp_path):
         for name in old.namelist():
             new.writestr(name, old.read(name))
     nested = rewritten(saved, tmp_path / "n.zip", **{"policy.pth": inner.getvalue()})
-    with pytest.raises(ConfigError, match="compressed records"):
+    with pytest.raises(ConfigError, match="its records are compressed"):
         load_weights(nested)
 
 
@@ -217,7 +223,9 @@ def test_zip_bombs_are_not_unpacked(saved, tmp_path):
 def test_an_entry_that_python_unpacks_whole_is_refused(method, tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w", method) as file:
         file.writestr("policy.pth", bytes(100))
-    with pytest.raises(ConfigError, match=f"packed by the method {method}; expected none, or def"):
+    with pytest.raises(
+        ConfigError, match=f"uses compression method {method}; expected none or def"
+    ):
         load_weights(tmp_path / "x.zip")
 
 
@@ -225,7 +233,7 @@ def test_many_entries_are_judged_together(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as file:
         for number in range(200):
             file.writestr(f"{number}.npy", bytes(1 << 20))
-    with pytest.raises(ConfigError, match="its entries would grow from .* to 209715200 bytes"):
+    with pytest.raises(ConfigError, match="its entries would unpack from .* to 209715200 bytes"):
         archive.read_arrays(tmp_path / "x.npz")
 
 
@@ -295,15 +303,21 @@ def test_damage_is_one_clear_error(saved, tmp_path, place):
         ({"policy_class": "MlpPolcy"}, r"Did you mean 'MlpPolicy'\?"),
         ({"policy_class": "MultiInputPolicy"}, "set policy_class: MlpPolicy"),
         ({"observation_space": MIXED}, "set policy_class: MultiInputPolicy"),
-        ({"policy_kwargs": {"net_arc": [8]}}, r"net_arc is not .* Did you mean 'net_arch'\?"),
+        (
+            {"policy_kwargs": {"net_arc": [8]}},
+            r"net_arc cannot be set .* Did you mean 'net_arch'\?",
+        ),
         ({"policy_kwargs": {"net_arch": [8, "x"]}}, "ppo takes a list of layer sizes"),
         ({"policy_kwargs": {"net_arch": 8}}, "ppo takes a list of layer sizes"),
-        ({"policy_kwargs": {"net_arch": {"pi": [8], "qf": [8]}}}, "for each of pi and vf"),
+        ({"policy_kwargs": {"net_arch": {"pi": [8], "qf": [8]}}}, "each for pi and vf"),
         ({"policy_kwargs": {"features_extractor_kwargs": {"x": 1}}}, "cannot be built from"),
         ({"policy_kwargs": {"activation_fn": "reul"}}, r"Did you mean 'relu'\?"),
         ({"policy_kwargs": {"activation_fn": ["relu"]}}, "unknown function"),
-        ({"policy_kwargs": {"optimizer_class": "Adam"}}, "optimizer_class is not a plain setting"),
-        ({"policy_kwargs": {"optimizer_kwargs": {"_target_": "os.system"}}}, "only plain values"),
+        ({"policy_kwargs": {"optimizer_class": "Adam"}}, "optimizer_class cannot be set for"),
+        (
+            {"policy_kwargs": {"optimizer_kwargs": {"_target_": "os.system"}}},
+            "_: only numbers, strings",
+        ),
         ({"policy_kwargs": {"log_std_init": object()}}, "is a object; only numbers"),
         ({"policy_kwargs": [1]}, r"policy_kwargs is \[1\]; expected a mapping"),
         ({"policy_kwargs": {"net_arch": [8, 10**14]}}, "cannot be built"),
@@ -366,7 +380,10 @@ def test_weights_of_every_algorithm_fit_what_the_config_builds(algorithm, tmp_pa
             r"config implies \(9, 8\).*policy_kwargs \{'net_arch': \[8, 8\]\}",
         ),
         ({"policy_kwargs": {"net_arch": [8, 8, 4]}}, "no parameter 'mlp_extractor.policy_net.4"),
-        ({"policy_kwargs": {"net_arch": [8]}}, "'mlp_extractor.policy_net.2.weight' .* no place"),
+        (
+            {"policy_kwargs": {"net_arch": [8]}},
+            "'mlp_extractor.policy_net.2.weight' .* does not imply",
+        ),
         (
             {"observation_space": spaces.Box(-1, 1, (12,))},
             r"made for other spaces: observation space Box\(.*11.*the environment has Box\(.*12",

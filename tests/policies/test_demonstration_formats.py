@@ -106,16 +106,16 @@ def test_the_format_is_told_from_the_content_or_given(tmp_path: Path) -> None:
     misnamed = write_d4rl(tmp_path / "d.pickle", counting_episodes())
     assert len(read_demonstrations(misnamed)) == 3
     assert len(read_demonstrations(misnamed, format="d4rl")) == 3
-    assert "is damaged or no pickle" in refused(misnamed, format="dapg")
+    assert "is damaged or not a pickle file" in refused(misnamed, format="dapg")
     with pytest.raises(
-        UnknownFormatError, match=r"called 'dapgg'; known: dapg \(DAPG pickle\), d4rl"
+        UnknownFormatError, match=r"format 'dapgg'; known: dapg \(DAPG pickle\), d4rl"
     ):
         read_demonstrations(misnamed, format="dapgg")
     (tmp_path / "page.html").write_text("<html>not found</html>")
-    with pytest.raises(UnknownFormatError, match="is in no known format"):
+    with pytest.raises(UnknownFormatError, match="is not in a known demonstration format"):
         read_demonstrations(tmp_path / "page.html")
     (tmp_path / "empty").touch()
-    with pytest.raises(UnknownFormatError, match="is in no known format"):
+    with pytest.raises(UnknownFormatError, match="is not in a known demonstration format"):
         read_demonstrations(tmp_path / "empty")
 
 
@@ -161,22 +161,21 @@ DAPG_FAULTS = {
     ),
     "rewards in columns": (
         changed_episodes(0, rewards=np.zeros((4, 1))),
-        "rewards has the shape (4, 1)",
+        "rewards has shape (4, 1)",
     ),
     "a single number": (changed_episodes(0, rewards=np.float64(3)), "rewards is a single number"),
     "other actions": (
         changed_episodes(1, actions=np.zeros((2, 4))),
-        "demonstration 1: one action and observation have the shapes (4,) and (2,), those of "
-        "demonstration 0 have (3,) and (2,)",
+        "demonstration 1: an action and an observation have shapes (4,) and (2,); in "
+        "demonstration 0 they have (3,) and (2,)",
     ),
     "a part of the state missing": (
         changed_episodes(1, init_state_dict={"qpos": np.zeros(1)}),
-        "demonstration 1: initial state 'qvel' is missing, that of demonstration 0 has the shape "
-        "(1,)",
+        "demonstration 1: initial state 'qvel' is missing; in demonstration 0 it has shape (1,)",
     ),
     "another state": (
         changed_episodes(2, init_state_dict={"qpos": np.zeros(1), "qvel": np.zeros(2)}),
-        "demonstration 2: initial state 'qvel' has the shape (2,)",
+        "demonstration 2: initial state 'qvel' has shape (2,)",
     ),
     "no steps": (
         changed_episodes(1, actions=np.zeros(0), observations=np.zeros(0), rewards=np.zeros(0)),
@@ -277,40 +276,40 @@ D4RL_FAULTS = {
         _delete("actions"),
         "has no dataset 'actions'; it has: 'infos', 'metadata', 'obs",
     ),
-    "no infos": (_delete("infos"), "infos has no known part of a simulator's state"),
+    "no infos": (_delete("infos"), "infos has no known part of the simulator state"),
     "no state": (
         lambda file: [file.__delitem__(f"infos/{key}") for key in ("qpos", "qvel")],
-        "it has: 'action_log_std'. Name the parts with policy.state_keys",
+        "it has: 'action_log_std'. Set policy.state_keys to the names",
     ),
     "fewer rewards": (_replace("rewards", np.zeros(10)), "rewards has 10 rows, actions has 11"),
     "fewer states": (_replace("infos/qpos", np.zeros((3, 1))), "infos/qpos has 3 rows"),
     "flags in columns": (_replace("terminals", np.zeros((11, 1))), "expected one flag per step"),
     "flags that are NaN": (
         _replace("terminals", np.full(11, np.nan)),
-        "terminals is nan at row 0, expected flags of 0 or 1",
+        "terminals is nan at row 0, expected 0 or 1",
     ),
     "flags of another kind": (
         _replace("terminals", np.array([0] * 10 + [2], np.uint8)),
-        "terminals is 2 at row 10, expected flags of 0 or 1",
+        "terminals is 2 at row 10, expected 0 or 1",
     ),
     "nothing in it": (
         _nothing,
         "holds no demonstrations",
     ),
-    "text": (_replace("actions", [b"x"] * 11), "'actions' has the type"),
-    "variable text": (_replace("actions", ["x"] * 11), "'actions' has the type object"),
+    "text": (_replace("actions", [b"x"] * 11), "'actions' has dtype"),
+    "variable text": (_replace("actions", ["x"] * 11), "'actions' has dtype object"),
     "a group": (
         lambda file: file.move("infos/qpos", "x") or file.create_group("infos/qpos"),
         "group",
     ),
     "a single number": (
         _replace("rewards", 3.0),
-        "'rewards' has the type float64 and 0 dimensions",
+        "'rewards' has dtype float64 and 0 dimensions",
     ),
     "a NaN action": (_nan_action, "demonstration 1: actions is nan at (1, 1)"),
-    "an external link": (_external_link, "'actions' is a link to another place"),
+    "an external link": (_external_link, "'actions' is a soft or external link"),
     "an external group": (_external_group, "infos has no known part"),
-    "a soft link": (_soft_link, "'actions' is a link to another place"),
+    "a soft link": (_soft_link, "'actions' is a soft or external link"),
     "a virtual dataset": (_virtual, "/actions takes its values from another file"),
     "external storage": (_external_storage, "/actions takes its values from another file"),
     "more than fits": (_huge, "far more than its file can hold"),
@@ -331,7 +330,7 @@ def test_an_external_state_is_refused_by_name_too(tmp_path: Path) -> None:
     path = write_d4rl(tmp_path / "d.hdf5", counting_episodes())
     with h5py.File(path, "r+") as file:
         _external_group(file)
-    assert "'infos/qpos' is a link to another place" in refused(path, state_keys=["qpos"])
+    assert "'infos/qpos' is a soft or external link" in refused(path, state_keys=["qpos"])
 
 
 def test_damaged_hdf5_is_one_clear_line(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_pickle_that_calls_something_is_refused_by_name(
     target = str(tmp_path / "made")
     path = write_dapg(tmp_path / "d.pickle", [_Call(function, target)], protocol)
     message = refused(path, format="dapg")
-    assert "names the global" in message
+    assert "refers to the global" in message
     assert name in message
     assert not Path(target).exists()
 
@@ -73,54 +73,66 @@ def test_a_pickle_that_calls_something_is_refused_by_name(
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        (b"(S'x'\nios\nsystem\n.", "names the global 'os.system'"),
-        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "names the global 'os.system'"),
-        (b"\x80\x04\x8c\x05numpy\x8c\x0bndarray.dot\x93.", "names the global 'numpy.ndarray.dot'"),
+        (b"(S'x'\nios\nsystem\n.", "refers to the global 'os.system'"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "refers to the global 'os.system'"),
+        (
+            b"\x80\x04\x8c\x05numpy\x8c\x0bndarray.dot\x93.",
+            "refers to the global 'numpy.ndarray.dot'",
+        ),
         (b"\x80\x04\x8c\x0dnumpy ndarray\x94.", "the pickle holds a str"),
-        (b"\x80\x02cnumpy\nndarray\nK\x05\x85R.", "calls ndarray in an unknown way"),
-        (b"\x80\x02cnumpy.core.numeric\n_frombuffer\n)R.", "calls _frombuffer in an unknown way"),
-        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00ah\x00\x86R.", "damaged or no pickle"),
-        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a\x85R.", "calls encode in an unknown way"),
-        (b"c_codecs\nencode\n(Va\nVzip\ntR.", "calls encode in an unknown way"),
-        (b"c_codecs\nencode\n(I5\nVlatin1\ntR.", "calls encode in an unknown way"),
+        (b"\x80\x02cnumpy\nndarray\nK\x05\x85R.", "calls ndarray with unexpected arguments"),
+        (b"\x80\x02cnumpy.core.numeric\n_frombuffer\n)R.", "calls _frombuffer with unexpected arg"),
+        (
+            b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00ah\x00\x86R.",
+            "damaged or not a pickle file",
+        ),
+        (
+            b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00a\x85R.",
+            "calls encode with unexpected arguments",
+        ),
+        (b"c_codecs\nencode\n(Va\nVzip\ntR.", "calls encode with unexpected arguments"),
+        (b"c_codecs\nencode\n(I5\nVlatin1\ntR.", "calls encode with unexpected arguments"),
         (b"c_codecs\nencode\n(Va\nVlatin1\ntR.", "the pickle holds a bytes"),
-        (b"c_codecs\ndecode\n(Va\nVlatin1\ntR.", "names the global '_codecs.decode'"),
-        (b"(dc_codecs\nencode\n(Va\nVlatin1\ntRI1\ns.", "a dict with a bytes as a key"),
-        (b"c__builtin__\nbytes\n(I9\ntR.", "calls bytes in an unknown way"),
-        (b"c__builtin__\nbytearray\n(tR.", "names the global '__builtin__.bytearray'"),
+        (b"c_codecs\ndecode\n(Va\nVlatin1\ntR.", "refers to the global '_codecs.decode'"),
+        (b"(dc_codecs\nencode\n(Va\nVlatin1\ntRI1\ns.", "a dict with a key of type bytes"),
+        (b"c__builtin__\nbytes\n(I9\ntR.", "calls bytes with unexpected arguments"),
+        (b"c__builtin__\nbytearray\n(tR.", "refers to the global '__builtin__.bytearray'"),
         (b"\x80\x02cnumpy\nndarray\n)\x81.", "the pickle operation NEWOBJ"),
         (b"\x80\x02\x82\x01.", "the pickle operation EXT1"),
         (b"\x80\x02Pid\n.", "the pickle operation PERSID"),
         (b"\x80\x02K\x05Q.", "the pickle operation BINPERSID"),
-        (b"\x80\x05\x97.", "keeps values outside of the file (the pickle operation NEXT_BUFFER)"),
-        (b"\x80\x05C\x00\x98.", "(the pickle operation READONLY_BUFFER)"),
-        (b"\x80\x02]}b.", "gives a state to a list"),
-        (b"\x80\x02cnumpy\ndtype\n}b.", "gives a state to a StandIn"),
-        (b"\x80\x02]K\x01R.", "calls a list"),
-        (b"\x80\x02}K\x01K\x02s.", "a dict with a int as a key"),
-        (b"\x80\x02(ccollections\nOrderedDict\n.", "names the global 'collections.OrderedDict'"),
+        (b"\x80\x05\x97.", "keeps values outside the file (pickle operation NEXT_BUFFER)"),
+        (b"\x80\x05C\x00\x98.", "(pickle operation READONLY_BUFFER)"),
+        (b"\x80\x02]}b.", "sets the state of an object of type list"),
+        (b"\x80\x02cnumpy\ndtype\n}b.", "sets the state of an object of type StandIn"),
+        (b"\x80\x02]K\x01R.", "calls an object of type list"),
+        (b"\x80\x02}K\x01K\x02s.", "a dict with a key of type int"),
+        (
+            b"\x80\x02(ccollections\nOrderedDict\n.",
+            "refers to the global 'collections.OrderedDict'",
+        ),
         (b"\x80\x02c" + b"x" * 9999 + b"\ny\n.", "xxx…', which is not executed"),
         (b"\x80\x02cos\x0b\x1b[2J\nsystem\n.", r"'os\x0b\x1b[2J.system'"),
-        (b"\x80\x02].more", "goes on for 4 bytes after the pickle's end"),
+        (b"\x80\x02].more", "has 4 bytes after the end of the pickle"),
         (b"\x80\x02]]." + b"", "values are left over"),
         (b"\x80\x02.", "values are left over"),
         (b"\x80\x02(]((.", "values are left over"),
         (b"\x80\x02]", "exhausted before seeing STOP"),
-        (b"\x80\x02h\x05.", "is damaged or no pickle"),
-        (b"\x80\x02(t0.", "is damaged or no pickle"),
+        (b"\x80\x02h\x05.", "is damaged or not a pickle file"),
+        (b"\x80\x02(t0.", "is damaged or not a pickle file"),
         (b"\x80\x02\x8e" + struct.pack("<Q", 2**62) + b"x.", "expected 4611686018427387904 bytes"),
-        (b"\x80\x02\x8e" + struct.pack("<Q", 2**64 - 1) + b"x.", "is damaged or no pickle"),
-        (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"x.", "is damaged or no pickle"),
+        (b"\x80\x02\x8e" + struct.pack("<Q", 2**64 - 1) + b"x.", "is damaged or not a pickle file"),
+        (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"x.", "is damaged or not a pickle file"),
         (b"\x80\x04\x95" + struct.pack("<Q", 2**63) + b"].", "holds no demonstrations"),
-        (b"\x80\x02L" + b"9" * 5000 + b"L\n.", "is damaged or no pickle"),
+        (b"\x80\x02L" + b"9" * 5000 + b"L\n.", "is damaged or not a pickle file"),
         (b"\x80\x02S'\\q'\n.", "the pickle holds a str"),
         (b"S'\\xf.", "no newline found"),
-        (b"S'\\xf'\n.", "is damaged or no pickle"),
+        (b"S'\\xf'\n.", "is damaged or not a pickle file"),
         (b"Sa\n.", "no string quotes around"),
-        (b"T\xff\xff\xff\x7fa.", "is damaged or no pickle"),
-        (b"T\xff\xff\xff\xffa.", "is damaged or no pickle"),
-        (b"\xff", r"there is no pickle operation b'\xff'"),
-        (b"(" * 1000, "is damaged or no pickle"),
+        (b"T\xff\xff\xff\x7fa.", "is damaged or not a pickle file"),
+        (b"T\xff\xff\xff\xffa.", "is damaged or not a pickle file"),
+        (b"\xff", r"unknown pickle operation b'\xff'"),
+        (b"(" * 1000, "is damaged or not a pickle file"),
     ],
     ids=lambda value: "" if isinstance(value, str) else repr(value[:24]),
 )
@@ -218,16 +230,16 @@ def _laughs() -> bytes:
 @pytest.mark.parametrize(
     ("bomb", "message"),
     [
-        (_deep_key, "a dict with a tuple as a key"),
+        (_deep_key, "a dict with a key of type tuple"),
         (_deep_list, "demonstration 0 is a list, expected a dict"),
         (_many_lists, "more than 150000 operations"),
         (_memo_index, "holds no demonstrations"),
-        (_repeated_episode, "repeats data of another"),
-        (_repeated_state, "repeats data of another"),
-        (_repeated_text, "repeats data of another"),
+        (_repeated_episode, "reuses the data of another array"),
+        (_repeated_state, "reuses the data of another array"),
+        (_repeated_text, "reuses the data of another array"),
         (_repeated_encoding, "'0000' is a bytes, expected a NumPy array"),
-        (_repeated_buffer, "repeats data of another"),
-        (_repeated_empty, "repeats data of another"),
+        (_repeated_buffer, "reuses the data of another array"),
+        (_repeated_empty, "reuses the data of another array"),
         (_laughs, "demonstration 0 is a list, expected a dict"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -252,8 +264,8 @@ def test_bombs_take_neither_time_nor_memory(
 @pytest.mark.parametrize(
     ("shape", "data", "message"),
     [
-        (b"K\x05\x85", b"C\x08" + bytes(8), "has 8 bytes, but the shape (5,) of float64 takes 40"),
-        (b"K\x01\x85", b"C\x00", "has 0 bytes, but the shape (1,) of float64 takes 8"),
+        (b"K\x05\x85", b"C\x08" + bytes(8), "has 8 bytes, but shape (5,) of float64 needs 40"),
+        (b"K\x01\x85", b"C\x00", "has 0 bytes, but shape (1,) of float64 needs 8"),
         (b"J\xff\xff\xff\xff\x85", b"C\x00", "an array with an impossible shape"),
         (b"\x8a\x09" + b"\xff" * 8 + b"\x00\x85", b"C\x00", "an array with an impossible shape"),
         (b"\x8a\x08" + bytes(7) + b"\x20K\x00\x86", b"C\x00", "has the impossible shape"),
@@ -261,8 +273,12 @@ def test_bombs_take_neither_time_nor_memory(
         (b"X\x01\x00\x00\x00a\x85", b"C\x00", "an array with an impossible shape"),
         (b"K\x01", b"C\x08" + bytes(8), "an array without a usable shape"),
         (b"(" + b"K\x01" * 33 + b"t", b"C\x08" + bytes(8), "an array without a usable shape"),
-        (b"K\x01\x85", b"]", "keeps its values as a list, not as bytes"),
-        (b"K\x01\x85", b"X\x03\x00\x00\x00\xe2\x82\xac", "keeps its values as a str, not as bytes"),
+        (b"K\x01\x85", b"]", "stores its values as a list, not as bytes"),
+        (
+            b"K\x01\x85",
+            b"X\x03\x00\x00\x00\xe2\x82\xac",
+            "stores its values as a str, not as bytes",
+        ),
     ],
 )
 def test_arrays_that_contradict_themselves(
@@ -294,7 +310,7 @@ def test_arrays_in_an_unknown_order_are_refused(tmp_path: Path, order: bytes) ->
     code = buffer_code(b"C\x08" + bytes(8), b"K\x01K\x01\x86", order)
     (tmp_path / "d.pickle").write_bytes(b"\x80\x05" + code + b".")
     array = plain_pickle.load(tmp_path / "d.pickle", "d.pickle")
-    with pytest.raises(InvalidEpisodeError, match="entries are in an unknown order"):
+    with pytest.raises(InvalidEpisodeError, match="an array with an unknown memory order"):
         array.build("array")
 
 

@@ -182,7 +182,7 @@ def test_an_action_for_another_space_names_both_shapes():
     ],
 )
 def test_an_action_is_not_rounded_into_its_space(space, value):
-    with pytest.raises(InvalidEpisodeError, match="the policy gave the action"):
+    with pytest.raises(InvalidEpisodeError, match="the policy returned the action"):
         element(space, value)
 
 
@@ -247,7 +247,7 @@ def test_another_number_of_actions_is_named(n_actions):
         def act(self, observations, rows):
             return [*super().act(observations, rows), np.zeros(2)][-n_actions:]
 
-    with pytest.raises(InvalidEpisodeError, match=f"it gave {n_actions} actions for 2 environ"):
+    with pytest.raises(InvalidEpisodeError, match=f"it returned {n_actions} actions for 2 env"):
         run(Miscounting(), range(2), n_envs=2)
 
 
@@ -260,7 +260,7 @@ def test_an_action_that_is_no_number_is_named_with_its_episode_and_step(value):
                 actions[rows.index(1)][1] = value
             return actions
 
-    message = rf"^episode 6, step 2: the policy gave an action that holds NaN or .*{value}"
+    message = rf"^episode 6, step 2: the policy returned an action that holds NaN or .*{value}"
     with pytest.raises(InvalidEpisodeError, match=message):
         run(Diverging(), range(5, 8), n_envs=3)
 

@@ -365,7 +365,7 @@ def test_normalization_is_exactly_vecnormalizes(tmp_path):
 
 def test_a_vecnormalize_of_sb3_is_not_unpickled_but_how_to_write_it_is_told(tmp_path):
     normalized(VECTOR).save(str(tmp_path / "n.npz"))
-    with pytest.raises(ConfigError, match="not a readable zip.*expected what write_normalization"):
+    with pytest.raises(ConfigError, match="not a readable zip.*expected a file that write_normal"):
         ObservationNormalization.load(tmp_path / "n.npz")
 
 
@@ -382,7 +382,7 @@ GOOD = {"obs_mean": np.zeros(11), "obs_var": np.ones(11), "clip_obs": 10.0, "eps
         ({"obs_mean": np.full(11, np.nan)}, "obs_mean must be finite"),
         ({"clip_obs": 0.0}, "clip_obs must be one positive number"),
         ({"epsilon": np.ones(2)}, "epsilon must be one positive number"),
-        ({"obs_mean": np.zeros(3)}, r"has shape \(3,\), the observation space \(11,\)"),
+        ({"obs_mean": np.zeros(3)}, r"has shape \(3,\), the observation space has \(11,\)"),
         (
             {
                 "obs_mean": None,
@@ -390,7 +390,7 @@ GOOD = {"obs_mean": np.zeros(11), "obs_var": np.ones(11), "clip_obs": 10.0, "eps
                 "obs_mean.x": np.zeros(11),
                 "obs_var.x": np.ones(11),
             },
-            "do not belong to the observation space",
+            "do not fit the observation space",
         ),
     ],
 )

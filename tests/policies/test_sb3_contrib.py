@@ -131,10 +131,10 @@ def wrong(answer):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (np.ones(8, bool), r"action_masks\(\) gave bool of shape \(8,\); expected 9 flags"),
-        (None, r"action_masks\(\) gave object of shape \(\); expected 9 flags"),
+        (np.ones(8, bool), r"action_masks\(\) returned bool of shape \(8,\); expected 9 flags"),
+        (None, r"action_masks\(\) returned object of shape \(\); expected 9 flags"),
         ([[1, 1], [1] * 3, [1] * 4], r"action_masks\(\) raised ValueError"),
-        (np.array([1, 0, 0, 0, 0, 1, 1, 1, 1]), r"action_masks\(\) allows no action of part 1"),
+        (np.array([1, 0, 0, 0, 0, 1, 1, 1, 1]), r"action_masks\(\) allows no action for part 1"),
         (lambda: {}["turn"], r"action_masks\(\) raised KeyError: 'turn'"),
     ],
     ids=["size", "none", "ragged", "nothing", "raises"],
@@ -283,7 +283,7 @@ def test_samples_of_a_recurrent_policy_have_its_distribution(recurrent):
 
 def test_settings_that_would_mix_rows_are_refused():
     for value in ({"batch_first": True}, {"bidirectional": True, "bias": True}, 3, ["bias"]):
-        with pytest.raises(ConfigError, match="lstm_kwargs is .*; expected a mapping of bias and"):
+        with pytest.raises(ConfigError, match="lstm_kwargs is .*; expected a mapping with only"):
             SB3Policy(
                 algorithm="recurrent_ppo", policy_kwargs={"lstm_kwargs": value}, checkpoint="x"
             )

@@ -182,12 +182,16 @@ class NotCallable:
 @pytest.mark.parametrize(
     ("controller", "kwargs", "message"),
     [
-        (3, {}, "a controller is a function or a class, got 3"),
-        (Counting, {"begin": 1}, r"cannot be called with \['begin'\] .*it is Counting\(start"),
+        (3, {}, "a controller must be a function or a class, got 3"),
+        (
+            Counting,
+            {"begin": 1},
+            r"cannot be called with \['begin'\] .*its signature is Counting\(start",
+        ),
         (wrong_shape, {"x": 1}, r"cannot be called with \['x'\]"),
         (lambda: 0, {}, "cannot be called with no parameters"),
         (Noisy, {"env": None}, "env is supplied by the policy; remove it from kwargs"),
-        (Resettable(), {}, "is an object with a state; name its class instead"),
+        (Resettable(), {}, "is an object with state; name its class instead"),
         (np.sign, {"x": 1}, "controller 'sign'"),
     ],
 )

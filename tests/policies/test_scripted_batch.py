@@ -141,7 +141,7 @@ def test_none_ends_the_episode_of_its_row_alone() -> None:
     ("result", "message"),
     [
         (np.zeros((3, 5)), "returned 3 actions for a batch of 8 rows"),
-        (None, "takes a batch and returned a NoneType; expected 8 actions"),
+        (None, "takes a batch but returned a NoneType; expected 8 actions"),
         (0.5, "returned a float; expected 8 actions"),
         ({"push": np.zeros((2, 5)), "gear": [0] * 8}, "returned 2 actions for a batch of 8"),
     ],

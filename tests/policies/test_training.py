@@ -140,7 +140,7 @@ def test_normalization_belongs_to_the_checkpoint(tmp_path):
     again = quick(tmp_path)
     assert again.normalization is None
     assert os.listdir(tmp_path) == ["policy.zip"]
-    with pytest.raises(ConfigError, match="normalize_observations: images are scaled"):
+    with pytest.raises(ConfigError, match="normalize_observations: the network already scales"):
         quick(
             tmp_path,
             make_env=lambda: Anything(MIXED, ACTIONS["box"]),
@@ -227,14 +227,14 @@ def test_a_training_that_diverges_is_no_result(tmp_path):
         ("ppo", {"learning_rate": "1e-3"}, "is '1e-3', a str; ppo takes float"),
         ("ppo", {"learning_rate": True}, "is True, a bool; ppo takes float"),
         ("ppo", {"learning_rate": lambda _: 1.0}, "is a function; only numbers"),
-        ("ppo", {"learning_rate": {"_target_": "os.system"}}, "only plain values"),
+        ("ppo", {"learning_rate": {"_target_": "os.system"}}, "_: only numbers, strings"),
         ("ppo", {"n_steps": 1.5}, "is 1.5, a float; ppo takes int"),
         ("ppo", {"clip_range_vf": "x"}, "ppo takes float or null"),
-        ("ppo", {"tensorboard_log": "runs"}, "writes its checkpoint and nothing else"),
+        ("ppo", {"tensorboard_log": "runs"}, "training writes only its checkpoint"),
         ("ppo", {"device": "cuda"}, "training runs on the CPU"),
         ("ppo", {"verbose": 2}, "a progress bar is shown"),
-        ("ppo", {"seed": 3}, "it has a key of its own"),
-        ("ppo", {"policy_kwargs": {}}, "it has a key of its own"),
+        ("ppo", {"seed": 3}, "it has its own config key"),
+        ("ppo", {"policy_kwargs": {}}, "it has its own config key"),
         ("ppo", {"rollout_buffer_class": "x"}, "is not a setting of ppo"),
         ("ppo", {"_init_setup_model": False}, "is not a setting of ppo"),
         ("ppo", {"action_noise": 0.1}, "is not a setting of ppo"),

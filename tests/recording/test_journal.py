@@ -427,7 +427,7 @@ def test_an_episode_that_names_the_same_rows_again_and_again_is_damage() -> None
     assert path is not None
     found, reader = read(path)
     assert len(found) == 1
-    assert reader.damage is not None and "are those of others, too" in reader.damage
+    assert reader.damage is not None and "overlap those of other episodes" in reader.damage
 
 
 @pytest.mark.parametrize("field", ["infos", "options", "extras"])
@@ -439,7 +439,7 @@ def test_what_is_no_dict_in_the_place_of_one_is_damage(field: str) -> None:
     assert path is not None
     found, reader = read(path)
     assert len(found) == 1
-    assert reader.damage is not None and "no dict" in reader.damage
+    assert reader.damage is not None and "are not dicts" in reader.damage
 
 
 def test_a_forked_child_has_the_rows_of_its_parent_and_writes_its_own() -> None:

@@ -163,12 +163,12 @@ def test_of_a_damaged_leftover_of_real_minari_the_readable_episodes_are_kept(mon
     metadata = leftover.path / "metadata.json"
     text = metadata.read_text()
     metadata.write_text(json.dumps({**json.loads(text), "total_episodes": 10**11}))
-    with pytest.raises(CorruptDatasetError, match="say total_episodes 100000000000, its files"):
+    with pytest.raises(CorruptDatasetError, match="total_episodes 100000000000, but its files"):
         recover("aa/none-v0", leftover)
     metadata.write_text(text)
     data = (leftover.path / "main_data.hdf5").read_bytes()
     (leftover.path / "main_data.hdf5").write_bytes(data[:50])
-    with pytest.raises(DatasetNotFoundError, match="no episode that can be read"):
+    with pytest.raises(DatasetNotFoundError, match="has no readable episode"):
         recover("aa/none-v0", leftover)
     assert list(list_local_datasets()) == ["aa/rescued-v0"]
 
@@ -207,7 +207,7 @@ def test_a_script_that_ends_leaves_its_episodes_also_the_unfinished_one(end) -> 
     done = run("minari_pipe")
     told = [line for line in done.stderr.splitlines() if "minari-pipe recover" in line]
     assert len(told) == 1, done.stderr
-    assert told[0].startswith("4 episodes were recorded and not made a dataset")
+    assert told[0].startswith("4 episodes were recorded but not saved as a dataset")
     (leftover,) = list_leftovers()
     assert str(leftover.path) in told[0]
     assert (leftover.alive, leftover.episodes, leftover.steps) == (False, 4, 2 + 3 + 4 + 1)
@@ -284,7 +284,7 @@ def test_a_collector_at_work_is_left_alone_unless_forced() -> None:
     collect(collector, 2)
     (leftover,) = list_leftovers()
     assert (leftover.alive, leftover.pid, leftover.episodes) == (True, os.getpid(), 2)
-    with pytest.raises(DatasetNotFoundError, match="no collector has left episodes"):
+    with pytest.raises(DatasetNotFoundError, match="no collector left episodes"):
         recover("aa/a-v0")
     for refused in (lambda: recover("aa/a-v0", leftover), lambda: discard(leftover)):
         with pytest.raises(ConfigError, match=f"still being written by process {os.getpid()}"):
@@ -305,13 +305,13 @@ def test_what_lies_beside_a_journal_that_a_path_names_stays(named: str, tmp_path
 
 def test_of_several_one_must_be_named() -> None:
     first, second = collector_left(1), collector_left(3)
-    with pytest.raises(ConfigError, match=r"there are 2 leftovers, name one of them:(\n.*){2}"):
+    with pytest.raises(ConfigError, match=r"there are 2 leftovers; name one of them:(\n.*){2}"):
         recover("aa/a-v0")
     assert len(recover("aa/a-v0", second.path / "journal")) == 3
     assert len(recover("aa/b-v0")) == 1
     assert list_leftovers() == []
     for gone in (first, first.path, get_dataset_path(), "nowhere"):
-        with pytest.raises(DatasetNotFoundError, match="nothing that a collector has left"):
+        with pytest.raises(DatasetNotFoundError, match="is not a leftover of a collector"):
             discard(gone)
     assert sorted(list_local_datasets()) == ["aa/a-v0", "aa/b-v0"]
 
@@ -325,7 +325,7 @@ def test_a_recovery_that_fails_keeps_the_leftover() -> None:
         recover("aa/taken-v0", leftover)
     with pytest.raises(ValueError, match="description"):
         recover("aa/b-v0", leftover, description=5)
-    with pytest.raises(UnknownFormatError, match="memory that keeps files"):
+    with pytest.raises(UnknownFormatError, match="memory that writes files"):
         recover("aa/b-v0", leftover, data_format="memory")
     assert list_leftovers() == [leftover]
     assert_true(recover("aa/b-v0"))
@@ -367,7 +367,7 @@ def test_a_journal_that_says_nothing_of_its_dataset_is_told(wrong: dict[str, obj
     )
     journal.append(EpisodeBuffer(rewards=np.zeros(1)))
     journal.leave()
-    with pytest.raises(CorruptDatasetError, match="does not say what is collected"):
+    with pytest.raises(CorruptDatasetError, match="the header of the journal is invalid"):
         recover("aa/a-v0")
 
 

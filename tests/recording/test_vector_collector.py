@@ -374,7 +374,7 @@ def test_an_environment_that_fails_costs_no_more_than_its_last_step() -> None:
     act(collector, 0, 1, 2)
     with pytest.raises(RuntimeError, match="fell off"):
         act(collector, 3)
-    with pytest.raises(ResetNeeded, match="after a step that failed"):
+    with pytest.raises(ResetNeeded, match="after a failed step"):
         act(collector, 4)
     collector.reset(seed=1)
     act(collector, 5)
@@ -430,7 +430,7 @@ BAD_ENVIRONMENTS = {
     "a single environment": (
         lambda: VectorDataCollector(Steps()),
         ConfigError,
-        "takes a gymnasium.vector.VectorEnv, got Steps; DataCollector takes a single environment",
+        "takes a gymnasium.vector.VectorEnv, got Steps; use DataCollector for a single environment",
     ),
     "no environment": (lambda: VectorDataCollector(3), ConfigError, "VectorEnv, got int"),
     "no autoreset mode": (
@@ -441,7 +441,7 @@ BAD_ENVIRONMENTS = {
     "an unknown autoreset mode": (
         lambda: VectorDataCollector(saying("sometimes")),
         ConfigError,
-        "is 'sometimes', so it is not known which steps are resets",
+        "is 'sometimes', which does not say which steps are resets",
     ),
     "an unknown option": (
         lambda: VectorDataCollector(vector(), unfinished="keep"),
@@ -471,12 +471,12 @@ BAD_ENVIRONMENTS = {
     "a spec that is none": (
         lambda: VectorDataCollector(vector(), env_spec="Cartpol-v7"),
         ConfigError,
-        "env_spec must be a gymnasium EnvSpec or the id of one, got 'Cartpol-v7'",
+        "env_spec must be a gymnasium EnvSpec or an environment id, got 'Cartpol-v7'",
     ),
     "a spec of another kind": (
         lambda: VectorDataCollector(vector(), env_spec=3),
         ConfigError,
-        "env_spec must be a gymnasium EnvSpec or the id of one, got 3",
+        "env_spec must be a gymnasium EnvSpec or an environment id, got 3",
     ),
     "a format that is none": (
         lambda: VectorDataCollector(vector(), data_format="zip"),
@@ -530,12 +530,12 @@ BAD_CALLS = {
     "too few seeds": (
         lambda envs: envs.reset(seed=[1]),
         InvalidEpisodeError,
-        "a seed for each environment needs 2 of them, got 1",
+        "expected one seed for each of 2 environments, got 1",
     ),
     "a seed that is none": (
         lambda envs: envs.reset(seed=[1, -2]),
         InvalidEpisodeError,
-        "a seed must be None or a whole number from 0 on, got int -2",
+        "a seed must be None or a non-negative integer, got int -2",
     ),
     "options that are none": (
         lambda envs: envs.reset(options=3),
@@ -635,7 +635,7 @@ def test_the_last_observation_that_gymnasium_overwrites_is_not_recorded() -> Non
     collector = VectorDataCollector(vector(SAME_STEP, env=partial(Steps, reuses=True)))
     collector.reset(seed=1)
     act(collector, 0, 1)
-    with pytest.raises(InvalidEpisodeError, match="environment 0 returns the same array again"):
+    with pytest.raises(InvalidEpisodeError, match="environment 0 reuses its observation array"):
         act(collector, 2)
     assert seen(collector) == [([0, 1, 2], [0, 1])] * 2
     collector.close()
@@ -662,7 +662,7 @@ def test_nor_is_one_that_gymnasium_overwrites_in_another_process(shared_memory) 
     collector = VectorDataCollector(AsyncVectorEnv(makers, **kwargs))
     collector.reset(seed=1)
     act(collector, 0, 1)
-    with pytest.raises(InvalidEpisodeError, match="1 returns the same array .* AsyncVectorEnv has"):
+    with pytest.raises(InvalidEpisodeError, match="1 reuses its observation .* AsyncVectorEnv has"):
         act(collector, 2)
     assert seen(collector) == [([0, 0, 0, 0], [0, 1, 2]), ([0, 1, 2], [0, 1])]
     collector.close()
@@ -781,10 +781,10 @@ def of_each_environment(collector: Any, dataset_id: str) -> list[Any]:
 def test_a_callback_that_asks_for_an_environment_elsewhere_is_told_so() -> None:
     for envs, reason in (
         (vector(SAME_STEP), "with autoreset SAME_STEP it is reset before its last step"),
-        (gym.make_vec("CartPole-v1", 2, "vector_entry_point"), "a CartPoleVectorEnv has no such"),
+        (gym.make_vec("CartPole-v1", 2, "vector_entry_point"), "a CartPoleVectorEnv has no single"),
     ):
         collector = VectorDataCollector(envs, step_data_callback=WithState)
-        with pytest.raises(ConfigError, match=f"asks for env.unwrapped, but {reason}"):
+        with pytest.raises(ConfigError, match=f"uses env.unwrapped, but {reason}"):
             collector.reset(seed=1)
         collector.close()
 
@@ -811,7 +811,7 @@ def test_a_reset_that_processes_forget_is_refused() -> None:
     collector = VectorDataCollector(AsyncVectorEnv([partial(Steps, 2)] * 2, shared_memory=False))
     collector.reset(seed=1)
     act(collector, 0, 1)
-    with pytest.raises(ConfigError, match="forgets a reset of an environment that has just ended"):
+    with pytest.raises(ConfigError, match="again at the next step if its episode has just ended"):
         collector.reset(seed=1)
     act(collector, 2)  # the reset
     collector.reset(seed=1)
@@ -821,7 +821,7 @@ def test_a_reset_that_processes_forget_is_refused() -> None:
     act(collector, 4, 5)
     delete_dataset("aa/seen-v0")
     seen(collector)
-    with pytest.raises(ConfigError, match="forgets a reset"):  # that had ended before the dataset
+    with pytest.raises(ConfigError, match="has just ended"):  # that had ended before the dataset
         collector.reset(seed=1)
     collector.close()
 
@@ -1133,7 +1133,7 @@ def test_an_end_that_is_not_told_of_is_not_recorded_as_one(key) -> None:
     collector = VectorDataCollector(Told(says, SAME_STEP), record_infos=True)
     collector.reset(seed=1)
     act(collector, 0)
-    with pytest.raises(InvalidEpisodeError, match=f"environment 0 ended .* have no '{key}' of it"):
+    with pytest.raises(InvalidEpisodeError, match=f"environment 0 ended .* have no '{key}' for it"):
         act(collector, 1)
     dataset = collector.create_dataset("aa/b-v0")
     assert [episode.truncations.tolist() for episode in dataset] == [[True]] * 2

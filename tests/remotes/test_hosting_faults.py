@@ -253,13 +253,13 @@ def test_links_that_lead_out_of_a_directory_are_not_followed(shared, place) -> N
     file.unlink()
     file.symlink_to(secret)
     refused(
-        CorruptDatasetError, "is a link that leads out of file://", lambda: download_dataset(ID)
+        CorruptDatasetError, "is a symlink that leads out of file://", lambda: download_dataset(ID)
     )
     file.unlink()
     (place / "real.hdf5").write_bytes(mine)
     file.symlink_to(place / "real.hdf5")
     refused(
-        CorruptDatasetError, "is a link that leads out of file://", lambda: download_dataset(ID)
+        CorruptDatasetError, "is a symlink that leads out of file://", lambda: download_dataset(ID)
     )
     (shared / "away").symlink_to(place)
     (shared / "again").symlink_to(shared)
@@ -276,7 +276,7 @@ def test_a_dataset_or_its_metadata_that_a_link_leads_to_is_left_out(shared, plac
     metadata = shared / ID / "data/metadata.json"
     metadata.rename(place / "metadata.json")
     metadata.symlink_to(place / "metadata.json")
-    with pytest.warns(UserWarning, match="is a link that leads out"):
+    with pytest.warns(UserWarning, match="is a symlink that leads out"):
         assert list_remote_datasets() == {}
 
 
@@ -292,7 +292,7 @@ def test_a_namespace_whose_metadata_may_not_be_read_stops_no_dataset(shared, pla
     (shared / "example/namespace_metadata.json").chmod(0o000)
     shutil.rmtree(place / "root/example")
     (place / "root").chmod(0o777)
-    with read_only(), pytest.warns(UserWarning, match="'example' is made anew: .* denied"):
+    with read_only(), pytest.warns(UserWarning, match="'example' is created without .* denied"):
         download_dataset(ID)
     assert load_dataset(ID).total_episodes == 3
     (shared / "example/namespace_metadata.json").unlink()
@@ -331,7 +331,7 @@ def test_a_directory_that_may_not_be_written_is_told(shared) -> None:
     step_index_dataset("example/new-v0")
     before = tree(shared)
     with read_only(shared, shared / "example"):
-        refused(RemoteError, "you may not", lambda: upload_dataset("example/new-v0"))
+        refused(RemoteError, "you need .* permission", lambda: upload_dataset("example/new-v0"))
         assert list(list_remote_datasets()) == [ID]
     assert tree(shared) == before
 
@@ -374,7 +374,7 @@ def test_a_full_disk_of_a_directory_is_told_and_the_upload_goes_on(small) -> Non
     address = f"file://{small}"
     refused(
         RemoteError,
-        "No space left on device; make room there, and the same command goes on",
+        "No space left on device; make room there and run the same command to continue",
         lambda: publish_dataset("example/large-v0", address),
     )
     assert list_remote_datasets(address) == {}
@@ -389,7 +389,7 @@ def test_a_full_disk_of_the_root_is_told_and_the_download_goes_on(small, monkeyp
     another_root(monkeypatch, small / "root")
     refused(
         RemoteError,
-        "the disk is too full for .*: 0.5 MB are to come",
+        "the disk is too full for .*: it needs 0.5 MB",
         lambda: download_dataset("example/large-v0"),
     )
     usage = shutil.disk_usage
@@ -428,7 +428,7 @@ def test_what_is_in_the_way_is_left_as_it_is(shared) -> None:
     (shared / "example/new-v0").mkdir()
     (shared / "example/new-v0/notes.txt").write_text("mine")
     step_index_dataset("example/new-v0")
-    refused(DatasetExistsError, "is left as it is", lambda: upload_dataset("example/new-v0"))
+    refused(DatasetExistsError, "is left unchanged", lambda: upload_dataset("example/new-v0"))
     left = shared / ".minari_pipe-uploads"
     assert len(list(left.iterdir())) == 1  # of the one that may go on
     assert (shared / "taken").read_text() == "mine"
@@ -459,6 +459,6 @@ def test_a_download_into_a_namespace_that_is_a_dataset_is_refused(shared) -> Non
 
 def test_a_file_that_a_remote_has_lost_is_named(shared) -> None:
     (shared / ID / "data/main_data.hdf5").unlink()
-    refused(RemoteError, "main_data.hdf5 is not there, though", lambda: download_dataset(ID))
+    refused(RemoteError, "main_data.hdf5 is missing, though", lambda: download_dataset(ID))
     rewrite(shared, lambda manifest: None)
     assert list(list_remote_datasets()) == [ID]

@@ -522,7 +522,7 @@ def test_an_upload_to_a_directory_goes_through_no_link_to_elsewhere(
     other.mkdir()
     (other / "file").write_bytes(b"precious")
     (shared / ".minari_pipe-uploads").symlink_to(other)
-    assert "is a link" in upload(Place("directory", str(shared), {}, None)).line
+    assert "is a symlink" in upload(Place("directory", str(shared), {}, None)).line
     assert tree(other) == {"file": b"precious"}
 
 
@@ -535,7 +535,7 @@ def test_an_upload_to_a_directory_goes_through_no_link_within_it(
     namespace = shared / ID.partition("/")[0]
     namespace.symlink_to(target)
     assert (
-        f"{namespace} is a link to {target}; "
+        f"{namespace} is a symlink to {target}; "
         in upload(Place("directory", str(shared), {}, None)).line
     )
     assert tree(shared / "other") == {}
@@ -625,7 +625,7 @@ def test_what_is_read_only_is_one_line(
     place = Place("directory", str(disk.folder), {}, None)
     assert upload(place).error is None
     disk.remount("ro")
-    assert "may write to" in upload(place, OTHER).line
+    assert "choose a writable directory" in upload(place, OTHER).line
     assert set(listed(place).value) == {ID}
     assert download(place).error is None
     (tmp_path / "fresh").rename(tmp_path / "first")

@@ -182,7 +182,7 @@ def test_a_session_of_google_that_keeps_nothing_is_given_up(servers: Servers, ro
     with entered(place.variables), ExitStack() as stack:
         stack.callback(place.proxy.clear)
         place.proxy.inject(Answer(308), method="PUT", path="upload_id=")
-        assert "does not keep what is sent" in upload(place, ID).line
+        assert "does not keep the data sent" in upload(place, ID).line
         place.proxy.clear()
         assert upload(place, ID).value.outcome == "uploaded"
 

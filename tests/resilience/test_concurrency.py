@@ -107,6 +107,6 @@ def test_what_another_run_reads_or_writes_is_named_and_no_lock_to_be_removed(tmp
         pass
     told = str(_explained(caught.value, "medium", tmp_path, []))
     assert told == (
-        f"another run uses {path}: (PID {os.getpid()}): minari_pipe +dataset=mixed; once it is "
-        f"over, the same command goes on"
+        f"another run uses {path}: (PID {os.getpid()}): minari_pipe +dataset=mixed; wait until it "
+        f"has finished and run the same command to continue"
     )

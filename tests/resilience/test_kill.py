@@ -154,7 +154,7 @@ def go_on(place: Place, wanted: Place) -> None:
 def assert_reused(n_blocks: int, out: str, err: str) -> None:
     """Every finished block was taken, or the whole stage was."""
     if "collect" in out.splitlines()[0]:
-        found = re.search(r"collect: (\d+) of 4 blocks were finished before", err)
+        found = re.search(r"collect: (\d+) of 4 blocks were already finished", err)
         assert int(found[1] if found else 0) == n_blocks, err
 
 
@@ -286,8 +286,8 @@ def test_a_stage_that_is_killed_alone_is_named(starts, tmp_path):
     code, _, err = run.end()
     (line,) = [line for line in err.splitlines() if line.strip() != "Killed"]
     assert code == 1
-    assert line.startswith("error: stage validate of killed was ended by SIGKILL")
-    assert "the same command goes on" in line
+    assert line.startswith("error: stage validate of killed was killed by SIGKILL")
+    assert "run the same command to continue" in line
 
 
 def test_files_of_an_interrupted_write_do_not_stay(starts, tmp_path, tmp_path_factory):

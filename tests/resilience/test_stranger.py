@@ -179,7 +179,7 @@ def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, wor
     done = workspace.call(*command, "+dataset=tiny", "collect.seed=5")
     assert not told.exists(), told.read_text()
     assert done.returncode == 1
-    assert f"{link} is a link to" in done.stdout
+    assert f"{link} is a symlink to" in done.stdout
 
 
 def test_python_s_own_library_comes_from_python(workspace):
@@ -235,7 +235,7 @@ def test_help_prints_no_file_that_a_link_leads_to(workspace, elsewhere):
     policy.symlink_to(elsewhere / "tiny" / "thesis.txt")
     done = workspace.call(*SCRIPT, "--help", "policy=mine")
     assert done.returncode == 1
-    assert f"{policy} is a link to" in done.stdout
+    assert f"{policy} is a symlink to" in done.stdout
     assert "precious" not in done.stdout
 
 
@@ -246,7 +246,7 @@ def test_help_looks_into_no_folder_that_conf_is_a_link_to(workspace, elsewhere):
     (workspace.root / "conf").symlink_to(elsewhere)
     done = workspace.call(*SCRIPT, "--help")
     assert (done.returncode, "secretname" in done.stdout) == (1, False)
-    assert f"{workspace.root / 'conf'} is a link to" in done.stdout
+    assert f"{workspace.root / 'conf'} is a symlink to" in done.stdout
 
 
 def test_a_sweep_of_packaged_configs_writes_through_no_link(workspace, elsewhere):
@@ -257,7 +257,7 @@ def test_a_sweep_of_packaged_configs_writes_through_no_link(workspace, elsewhere
     told.symlink_to(elsewhere / "tiny" / "thesis.txt")
     done = workspace.call(*SCRIPT, "-m", "+dataset=cartpole_random,pendulum_random")
     assert (done.returncode, hashes(elsewhere)) == (1, before), done.stdout
-    assert f"{told} is a link to" in done.stdout
+    assert f"{told} is a symlink to" in done.stdout
 
 
 def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
@@ -303,7 +303,7 @@ def test_a_folder_that_git_takes_for_a_repository_runs_no_command(above, command
     done = workspace.call(*SCRIPT, *command)
     assert not told.exists()
     assert done.returncode == 1
-    assert f"{folder} has folders objects and refs, by which git takes it for" in done.stdout
+    assert f"{folder} has folders objects and refs, so git takes it for a" in done.stdout
 
 
 def test_settings_of_git_are_read_through_no_link(workspace, tmp_path):
@@ -311,7 +311,7 @@ def test_settings_of_git_are_read_through_no_link(workspace, tmp_path):
     (workspace.root / ".gitmodules").symlink_to(tmp_path / "key")
     done = workspace.call(*SCRIPT, "+dataset=tiny", "--dry-run")
     assert (done.returncode, "secret" in done.stdout) == (1, False)
-    assert ".gitmodules is a link" in done.stdout
+    assert ".gitmodules is a symlink" in done.stdout
 
 
 def test_settings_of_git_include_no_other_file(workspace, tmp_path):
@@ -342,7 +342,7 @@ def test_a_file_says_of_a_dvc_remote_no_more_than_where_it_is(setting, workspace
         f"[core]\n    remote = far\n    no_scm = true\n['remote \"far\"']\n    {setting}\n"
     )
     name, key = ("z", "profile") if "://z" in setting else ("far", setting.partition(" ")[0])
-    told = f"{settings}: the remote {name!r} sets {key}, by which a file could"
+    told = f"{settings}: the remote {name!r} sets {key}, which could send your credentials"
     with pytest.raises(TrustError, match=re.escape(told)):
         check_dvc(workspace.root)
     if FULL or "configpath" in setting:
@@ -392,7 +392,7 @@ def test_no_link_in_a_dvc_remote_beside_the_workspace_is_followed(place, way, wo
         f"[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = {url}\n{base}"
     )
     told = workspace.refused("+dataset=tiny", "--pull")
-    named = told.replace("/proc/self/cwd", str(workspace.root)).partition(" is a link to")[0]
+    named = told.replace("/proc/self/cwd", str(workspace.root)).partition(" is a symlink to")[0]
     named = Path(named.rpartition(" ")[2])
     assert named.parent.resolve() / named.name == link
     assert not (workspace.root / ".dvc" / "cache" / "runs" / "config").exists()
@@ -405,18 +405,18 @@ def test_a_dvc_remote_whose_address_dvc_takes_for_a_folder_is_refused(url, works
     """The name of the scheme would be a folder of the clone, ``any:``, with links in it."""
     settings = workspace.root / ".dvc" / "config"
     settings.write_text(f"[core]\n    remote = s\n['remote \"s\"']\n    url = {url}\n")
-    with pytest.raises(TrustError, match=f"is at {url}, which DVC takes for a folder"):
+    with pytest.raises(TrustError, match=f"is at {url}, which DVC treats as a folder"):
         check_dvc(workspace.root)
 
 
 CHAINS = {
     "without an end": (
         "['remote \"b\"']\n    url = remote://a/y\n",
-        "'a' is said to lie in itself",
+        "'a' refers to itself",
     ),
     "to one of another file": (
         "['remote \"b\"']\n    url = remote://c/y\n",
-        "your own settings say of 'c' elsewhere",
+        "so DVC would use your own settings of 'c' for it",
     ),
 }
 
@@ -449,7 +449,7 @@ def test_no_link_is_followed_to_what_dvc_says_of_a_dependency(workspace, tmp_pat
     (tmp_path / "secrets.yaml").write_text("hunter2: 1\n")
     told.symlink_to(tmp_path / "secrets.yaml")
     track(workspace, told)
-    with pytest.raises(LinkError, match=r"model\.xml\.dvc is a link to"):
+    with pytest.raises(LinkError, match=r"model\.xml\.dvc is a symlink to"):
         push("tiny", workspace.root)
 
 
@@ -490,7 +490,7 @@ def test_of_a_shared_cache_nothing_is_pushed_where_a_stranger_says(
     own.write_text(cache + (remote if how == "the user's settings" else ""))
     (workspace.root / ".dvc" / "config").write_text(f"[core]\n    remote = far\n{remote}")
     if how == "a file of the workspace":
-        with pytest.raises(TrustError, match=f"DVC's cache is {shared}/files/md5, which other"):
+        with pytest.raises(TrustError, match=f"may share DVC's cache {shared}/files/md5, and"):
             push("tiny", workspace.root)
         assert not store.exists()
         return
@@ -505,7 +505,7 @@ def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(works
     settings.write_text(f"{own}['remote \"far\"']\n    url = remote://near/../z\n")
     check_dvc(workspace.root)
     settings.write_text(f"{own}['remote \"far\"']\n    url = REMOTE://Company/../z\n")
-    with pytest.raises(TrustError, match="would use what your own settings say of 'company'"):
+    with pytest.raises(TrustError, match="would use your own settings of 'company' for it"):
         check_dvc(workspace.root)
 
 
@@ -518,7 +518,7 @@ def test_no_remote_of_the_workspace_begins_at_one_that_the_user_s_settings_know(
     for store in (text, "['remote \"store\"']\n    jobs = 1\n", ""):
         settings.write_text(f"{store}['remote \"far\"']\n    url = remote://Store/../z\n")
         told = workspace.refused("+dataset=tiny", "--pull")
-        assert "use what your own settings say of 'store' elsewhere" in told
+        assert "DVC would use your own settings of 'store' for it" in told
 
 
 def test_an_account_of_the_user_goes_to_no_address_of_the_workspace(workspace):
@@ -532,7 +532,7 @@ def test_an_account_of_the_user_goes_to_no_address_of_the_workspace(workspace):
         user = "" if "work" in config else "    user = ada\n    password = secret\n"
         file.write_text(f"['remote \"store\"']\n    url = {url}\n{user}")
     told = workspace.refused("+dataset=tiny", "--pull")
-    assert "gives the remote 'store' the url http://stranger, which would get what" in told
+    assert "gives the remote 'store' the url http://stranger, which would receive the" in told
     assert "(password, url, user)" in told
     assert "secret" not in told
 
@@ -542,7 +542,7 @@ def test_a_dvc_remote_is_not_sent_the_password_for_any_machine(workspace, monkey
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     settings = workspace.root / ".dvc" / "config"
     settings.write_text("[core]\n    no_scm = true\n['remote \"far\"']\n    url = http://x/y\n")
-    with pytest.raises(TrustError, match="'default' in your ~/.netrc to; name machines there, or"):
+    with pytest.raises(TrustError, match="send it the password of the entry 'default' in your ~"):
         check_dvc(workspace.root)
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "http://x")
     check_dvc(workspace.root)
@@ -576,7 +576,7 @@ def test_a_remote_that_lists_a_file_outside_of_its_folder_has_none_written(works
         key = "store/runs/../../../../planted"
         boto3.client("s3").put_object(Bucket="bucket", Key=key, Body=b"")
         told = workspace.refused("+dataset=tiny", "--pull", **account)
-    assert "the list of a remote, in DVC's cache or remote or in dvc.lock, names " in told
+    assert "a remote's file list, in DVC's cache or remote or in dvc.lock, names " in told
     assert not list(tmp_path.rglob("planted"))
 
 
@@ -713,7 +713,7 @@ def test_a_package_of_our_name_is_not_run_in_place_of_this_one(workspace):
     (workspace.root / "minari_pipe" / "__init__.py").write_text("")
     done = workspace.call(*SCRIPT, "+dataset=tiny", "collect.seed=5")
     assert done.returncode == 1
-    assert "is not the package that runs" in done.stdout
+    assert "is not the running package" in done.stdout
     assert done.stdout.count("\n") == 1
 
 
@@ -786,7 +786,7 @@ def test_a_link_out_of_the_workspace_is_not_written_through(command, place, work
     }
     done = workspace.call(*commands[command])
     assert done.returncode != 0, done.stdout
-    assert "is a link to" in done.stdout
+    assert "is a symlink to" in done.stdout
     assert hashes(elsewhere) == before
 
 
@@ -852,7 +852,7 @@ def test_the_stage_config_names_a_link_in_one_line(tmp_path, elsewhere, monkeypa
     (root / "conf").symlink_to(elsewhere)
     monkeypatch.chdir(root)
     assert sync.main() == 1
-    assert capfd.readouterr().err.startswith(f"error: {root / 'conf'} is a link to")
+    assert capfd.readouterr().err.startswith(f"error: {root / 'conf'} is a symlink to")
 
 
 def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsewhere, monkeypatch):
@@ -863,7 +863,7 @@ def test_a_cache_of_the_workspace_that_is_a_link_is_not_followed(tmp_path, elsew
     (own / "config").write_text("[cache]\n    type = symlink\n")
     (root / ".dvc" / "cache").symlink_to(elsewhere)
     (root / "datasets").symlink_to(elsewhere / "tiny")
-    with pytest.raises(LinkError, match=r"cache is a link to .*dvc config --global cache\.dir"):
+    with pytest.raises(LinkError, match=r"cache is a symlink to .*dvc config --global cache\.dir"):
         check_links(root)
     assert links._allowed == []
 
@@ -878,7 +878,7 @@ def test_no_folder_of_the_users_own_cache_stands_for_one_of_a_workspace(
     if (root / place).exists():
         (root / place).rmdir()
     (root / place).symlink_to(elsewhere / "tiny")
-    with pytest.raises(LinkError, match=f"{place} is a link to"):
+    with pytest.raises(LinkError, match=f"{place} is a symlink to"):
         check_dvc(root)
 
 
@@ -892,7 +892,7 @@ def test_no_file_of_the_users_own_cache_stands_for_one_that_is_no_output(
     own_cache(elsewhere)
     (root / place).parent.mkdir(parents=True, exist_ok=True)
     (root / place).symlink_to(elsewhere / "tiny" / "thesis.txt")
-    with pytest.raises(LinkError, match=f"{place} is a link to"):
+    with pytest.raises(LinkError, match=f"{place} is a symlink to"):
         check_dvc(root)
 
 
@@ -902,7 +902,7 @@ def test_a_cache_in_a_workspace_may_be_named_by_the_users_link_to_it(tmp_path):
     (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {tmp_path}/link/cache\n")
     check_dvc(root)
     (root / ".dvc" / "config").write_text(f"[cache]\n    dir = {root}/../mine\n")
-    with pytest.raises(TrustError, match="outside of the workspace"):
+    with pytest.raises(TrustError, match="lets a file of the workspace make DVC write outside it"):
         check_dvc(root)
 
 
@@ -989,7 +989,7 @@ def test_init_writes_into_no_repository_that_a_link_leads_to(tmp_path, workspace
     before = hashes(mine)
     done = workspace.call(*SCRIPT, "init", folder="new")
     assert (done.returncode, hashes(mine)) == (1, before), done.stdout
-    assert f"{folder / '.git'} is a link to" in done.stdout
+    assert f"{folder / '.git'} is a symlink to" in done.stdout
 
 
 def test_a_link_below_the_scratch_of_a_pipeline_called_tmp_is_refused_as_well(workspace, elsewhere):
@@ -998,7 +998,7 @@ def test_a_link_below_the_scratch_of_a_pipeline_called_tmp_is_refused_as_well(wo
     scratch.mkdir(parents=True)
     (scratch / "blocks").symlink_to(elsewhere)
     told = workspace.refused("+dataset=tiny", "pipeline=tmp", "dataset.id=tests/tmp-v0")
-    assert "remove the link" in told
+    assert "remove the symlink" in told
     assert hashes(elsewhere) == before
 
 
@@ -1058,7 +1058,7 @@ def test_a_file_among_the_pipelines_own_outputs_is_refused_before_it_is_removed(
     choice = ("policy=sb3", "policy.algorithm=ppo")
     path = file.relative_to(workspace.root)
     told = workspace.refused("+dataset=tiny", *choice, f"policy.checkpoint.path={path}")
-    assert f"lies in {file.parent}, which this pipeline removes" in told
+    assert f"is in {file.parent}, which this pipeline overwrites" in told
     assert file.read_bytes() == b"precious"
 
 
@@ -1118,7 +1118,7 @@ def test_a_file_of_the_workspace_is_read_and_a_link_to_one_elsewhere_is_not(tmp_
         (root / name).unlink(missing_ok=True)
         (root / name).symlink_to(elsewhere / "tiny" / "thesis.txt")
         given["env"]["kwargs"]["xml_file"] = name
-        with pytest.raises(LinkError, match=f"{name} is a link"):
+        with pytest.raises(LinkError, match=f"{name} is a symlink"):
             check_files(config_of(given), root, [])
 
 

@@ -83,21 +83,21 @@ FAULTS: dict[str, tuple[Callable[[h5py.Group], None], str]] = {
     "extras": (rows("state/q", -1), "extras['state']['q'] has 3 rows"),
     "rows of another shape": (
         other("actions", np.zeros((4, 3), "f4")),
-        "actions has rows of shape (3,), the space says (2,)",
+        "actions has rows of shape (3,), the space expects (2,)",
     ),
-    "text for numbers": (other("actions", [b"x"] * 4), "actions is no number"),
-    "numbers for text": (other("observations/t/_index_1", np.zeros(5)), "is no text"),
+    "text for numbers": (other("actions", [b"x"] * 4), "actions is not numeric"),
+    "numbers for text": (other("observations/t/_index_1", np.zeros(5)), "is not text"),
     "text for rewards": (other("rewards", [b"x"] * 4), "rewards is object"),
     "rewards of two numbers": (other("rewards", np.zeros((4, 2))), "rewards is float64 in rows"),
     "flags that are fractions": (other("truncations", np.zeros(4)), "truncations is float64"),
-    "a single value": (other("infos/n/x", 1.0), "infos['n']['x'] holds no rows"),
+    "a single value": (other("infos/n/x", 1.0), "infos['n']['x'] is not an array or a list of"),
     "all step columns cut": (
         lambda group: [rows(name, -2)(group) for name in CUT] and None,
         "the attribute total_steps is 4, rewards has 2 steps",
     ),
     "no steps at all": (total_steps(0), "the attribute total_steps is 0"),
     "steps as text": (total_steps("4"), "the attribute total_steps is '4'"),
-    "no number of steps": (total_steps(None), "there is no attribute total_steps"),
+    "no number of steps": (total_steps(None), "the attribute total_steps is missing"),
 }
 CUT = (
     "actions",

@@ -84,7 +84,7 @@ def leaves_of_dicts(value, path=()):
 @given(st.dictionaries(st.sampled_from(["options", "x", "y/z", "y"]), values, max_size=3))
 def test_any_value_comes_back_exactly(attributes) -> None:
     if clash(attributes):
-        with pytest.raises(InvalidEpisodeError, match="in the same place"):
+        with pytest.raises(InvalidEpisodeError, match="means the same as"):
             flatten_attributes(attributes)
         return
     again = unflatten_attributes(flatten_attributes(attributes))
@@ -157,7 +157,7 @@ def test_other_values_are_named(value, message) -> None:
 )
 def test_keys_that_would_be_one_attribute_are_refused(attributes) -> None:
     with pytest.raises(
-        InvalidEpisodeError, match=r"'(options/a/x|options/x|seed)'.*the same place"
+        InvalidEpisodeError, match=r"'(options/a/x|options/x|seed)'.*means the same"
     ):
         flatten_attributes(attributes)
 

@@ -99,8 +99,8 @@ EMPTY_ARM = {"arm": np.zeros((101, 2), np.float32), "grip": (np.zeros(100, int),
         ),
         (
             {"observations": np.zeros(100, int)},
-            r"observations has 100 rows, rewards has 100 \(expected 101: the reset's and one a "
-            r"step\)",
+            r"observations has 100 rows, rewards has 100 \(expected 101: one for the reset and "
+            r"one per step\)",
         ),
         ({"infos": {"x": {"y": [0] * 100}}}, r"infos\['x'\]\['y'\] has 100 rows, rewards has 100"),
         ({"terminations": [False] * 99}, "terminations has 99 steps, rewards has 100"),
@@ -113,9 +113,9 @@ EMPTY_ARM = {"arm": np.zeros((101, 2), np.float32), "grip": (np.zeros(100, int),
         ({"rewards": ["a"] * 100}, "rewards must be numbers"),
         ({"rewards": [[1], [1, 2]]}, "rewards has shape"),
         ({"observations": None}, "observations must be an array or a list of rows, got NoneType"),
-        ({"observations": 5}, "observations must be rows, got a single value"),
-        ({"observations": np.zeros((101, 1), int)}, r"rows of shape \(1,\), the space says \(\)"),
-        ({"observations": ["a"] * 101}, "observations is text, the space says"),
+        ({"observations": 5}, "observations must be an array or a list of rows, got a single"),
+        ({"observations": np.zeros((101, 1), int)}, r"of shape \(1,\), the space expects \(\)"),
+        ({"observations": ["a"] * 101}, "observations is text, the space expects"),
         ({"observations": [object()] * 101}, "observations cannot be stored"),
         (
             {"observations": [np.zeros(2), *[np.zeros(3)] * 100]},

@@ -233,7 +233,7 @@ def test_an_episode_continues_one_that_was_just_taken() -> None:
         ({"metadata": {"x": object()}}, "^episode 2: x cannot be stored"),
         ({"rewards": np.zeros(0)}, "^episode 2: rewards has 0 steps"),
         ({"rewards": np.zeros((3, 2))}, r"^episode 2: rewards has shape \(3, 2\)"),
-        ({"observations": np.float32(1)}, "^episode 2: observations must be rows"),
+        ({"observations": np.float32(1)}, "^episode 2: observations must be an array or a list"),
     ],
 )
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", "memory"])

@@ -75,5 +75,5 @@ def test_what_real_minari_changes_later_counts() -> None:
     ids=["an object", "a number as key", "bytes", "a number as name", "our own key"],
 )
 def test_what_cannot_be_stored_is_refused(attributes) -> None:
-    with pytest.raises(InvalidEpisodeError, match=r"x|names of attributes"):
+    with pytest.raises(InvalidEpisodeError, match=r"x|attribute names"):
         dump_attributes(attributes)

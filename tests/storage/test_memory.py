@@ -23,7 +23,7 @@ def test_it_is_not_listed_and_leaves_no_file(tmp_path):
     MemoryStorage.forget(path)
     with pytest.raises(FileNotFoundError, match="doesn't exist"):
         MinariStorage.read(path)
-    with pytest.raises(FileNotFoundError, match="lives in one process only"):
+    with pytest.raises(FileNotFoundError, match="exists only in the process"):
         storage.update_episodes(make())
 
 

@@ -216,16 +216,16 @@ def transaction(directory: Path) -> Iterator[Path]:
                 _roll_forward(held, parent if directory.name == "data" else None)
             except OSError as error:  # an exception would suggest that nothing was changed
                 warnings.warn(
-                    f"{directory} is changed, but the new files could not be moved to their "
-                    f"places ({error}). The next change moves them; real Minari sees the old ones "
-                    "until then",
+                    f"{directory} was changed, but the new files could not be moved into place "
+                    f"({error}). The next change moves them; until then, real Minari sees the old "
+                    "ones",
                     stacklevel=2,
                 )
     except FileNotFoundError as error:
         if directory.is_dir():
             raise
         raise DatasetNotFoundError(
-            f"The data path {directory} doesn't exist any more; was the dataset deleted?"
+            f"The data path {directory} doesn't exist any more; the dataset was deleted or moved"
         ) from error
 
 
@@ -335,4 +335,4 @@ def _roll_forward(directory: Path, parent: Path | None) -> None:
         move_below(commit, directory)
         shutil.rmtree(commit)
     elif os.path.lexists(commit):
-        raise CorruptDatasetError(f"{commit} is no folder; remove it")
+        raise CorruptDatasetError(f"{commit} is not a folder; remove it")

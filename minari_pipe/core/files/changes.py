@@ -35,7 +35,7 @@ def remove_folder(path: PathLike) -> None:
             raise
     except RecursionError:
         if not HAS_DESCRIPTORS:
-            problem = "lies too deep to be removed"
+            problem = "is nested too deep to be removed"
             raise OSError(errno.ENAMETOOLONG, problem, os.fspath(path)) from None
     with _folder(os.fspath(path)) as top:
         _flatten(top)

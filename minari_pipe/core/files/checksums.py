@@ -251,7 +251,7 @@ def content_differs(
     pairs = zip(entry.get("pieces", ()), found.get("pieces", ()), strict=False)
     for number, (expected, piece) in enumerate(pairs):
         if expected != piece:
-            return f"first between byte {number * PIECE} and {(number + 1) * PIECE}"
+            return f"first difference between bytes {number * PIECE} and {(number + 1) * PIECE}"
     return next(
         (key for key in ("xxh3_128", "sha256") if entry.get(key, "") != found.get(key, "")), None
     )

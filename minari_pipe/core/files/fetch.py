@@ -104,8 +104,7 @@ def locate(source: FileSource, *, what: str, override: str) -> Path:
     if sha256 is None:
         raise ConfigError(
             f"{what}: the address {source.address} is given without the sha256 of its file, so "
-            "nobody could tell whether it is the right one. Add the sha256, or name a file with "
-            f"{override}"
+            f"the download could not be verified. Add the sha256, or name a file with {override}"
         )
     target = cache_folder() / "downloads" / sha256 / name
     if not _holds(target, sha256):
@@ -158,9 +157,9 @@ def _fetch(address: str, target: Path, *, sha256: str, what: str, override: str)
         ) from error
     if found != sha256:
         raise RemoteError(
-            f"{what}: {address} has sha256 {found}, but {sha256} is expected; nothing was kept. "
-            f"The file was changed since, or the config names the wrong sha256; {MIRROR_VARIABLE} "
-            f"or {override} can name the right file"
+            f"{what}: {address} has sha256 {found}, but {sha256} is expected; the download was "
+            f"discarded. The file has changed, or the config has the wrong sha256; use "
+            f"{MIRROR_VARIABLE} or {override} to name the right file"
         )
 
 
@@ -195,7 +194,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
         return None
     warnings.warn(
         f"{what}: {where} has sha256 {found}, but {sha256} is expected; the mirror's file is not "
-        f"used, {address} is asked instead",
+        f"used; trying {address} instead",
         stacklevel=4,
     )
     return f"; {where} has the wrong sha256 {found}"
@@ -344,15 +343,15 @@ def _judge(error: requests.RequestException) -> tuple[str, float | None]:
         pause = float(whole_number(after, 5) or 0)
         return f"HTTP {status}", pause if status in _TRANSIENT else None
     if isinstance(error, exceptions.SSLError):
-        return "its certificate is not accepted", None
+        return "its certificate could not be verified", None
     if isinstance(error, exceptions.Timeout):
-        return "no answer in time", 0.0
+        return "timed out", 0.0
     if isinstance(error, exceptions.ProxyError):
-        return "the proxy cannot be reached or refuses", 0.0
+        return "the proxy is unreachable or refused the request", 0.0
     if isinstance(error, exceptions.ConnectionError):
         return "no connection", 0.0
     if isinstance(error, (exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)):
-        return "the connection broke off", 0.0
+        return "the connection was lost", 0.0
     return type(error).__name__, None
 
 
@@ -387,7 +386,7 @@ def _checked_sha256(sha256: str | None, what: str) -> str | None:
     lowered = str(sha256).lower()
     if not _SHA256.fullmatch(lowered):
         raise ConfigError(
-            f"{what}: {str(sha256)[:80]!r} is not a sha256, which has 64 hexadecimal digits"
+            f"{what}: {str(sha256)[:80]!r} is not a sha256; expected 64 hexadecimal digits"
         )
     return lowered
 
@@ -401,12 +400,12 @@ def _check_address(address: str, owner: str, *, password_allowed: bool = False) 
         usable = False
     if not usable:
         raise ConfigError(
-            f"{owner}: {shown!r} cannot be used as an address: only http://… and https://… can"
+            f"{owner}: {shown!r} is not a usable address; expected http://… or https://…"
         )
     if parts.username is not None and not password_allowed:
         raise ConfigError(
-            f"{owner}: the address {shown} carries a user name or password, which would be written "
-            f"into the pipeline's files. Put them into ~/.netrc"
+            f"{owner}: the address {shown} contains a user name or password, which would be "
+            f"written into the pipeline's files. Put them in ~/.netrc"
         )
 
 
@@ -415,8 +414,8 @@ def _file_name(address: str, what: str) -> str:
     name = unquote(urlsplit(address).path.rpartition("/")[2])
     if not _FILE_NAME.fullmatch(name):
         raise ConfigError(
-            f"{what}: the address {address} ends in {name!r}, which is no plain file name: "
-            f"letters, digits and _ . + = @ , - are"
+            f"{what}: the address {address} ends in {name!r}, which is not a plain file "
+            f"name (letters, digits and _ . + = @ , -)"
         )
     return name
 

@@ -78,16 +78,16 @@ def expand_user(path: PathLike) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(
-            f"{os.fspath(path)!r}: no user of this machine has that name; write ./ before a folder "
-            f"whose name begins with ~"
+            f"{os.fspath(path)!r}: this machine has no user of that name; for a folder whose name "
+            f"begins with ~, write ./ before it"
         ) from None
 
 
 def replaced(path: PathLike) -> DatasetNotFoundError:
     """Return the error for a dataset that was replaced by another one."""
     return DatasetNotFoundError(
-        f"{os.fspath(path)} is not there any more as it was opened: the dataset was replaced "
-        "since, as by a download. Load it again"
+        f"{os.fspath(path)} was replaced since it was opened, for example by a download. Load "
+        "the dataset again"
     )
 
 
@@ -240,10 +240,10 @@ def refuse_link(link: str) -> NoReturn:
     try:
         target = os.readlink(link)
     except OSError:
-        target = "what is gone again"
+        target = "a path that is gone"
     raise LinkError(
-        f"{link} is a link to {target}; links in a dataset, a workspace or a remote are "
-        f"not followed: remove the link, or put in its place what it leads to"
+        f"{link} is a symlink to {target}; symlinks in a dataset, a workspace or a remote are "
+        f"not followed: remove the symlink, or replace it with the file or folder it points to"
     )
 
 
@@ -508,7 +508,7 @@ def _entries_below(
     folder: PathLike, skips: Callable[[os.DirEntry[str]], bool], depth: int
 ) -> Iterator[os.DirEntry[str]]:
     if depth > DEEPEST:
-        problem = f"lies more than {DEEPEST} folders deep; move it up, or remove it"
+        problem = f"is nested more than {DEEPEST} folders deep; move it up, or remove it"
         raise OSError(errno.ENAMETOOLONG, problem, os.fspath(folder))
     try:
         with os.scandir(folder) as found:
@@ -550,7 +550,7 @@ def open_file(
     handle = os.open(path, flags & ~os.O_TRUNC | _CAREFUL, mode, dir_fd=folder)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(f"{os.fspath(named or path)} is no file")
+            raise OSError(f"{os.fspath(named or path)} is not a regular file")
         if flags & os.O_TRUNC:
             os.ftruncate(handle, 0)
     except BaseException:
@@ -574,7 +574,7 @@ def _parts(path: PathLike, below: PathLike) -> list[str]:
     top = "" if top == os.curdir else top  # a Path drops a leading "."
     parts = [part for part in place[len(top) :].split(os.sep) if part not in ("", ".")]
     if not place.startswith(top) or os.pardir in parts:
-        raise OSError(errno.EINVAL, f"does not lie in {top}", place)
+        raise OSError(errno.EINVAL, f"is not inside {top}", place)
     return parts
 
 

@@ -65,8 +65,8 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[os.stat_result]
     try:
         if waits_for_itself:
             raise ConfigError(
-                f"{directory} is being changed already, by the code that changes it now; let the "
-                "first change end, such as an append whose episodes come from a generator"
+                f"{directory} is already being changed by this thread; let the first change "
+                "finish, such as an append whose episodes come from a generator"
             )
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -134,7 +134,7 @@ def _hold_common(folder: Path, stack: ExitStack) -> bool:
         with suppress(FileExistsError):
             folder.mkdir()
         if not stat.S_ISDIR(folder.lstat().st_mode):
-            raise FileExistsError(errno.EEXIST, "exists and is no folder", str(folder))
+            raise FileExistsError(errno.EEXIST, "exists and is not a folder", str(folder))
         locked = stack.enter_context(exclusive(folder))
         # while it is locked, its inode number cannot be reused
         return folder.lstat().st_ino == locked.st_ino

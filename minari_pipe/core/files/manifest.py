@@ -80,8 +80,8 @@ NAME_KEY = "manifest_sha256"
 
 #: message about a manifest for which :func:`is_order_blind` is true
 ORDER_BLIND = (
-    f"its {MANIFEST} is of format 1, whose sums of large files do not see whether parts of them "
-    "changed places; minari-pipe validate ID --upgrade writes one that does"
+    f"its {MANIFEST} has format 1, whose checksums of large files do not detect parts that changed "
+    "places; to write one that does, run: minari-pipe validate ID --upgrade"
 )
 
 _SECTIONS = ("data", POLICIES, CARD)
@@ -257,7 +257,7 @@ def read_manifest(dataset: Path) -> dict[str, Any] | None:
     except LinkError:
         raise
     except (OSError, ValueError) as error:
-        raise CorruptDatasetError(f"{path} is no manifest: {error}") from error
+        raise CorruptDatasetError(f"{path} is not a manifest: {error}") from error
     return parsed(text, str(path))
 
 
@@ -294,13 +294,13 @@ def parsed(text: str | bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         content = None
     if not is_manifest(content):
-        raise CorruptDatasetError(f"{name} is no manifest")
+        raise CorruptDatasetError(f"{name} is not a manifest")
     if (fault := _fault(content)) is not None:
         raise CorruptDatasetError(f"{name} is damaged: {fault}")
     if content.get("format", 1) > FORMAT:
         raise UnsupportedVersionError(
-            f"{name} has format {content['format']}, and this version of minari_pipe knows those "
-            f"up to {FORMAT}; install a newer one: pip install --upgrade minari_pipe"
+            f"{name} has format {content['format']}, but this version of minari_pipe only reads "
+            f"formats up to {FORMAT}; upgrade it: pip install --upgrade minari_pipe"
         )
     return content
 
@@ -314,25 +314,25 @@ def _fault(content: dict[str, Any]) -> str | None:
         return None
     for key in _TOTALS:
         if type(content.get(key, 0)) is not int or content.get(key, 0) < 0:
-            return f"`{key}` is {content[key]!r:.40}, expected a number that is not negative"
+            return f"`{key}` is {content[key]!r:.40}, expected a non-negative integer"
     digest = content.get("content_sha256", "0" * 64)
     if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
         return f"`content_sha256` is {digest!r:.40}, expected 64 hexadecimal digits"
     sections = _SECTIONS if number == FORMAT else ("files",)
     for section in sections:
         if not isinstance(content.get(section, {}), dict):
-            return f"`{section}` is {content[section]!r:.40}, expected the files by their names"
+            return f"`{section}` is {content[section]!r:.40}, expected an object of files"
     if number == FORMAT and "data" not in content:
         return "it has no `data`"
     is_one = is_entry if number == FORMAT else is_old_entry
     for name, entry in entries_of(content, card=True).items():
         if not _is_name(name):
             return (
-                f"it names {name!r:.200}, which is no file; its files must have paths in "
+                f"it names {name!r:.200}, which is not a valid path; its files must be in "
                 "data/, policies/ or card/"
             )
         if not is_one(entry):
-            return f"what it says of {name!r:.200} is no size with digests: {entry!r:.100}"
+            return f"its entry for {name!r:.200} is not a size with checksums: {entry!r:.100}"
     return None
 
 
@@ -354,7 +354,9 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
     content = read_manifest(dataset)
     if content is None:
         if not os.path.lexists(dataset / "data"):
-            raise DatasetNotFoundError(f"{dataset} is not there any more; was it deleted?")
+            raise DatasetNotFoundError(
+                f"{dataset} does not exist any more; it was deleted or moved"
+            )
         raise CorruptDatasetError(
             f"{dataset} cannot be verified: {dataset / MANIFEST} does not exist. Datasets made by "
             "minari_pipe have one; load this one without verify=True"
@@ -363,8 +365,8 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
     if not faults:
         for name, fault in card_faults(dataset, content):
             warnings.warn(
-                f"{dataset}: {name[:300]} {fault}. The card describes the dataset and is no part "
-                "of it; the data are what the manifest names",
+                f"{dataset}: {name[:300]} {fault}. The card describes the dataset but is not "
+                "part of it; the data match the manifest",
                 stacklevel=3,
             )
         if is_order_blind(content):
@@ -375,12 +377,12 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
     told = "; ".join(faults)
     if not totals_agree(dataset / "data", content):
         raise CorruptDatasetError(
-            f"{dataset} was changed since it was finished, by a program that does not keep its "
+            f"{dataset} was changed since it was finished, by a program that does not update its "
             f"{MANIFEST}: {told}. Load it without verify=True, or combine it into a new version"
         )
     raise CorruptDatasetError(
-        f"{dataset} is not what its {MANIFEST} names: {told}. Restore the files, or delete the "
-        "dataset and fetch it again"
+        f"{dataset} does not match its {MANIFEST}: {told}. Restore the files, or delete the "
+        "dataset and download it again"
     )
 
 
@@ -443,14 +445,14 @@ def _faults(
                 next(expected[key] for key in ("sha256", "xxh3_128", "sums") if key in expected),
             ]
             if not S_ISREG(stat.st_mode):
-                return "is no file"
+                return "is not a regular file"
             if name == _METADATA and _is_published(path, expected):
                 return None
             if stat.st_size != expected["size"]:
                 return f"has {stat.st_size} bytes, not {expected['size']}"
             if stamps.get(name) != stamp:
                 if (what := content_differs(path, expected, below)) is not None:
-                    return f"has other content ({what})"
+                    return f"has different content ({what})"
                 stamps[name] = stamp
             return None
 
@@ -482,7 +484,7 @@ def upgrade(dataset: Path, content: Mapping[str, Any], metadata: Mapping[str, An
     with transaction(dataset / "data") as stage:
         if read_manifest(dataset) != content:
             raise CorruptDatasetError(
-                f"{dataset} changes while its {MANIFEST} is rewritten; run the command again"
+                f"{dataset} changed while its {MANIFEST} was rewritten; run the command again"
             )
         if any(file_faults(dataset, content)):
             verify(dataset)  # raises, and names every fault

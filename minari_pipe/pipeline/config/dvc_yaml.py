@@ -286,7 +286,9 @@ def _dependency(path: str | Path, root: Path) -> str:
     """
     text = os.path.normpath(path)
     if "${" in text:
-        raise ConfigError(f"{text!r} holds '${{', which DVC reads as a variable; rename the file")
+        raise ConfigError(
+            f"{text!r} contains '${{', which DVC reads as a variable; rename the file"
+        )
     if Path(text).is_relative_to(root):
         return Path(text).relative_to(root).as_posix()
     return Path(text).as_posix()

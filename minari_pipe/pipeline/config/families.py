@@ -43,15 +43,15 @@ def check_family(name: str, params: Config, shared: list[str], root: Path) -> No
     if family is None:
         if is_family(name, root) or name in conf_files.families():
             raise ConfigError(
-                f"pipeline {name!r} has the name of the family {name!r}, whose folder is "
-                f"pipelines/{name}; give the dataset another name with pipeline=..."
+                f"pipeline {name!r} has the same name as the family {name!r}, whose folder is "
+                f"pipelines/{name}; choose another name with pipeline=NAME"
             )
         return
     recorded = dvc_yaml.read_params(family, root)
     if family == name or family in conf_files.datasets() or (recorded and "dataset" in recorded):
         raise ConfigError(
-            f"the family {family!r} has the name of a dataset's pipeline, and both would write "
-            f"pipelines/{family}; rename conf/family/{family}.yaml or the dataset"
+            f"the family {family!r} has the same name as a dataset's pipeline, and both would "
+            f"write pipelines/{family}; rename conf/family/{family}.yaml or the dataset"
         )
     wanted = _compared(params_values(family_params(params)))
     if recorded and _compared(recorded) == wanted:
@@ -59,8 +59,8 @@ def check_family(name: str, params: Config, shared: list[str], root: Path) -> No
     alone = params_values(family_params(filled(hydra_compose.family(family, shared))))
     for where, is_so, must_be in nested_differences(wanted, _compared(alone)):
         raise ConfigError(
-            f"{where} is {is_so!r}, conf/family/{family}.yaml says {must_be!r}: all datasets of a "
-            f"family share it; set it there, or use another family"
+            f"{where} is {is_so!r}, but conf/family/{family}.yaml sets {must_be!r}: all datasets "
+            f"of a family share it; change it there, or use another family"
         )
 
 

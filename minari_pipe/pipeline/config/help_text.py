@@ -22,43 +22,43 @@ minari_pipe makes, checks, versions and publishes offline RL datasets.
 
   python -m minari_pipe +dataset=NAME [key=value ...]
 
-Composes conf/dataset/NAME.yaml, writes pipelines/NAME/{{params,dvc}}.yaml, lets DVC run what
-changed, publishes into datasets/, installs into the Minari root and uploads a released version
-to publish.targets.
+Composes conf/dataset/NAME.yaml, writes pipelines/NAME/{{params,dvc}}.yaml, lets DVC run the stages
+that changed, publishes into datasets/, installs into the Minari root and uploads a released
+version to publish.targets.
 
 datasets: {datasets}
 
   key=value            set a key for this run, e.g. collect.n_episodes=10 author.name=Ada
   engine=processes     run blocks in several processes (engine.n_workers=N); engine=ray: on Ray
   -m +dataset=a,b      several datasets, one after another; '+dataset=glob(*)' for all
-  --cfg job            print what this command line composes, run nothing
-  --dry-run            say which stages would run and why; run and write nothing
-  --draft              upload to publish.targets though the version is not released
-  --pull               first take from the DVC remote what others have pushed there
+  --cfg job            print the composed config; run nothing
+  --dry-run            show which stages would run and why; run and write nothing
+  --draft              upload to publish.targets even if the version is not released
+  --pull               first pull what others have pushed to the DVC remote
   --trust-module NAME  trust a policy or environment module of your own
-  --trust SHA256       trust a checkpoint to be unpickled in full
+  --trust SHA256       allow a checkpoint to be unpickled in full
   --debug              show tracebacks
-  --help policy=NAME   the keys of a policy; --help ref_scores, ...: of a section, with comments
-  --hydra-help         Hydra's own flags
+  --help policy=NAME   show the keys of a policy; --help ref_scores, ...: of a section
+  --hydra-help         show Hydra's own flags
 
 other commands, each with --help
   minari-pipe init                   make this folder a workspace
   minari-pipe release ID             freeze a published version
   minari-pipe bump NAME              raise the version in conf/dataset/NAME.yaml
-  minari-pipe reproduce ID           make a released version again, and compare it
-  minari-pipe diff ID ID             what changed between two versions
-  minari-pipe list                   the datasets that are installed
-  minari-pipe show ID                what one of them is
+  minari-pipe reproduce ID           remake a released version and compare it
+  minari-pipe diff ID ID             show what changed between two versions
+  minari-pipe list                   list the installed datasets
+  minari-pipe show ID                describe a dataset
   minari-pipe download ID            fetch a dataset from a remote
-  minari-pipe upload ID              publish a dataset in a remote
+  minari-pipe upload ID              upload a dataset to a remote
   minari-pipe validate ID            check a dataset
   minari-pipe delete ID              remove a dataset
-  minari-pipe combine ID ID          make one dataset of several
-  minari-pipe split ID               make several datasets of one
-  minari-pipe migrate SOURCE ID      rewrite a dataset of an older generation, or D4RL's file
-  minari-pipe recover                rescue what a collection that broke off has left
+  minari-pipe combine ID ID          combine datasets into one
+  minari-pipe split ID               split a dataset into several
+  minari-pipe migrate SOURCE ID      convert a dataset of an older format, or a D4RL file
+  minari-pipe recover                recover the episodes of an interrupted collection
 
-keys and defaults (??? must be given; policy: random, sb3, demonstrations, scripted or mixture;
+keys and defaults (??? is required; policy: random, sb3, demonstrations, scripted or mixture;
 family: only with a family, {families} or one of your own)
 
 {keys}"""

@@ -80,7 +80,7 @@ def _prepare() -> Path:
 
 def _state(name: str, *, _node_: Node) -> str:
     if not str(_node_._get_full_key(None)).startswith("hydra."):
-        raise ConfigError("minari_pipe.state is for Hydra's own folders alone")
+        raise ConfigError("minari_pipe.state is only for Hydra's own folders")
     return str(find_root() / STATE / name)
 
 
@@ -147,7 +147,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --help and --hydra-help show what can be given")
+        raise ConfigError(f"{message}; see --help and --hydra-help")
 
     # Hydra creates the parser, so a subclass cannot override this.
     parser.error = refuse  # type: ignore[method-assign]
@@ -155,13 +155,13 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     for name in _OTHER_CONFIGS:
         if getattr(flags, name) is not None:
             raise ConfigError(
-                f"--{name.replace('_', '-')} cannot be used here: configs are read from conf/ of "
-                f"the workspace and from the package"
+                f"--{name.replace('_', '-')} cannot be used here: configs are read only from the "
+                f"workspace's conf/ and the package"
             )
     if flags.shell_completion and not re.search(r"\b(un)?install=|\bquery=", " ".join(argv)):
         raise ConfigError(
             "--shell-completion takes install=SHELL, uninstall=SHELL or query=SHELL; for the "
-            "commands of minari-pipe there is minari-pipe --install-completion"
+            "minari-pipe commands, run minari-pipe --install-completion"
         )
     flags.others = list(argv)
     for word in flags.overrides:
@@ -174,7 +174,7 @@ def recompose(overrides: list[str]) -> Composed:
     primary = _prepare()
     settings = [o for o in overrides if OF_HYDRA.match(o)]
     if settings:
-        raise TrustError(f"recorded overrides set Hydra itself, which no file may: {settings[0]}")
+        raise TrustError(f"recorded overrides must not configure Hydra itself: {settings[0]}")
     with translated():
         return _composed(overrides, primary)
 
@@ -190,7 +190,7 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
         key = word.removeprefix("~").partition("=")[0]
         if word.startswith("~") and key in {field.name for field in fields(schema.Config)}:
             raise ConfigError(
-                f"~{key} removes a key that every config has; leave it out, or set what is below"
+                f"~{key} removes a required key; leave it out, or set the keys below it"
             )
     with (
         _no_job(),
@@ -203,8 +203,8 @@ def _hydras(overrides: list[str], primary: Path) -> DictConfig:
             raise
         except (TypeError, ValueError, RecursionError) as exc:  # raised by Hydra itself
             raise ConfigError(
-                f"{' '.join(overrides)} cannot be composed: {exc}; a choice of conf/ takes a name, "
-                f"such as policy=random, and `defaults` of a file a list of such choices"
+                f"cannot compose {' '.join(overrides)}: {exc}; a config group takes a name, such "
+                f"as policy=random, and `defaults` in a file takes a list of such choices"
             ) from exc
     HydraConfig.instance().set_config(cfg)  # ${hydra:...} resolves against it
     return cfg
@@ -251,7 +251,7 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
     """
     if "dataset" not in hydra_cfg.runtime.choices:
         raise ConfigError(
-            f"no dataset is chosen; add +dataset=NAME, NAME one of: {', '.join(datasets())}"
+            f"no dataset chosen; add +dataset=NAME, where NAME is one of: {', '.join(datasets())}"
         )
     known = [f.name for f in fields(schema.Config)]
     given = [str(key) for key in cfg if key != "hydra"]
@@ -296,8 +296,8 @@ def _without_places(cfg: DictConfig, hydra_cfg: DictConfig) -> DictConfig:
         found = OmegaConf.select(shown, key)
         if found is None:
             raise ConfigError(
-                f"the config holds ${{hydra:{key}}}, which may be a path of this machine, and it "
-                f"would be recorded and published; known are {', '.join(_SHOWN)}"
+                f"the config uses ${{hydra:{key}}}, which may be a path on this machine and would "
+                f"be recorded and published; allowed: {', '.join(_SHOWN)}"
             )
         return found
 
@@ -317,8 +317,8 @@ def _body(cfg: DictConfig, keys: list[str], hydra_cfg: Any) -> DictConfig:
     if chosen is None:
         if cfg.family is not None:
             raise ConfigError(
-                "the key family is given, and no family is chosen; add `- /family: NAME` to the "
-                "defaults list, and write what its datasets share into conf/family/NAME.yaml"
+                "the key family is set, but no family is chosen; add `- /family: NAME` to the "
+                "defaults list, and put the keys that its datasets share into conf/family/NAME.yaml"
             )
         keys = [key for key in keys if key != "family"]
     body = OmegaConf.masked_copy(cfg, keys)
@@ -404,13 +404,13 @@ def _check_text(node: Any, path: str) -> None:
         odd = {c for c in node if unicodedata.category(c) in ("Cc", "Cs")} - {"\n", "\r", "\t"}
         if odd:
             raise ConfigError(
-                f"{path.rstrip('.') or 'a key'} holds the character {min(odd)!r}; expected text "
+                f"{path.rstrip('.') or 'a key'} contains the character {min(odd)!r}; expected text "
                 f"without control characters"
             )
     elif not isinstance(node, bool | int | float | None):
         raise ConfigError(
-            f"{path.rstrip('.')} is a {type(node).__name__}, {node!r}; expected a number, a text, "
-            f"true, false or null"
+            f"{path.rstrip('.')} is a {type(node).__name__}, {node!r}; expected a number, a "
+            f"string, true, false or null"
         )
 
 
@@ -441,9 +441,9 @@ def _jobs(overrides: list[str], primary: Path, *, sweeps: bool) -> list[Composed
                 swept = sorted(set(job) ^ set(first))
                 keys = sorted({w.lstrip("+").split("=")[0] for w in swept})
                 raise ConfigError(
-                    f"the sweep over {', '.join(keys)} gives two jobs the same {kind} "
-                    f"{value!r}; let the swept key enter both, e.g. "
-                    f"pipeline='NAME_${{{keys[0]}}}' dataset.id='.../NAME-${{{keys[0]}}}-v0'"
+                    f"the sweep over {', '.join(keys)} gives two jobs the same {kind} {value!r}; "
+                    f"use the swept key in both, e.g. pipeline='NAME_${{{keys[0]}}}' "
+                    f"dataset.id='.../NAME-${{{keys[0]}}}-v0'"
                 )
     return composed
 
@@ -461,7 +461,7 @@ def _sweep(overrides: list[str], primary: Path) -> list[list[str]]:
     jobs = [job for batch in batches for job in batch]
     if not jobs:
         raise ConfigError(
-            f"the sweep {' '.join(overrides)} has no jobs: glob() finds files of a folder of "
+            f"the sweep {' '.join(overrides)} has no jobs: glob() matches only config files in "
             f"conf/; write values as KEY=1,2,3 or KEY='range(1,4)'"
         )
     return jobs

@@ -38,9 +38,7 @@ def translated() -> Iterator[None]:
         if "full_key: " not in str(exc):
             raise
         key = str(exc).split("full_key: ")[1].split()[0]
-        raise ConfigError(
-            f"the keys given for {key} are not those that it has; see --help"
-        ) from exc
+        raise ConfigError(f"unknown keys in {key}; see --help") from exc
     except ValueError as exc:
         if "Config group override" not in str(exc):
             raise
@@ -75,8 +73,8 @@ def _unreadable(exc: OverrideParseException) -> str:
         return f"{exc.override!r} cannot be read{reason}; expected KEY=VALUE"
     quoted = value.replace("'", "\\'")
     return (
-        f"{exc.override!r} cannot be read{reason}; a value with other signs than plain letters and "
-        f"digits is quoted twice: \"{key}='{quoted}'\""
+        f"{exc.override!r} cannot be read{reason}; quote a value with special characters twice: "
+        f"\"{key}='{quoted}'\""
     )
 
 
@@ -104,6 +102,6 @@ def _known_keys(text: str) -> str:
     if found is None or node is None:
         return ""
     if node is schema.Dataset and found[1] in [f.name for f in fields(schema.Config)]:
-        return "; a file of conf/dataset/ begins with the line `# @package _global_`"
+        return "; a file in conf/dataset/ must begin with the line `# @package _global_`"
     known = [f.name for f in fields(node) if not f.name.startswith("_")]
     return f".{did_you_mean(found[1], known)} Known keys: {', '.join(known)}"

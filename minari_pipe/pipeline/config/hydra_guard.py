@@ -98,8 +98,8 @@ def checked_load(
     for key, found in _settings_of(cfg).items():
         if found != allowed[key]:
             raise TrustError(
-                f"conf/ sets hydra.{key} to {found!r}, and Hydra runs, imports or writes what "
-                f"that says; only the command line may set it"
+                f"conf/ sets hydra.{key} to {found!r}, which could make Hydra run, import or write "
+                f"something; only the command line may set it"
             )
     return cfg
 
@@ -129,8 +129,8 @@ def checked_source(self: FileConfigSource, config_path: str) -> Any:
         text = file.read_text(encoding="utf-8")
         if "*" in text and _n_values(yaml.compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
             raise ConfigError(
-                f"{file} has aliases (*name) that stand for more than {_MOST_VALUES} values, or "
-                f"for what they are in; write the values out"
+                f"{file} has aliases (*name) that expand to more than {_MOST_VALUES} values, or "
+                f"that contain themselves; write the values out"
             )
     return _load_source(self, config_path)
 
@@ -152,8 +152,8 @@ def refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
     """Raise the error for a file that sets ``hydra`` or a key below it."""
     below = f".{keys[0]}" if keys else ""
     raise TrustError(
-        f"{file} sets hydra{below}, and Hydra runs, imports or writes what that says; only the "
-        f"command line may set it"
+        f"{file} sets hydra{below}, which could make Hydra run, import or write something; only "
+        f"the command line may set it"
     )
 
 

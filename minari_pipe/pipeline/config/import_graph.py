@@ -218,7 +218,7 @@ def source_folder(module: str, root: Path) -> Path | None:
 def hidden_by(top: str, root: Path) -> str | None:
     """Return what Python would import as ``top`` instead of the workspace's module, if anything."""
     if top in sys.stdlib_module_names:
-        return "Python's own library"
+        return "Python's standard library"
     own = root.resolve()
     elsewhere = [place for place in sys.path if Path(place or ".").resolve() != own]
     for finder in sys.meta_path:

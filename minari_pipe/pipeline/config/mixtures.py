@@ -60,8 +60,8 @@ def completed(config: Config, root: Path, *, seen: tuple[str, ...] = ()) -> Conf
     own = one.composed.config
     if env.id not in (MISSING, own.env.id):
         raise ConfigError(
-            f"env.id is {env.id!r}, the environment of {first} is {own.env.id!r}; a mixture has "
-            f"that of its parents: leave env out"
+            f"env.id is {env.id!r}, but the environment of {first} is {own.env.id!r}; a mixture "
+            f"uses the environment of its parents: leave env out"
         )
     parents = [  # a list keeps the order: params.yaml sorts keys
         {"dataset": name, "id": parent.composed.config.dataset.id, "share": given[name]}
@@ -97,8 +97,8 @@ def _check_alike(first: str, one: Parent, name: str, other: Parent) -> None:
     for key, value in vars(a.env).items():
         if value != (others := vars(b.env)[key]):
             raise ConfigError(
-                f"a mixture needs one environment: env.{key} of {first} is {value!r}, of {name} "
-                f"it is {others!r}"
+                f"a mixture needs one environment: env.{key} is {value!r} for {first}, but "
+                f"{others!r} for {name}"
             )
     for key, one_score, other_score in (
         ("ref_min_score", a.ref_scores.ref_min_score, b.ref_scores.ref_min_score),
@@ -106,6 +106,6 @@ def _check_alike(first: str, one: Parent, name: str, other: Parent) -> None:
     ):
         if None not in (one_score, other_score) and one_score != other_score:
             raise ConfigError(
-                f"a mixture needs parents with the same {key}: ref_scores.{key} of {first} is "
-                f"{one_score}, of {name} it is {other_score}"
+                f"a mixture needs parents with the same {key}: ref_scores.{key} is {one_score} for "
+                f"{first}, but {other_score} for {name}"
             )

@@ -38,8 +38,8 @@ def as_written(key: str, default: Any = _NO_DEFAULT, *, _node_: Node | None = No
     text = f"${{oc.env:{key}}}" if default is _NO_DEFAULT else f"${{oc.env:{key},{default}}}"
     if where.partition("[")[0] not in KEYS:
         raise ConfigError(
-            f"{where or 'the config'} holds {text}, and its value would be recorded and published; "
-            f"oc.env is for {', '.join(KEYS)} alone: write the value here, or give it on the "
+            f"{where or 'the config'} uses {text}, whose value would be recorded and published; "
+            f"oc.env is only for {', '.join(KEYS)}: write the value here, or give it on the "
             f"command line"
         )
     return text
@@ -59,8 +59,8 @@ def resolved(text: str) -> str:
             raise ConfigError(f"{text}: the environment variable {name} is not set")
         if any(unicodedata.category(letter) == "Cc" for letter in given):
             raise ConfigError(
-                f"{text}: the environment variable {name} holds a line break or another control "
-                f"character; expected a part of an address"
+                f"{text}: the environment variable {name} contains a line break or another control "
+                f"character; expected part of an address"
             )
         if len(given) >= _SHORTEST and name in os.environ:
             _used[given] = f"${{oc.env:{name}}}"
@@ -78,15 +78,15 @@ def check_targets(targets: list[str]) -> None:
     for target in targets:
         if not isinstance(target, str) or not target.strip():
             raise ConfigError(
-                f"publish.targets holds {target!r}; expected addresses such as s3://bucket"
+                f"publish.targets contains {target!r}; expected addresses such as s3://bucket"
             )
         try:
             check_remote_address(resolved(target))
         except ConfigError as exc:
             if "${" in target:  # the message may hold a part of a secret
                 raise ConfigError(
-                    f"publish.targets: {target} is no address of a remote; see the value of the "
-                    f"environment variable"
+                    f"publish.targets: {target} is not the address of a remote; check the value of "
+                    f"the environment variable"
                 ) from None
             raise ConfigError(f"publish.targets: {exc}") from exc
 

@@ -79,7 +79,7 @@ def _writer_packages(stored: Dataset) -> dict[str, str]:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError as exc:
             raise MissingDependencyError(
-                f"dataset is to be stored with {name}, which is not installed. Run: pip install "
+                f"storing the dataset needs {name}, which is not installed. Run: pip install "
                 f"'minari_pipe[{extra}]'"
             ) from exc
     return found

@@ -120,7 +120,8 @@ class Until:
             if success is None:
                 raise ConfigError(
                     "collect.until.success needs an environment whose info has 'success' or "
-                    "'is_success'; this one's has neither. Use collect.until.min_return"
+                    "'is_success'; this environment's info has neither. Use "
+                    "collect.until.min_return"
                 )
             if success != self.success:
                 return False
@@ -486,7 +487,7 @@ class Config:
         """
         if self.family is None:
             return None
-        how = "a family is chosen with `- /family: NAME`, for conf/family/NAME.yaml"
+        how = "choose a family with `- /family: NAME`, for conf/family/NAME.yaml"
         return check_pipeline_name(str(self.family.name), how)
 
     @property

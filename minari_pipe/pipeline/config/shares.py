@@ -34,5 +34,5 @@ def exact_shares(parents: dict[str, float]) -> dict[str, Fraction]:
     total = sum(exact.values(), Fraction(0))
     if abs(total - 1) > _TOLERANCE:
         told = " + ".join(f"{name} {share}" for name, share in parents.items())
-        raise ConfigError(f"the shares of policy.parents sum to {float(total)}, not to 1: {told}")
+        raise ConfigError(f"the shares of policy.parents sum to {float(total)}, not 1: {told}")
     return {name: share / total for name, share in exact.items()}

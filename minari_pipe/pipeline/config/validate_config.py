@@ -201,14 +201,12 @@ def check_source(where: str, source: Source, root: Path) -> None:
         # DVC would take it for a URL, and contact another machine.
         raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
     if path is not None and not place.is_file():
-        raise ConfigError(f"{where}.path: no file {path!r} (looked for from {root})")
+        raise ConfigError(f"{where}.path: no file {path!r} (relative paths start at {root})")
     sha256 = source.sha256
     if path is None and sha256 is None:
         raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
     if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise ConfigError(
-            f"{where}.sha256 is {sha256!r}; expected 64 hexadecimal digits, lowercase"
-        )
+        raise ConfigError(f"{where}.sha256 is {sha256!r}; expected 64 lowercase hexadecimal digits")
 
 
 def check_files(config: Config, root: Path, told: Collection[str]) -> list[str]:
@@ -236,8 +234,8 @@ def check_files(config: Config, root: Path, told: Collection[str]) -> list[str]:
                 inside(root, place)
                 if section == "env" and os.path.isabs(text):
                     raise ConfigError(
-                        f"{key} is {text!r}, a path of this machine, which would be published; "
-                        f"name the file as it lies in the workspace: ./{place.relative_to(root)}"
+                        f"{key} is {text!r}, an absolute path, which would be published; write it "
+                        f"relative to the workspace: ./{place.relative_to(root)}"
                     )
     return found
 
@@ -252,8 +250,8 @@ def _check_not_own(where: str, source: Source, root: Path, name: str, dataset_id
     for folder in written:
         if path.is_relative_to(folder.resolve()):
             raise ConfigError(
-                f"{where}.path: {source.path!r} lies in {folder}, which this pipeline removes "
-                f"and writes; keep the file elsewhere"
+                f"{where}.path: {source.path!r} is in {folder}, which this pipeline overwrites; "
+                f"keep the file elsewhere"
             )
 
 
@@ -263,8 +261,8 @@ def _check_sb3(use: PolicyRef, params: Config) -> None:
     checkpoint = "checkpoint" in use.settings.sources
     if checkpoint == bool(use.settings.train):
         raise ConfigError(
-            f"{use.where}: give {'either' if checkpoint else 'a'} checkpoint or a train block"
-            f"{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
+            f"{use.where}: give {'either a' if checkpoint else 'a'} checkpoint or a train "
+            f"block{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
             f"{use.where}.train={{total_timesteps: N}}"
         )
     from minari_pipe.policies.exploration import check_exploration
@@ -295,7 +293,7 @@ def code_files(params: Params, stage: str, root: Path) -> list[Path]:
         if hidden := import_graph.hidden_by(top, root):
             raise ConfigError(
                 f"{file} is hidden by {hidden}, which Python imports as {top!r}; rename the file, "
-                f"or uninstall that"
+                f"or uninstall the other module"
             )
     return sorted(found)
 
@@ -314,8 +312,8 @@ def _check_targets(params: Config) -> None:
             is_named = isinstance(wrapper, dict) and "_target_" in wrapper
             if not is_named or not all(isinstance(key, str) for key in wrapper):
                 raise ConfigError(
-                    f"{where}.wrappers[{i}] is {wrapper!r}; expected "
-                    f"{{_target_: gymnasium.wrappers.NAME, ...}} with names of arguments"
+                    f"{where}.wrappers[{i}] is {wrapper!r}; expected {{_target_: "
+                    f"gymnasium.wrappers.NAME, ...}} with argument names as keys"
                 )
 
 
@@ -358,7 +356,7 @@ def _check_family(params: Config) -> None:
         ("checkpoint_scores.seed", scores.seed, 0),
     ):
         if value < least:
-            why = f", of which {kind} takes one" if key == "n_checkpoints" and least else ""
+            why = f", since {kind} uses one" if key == "n_checkpoints" and least else ""
             raise ConfigError(f"family.{key} is {value}; expected {least} or more{why}")
 
 
@@ -372,11 +370,11 @@ def _check_values(params: Config) -> None:
     if any(len(part) > _LONGEST_NAME for part in params.dataset.id.split("/")):
         raise ConfigError(
             f"dataset.id {params.dataset.id[:60] + '...'!r} has a part of more than "
-            f"{_LONGEST_NAME} characters, which is no name of a folder everywhere"
+            f"{_LONGEST_NAME} characters, too long for a folder name on some systems"
         )
     check_new_dataset_id(params.dataset.id)
     if not params.author.name.strip():
-        raise ConfigError("author.name is empty; expected who made the dataset: author.name='Ada'")
+        raise ConfigError("author.name is empty; name who made the dataset: author.name='Ada'")
     for where, env in _environments(params):
         if env.kwargs.get("render_mode") == "human":
             raise ConfigError(f"{where}.kwargs.render_mode is 'human', which opens a window")
@@ -404,8 +402,8 @@ def _check_values(params: Config) -> None:
     for key in ("n_episodes", "exact"):
         if params.is_mixture and (value := vars(collect)[key]):
             raise ConfigError(
-                f"collect.{key} is {value}; a mixture has whole episodes by share of the "
-                f"steps: set collect.n_steps, or leave both out to take as many as there are"
+                f"collect.{key} is {value}; a mixture takes whole episodes by share of the steps: "
+                f"set collect.n_steps, or leave both out to take as many as possible"
             )
     _check_collect(collect)
     limited = params.policy.target.endswith(".DemonstrationPolicy")
@@ -417,14 +415,16 @@ def _check_values(params: Config) -> None:
         if given := [key for key, value in chosen if value]:
             instead = "leave it out"
             if given[0] == "record_infos" and params.kind == "medium_replay":
-                instead = "family.record_infos=true records those of the training"
+                instead = "family.record_infos=true records the infos of the training"
             raise ConfigError(
-                f"collect.{given[0]} is for episodes that a policy collects, and these are taken "
-                f"over from elsewhere; {instead}"
+                f"collect.{given[0]} applies only to episodes that a policy collects, but this "
+                f"dataset reuses existing ones; {instead}"
             )
     rules = (collect.n_episodes, collect.n_steps, collect.until.n_episodes)
     if rules == (None, None, None) and not limited:
-        raise ConfigError("nothing says how much to collect; set collect.n_episodes or .n_steps")
+        raise ConfigError(
+            "no number of episodes or steps to collect is given; set collect.n_episodes or .n_steps"
+        )
     _check_engine(params.engine)
     check_targets(params.publish.targets)
     if scores.max_stderr is not None and not scores.max_stderr > 0:
@@ -435,8 +435,8 @@ def _check_values(params: Config) -> None:
             raise ConfigError(f"ref_scores.{key} is {score}; expected a finite number")
     if low is not None and high is not None and low >= high:
         raise ConfigError(
-            f"ref_scores.ref_max_score is {high}, ref_min_score {low}; the expert's must be above "
-            f"the random policy's"
+            f"ref_scores.ref_max_score is {high} and ref_min_score is {low}; the expert's score "
+            f"must be above the random policy's"
         )
     if scores.expert is None and scores.ref_max_score is None:
         raise ConfigError(
@@ -456,8 +456,8 @@ def _check_collect(collect: Collect) -> None:
         raise ConfigError("collect.exact=true needs collect.n_steps")
     if collect.exact and collect.keep == "matching":
         raise ConfigError(
-            "collect.exact=true cuts the last episode, which may match no more; leave it out with "
-            "collect.keep=matching"
+            "collect.exact=true cuts the last episode, which may then no longer match; do not "
+            "combine it with collect.keep=matching"
         )
     for key, value, choices in (
         ("keep", collect.keep, ("all", "matching")),
@@ -478,13 +478,13 @@ def _check_collect(collect: Collect) -> None:
     ]
     if needs and not conditions:
         raise ConfigError(
-            f"{needs[0]} needs to know which episodes match; set collect.until.success, "
+            f"{needs[0]} needs a condition that episodes match; set collect.until.success, "
             f".min_return or .max_return"
         )
     if conditions and not needs:
         raise ConfigError(
-            f"collect.until.{conditions[0]} decides nothing alone; set collect.until.n_episodes, "
-            f"to collect until so many match, or collect.keep=matching"
+            f"collect.until.{conditions[0]} has no effect alone; set collect.until.n_episodes, to "
+            f"collect until that many episodes match, or collect.keep=matching"
         )
     low, high = until.min_return, until.max_return
     for key, bound in (("min_return", low), ("max_return", high)):
@@ -492,8 +492,7 @@ def _check_collect(collect: Collect) -> None:
             raise ConfigError(f"collect.until.{key} is nan; expected a number")
     if low is not None and high is not None and low > high:
         raise ConfigError(
-            f"no return is between collect.until.min_return={low} and "
-            f"collect.until.max_return={high}; exchange them"
+            f"collect.until.min_return={low} is above collect.until.max_return={high}; swap them"
         )
     if until.n_episodes is not None and collect.n_steps is not None:
         raise ConfigError(
@@ -513,15 +512,17 @@ def _check_engine(engine: Engine) -> None:
         )
     if engine.name == "local" and (engine.n_workers or 1) > 1:
         raise ConfigError(
-            f"engine.n_workers is {engine.n_workers}, and engine=local runs one block after "
-            f"another; add engine=processes"
+            f"engine.n_workers is {engine.n_workers}, but engine=local runs one block at a time; "
+            f"add engine=processes"
         )
     for key, place in (("address", engine.address), ("storage", engine.storage)):
         if place is not None and engine.name != "ray":
-            raise ConfigError(f"engine.{key} is for engine=ray; engine.name is {engine.name}")
+            raise ConfigError(
+                f"engine.{key} is only for engine=ray, but engine.name is {engine.name}"
+            )
     # With these, Ray would start a cluster on this machine, listening on every interface.
     if engine.address is not None and resolved(engine.address).strip() in ("", "local"):
         raise ConfigError(
-            f"engine.address is {engine.address!r}; expected auto, HOST:PORT or "
-            f"ray://HOST:PORT; leave it out to use this machine alone"
+            f"engine.address is {engine.address!r}; expected auto, HOST:PORT or ray://HOST:PORT; "
+            f"leave it out to use only this machine"
         )

@@ -120,7 +120,7 @@ class BlockWriter(EpisodeWriter):
         raise self._final(index)
 
     def _final(self, index: int) -> InvalidEpisodeError:
-        return InvalidEpisodeError(f"episode {index} is finished; a block only takes further ones")
+        return InvalidEpisodeError(f"episode {index} is finished; a block only takes new episodes")
 
     def _append_segment(self, segment: Segment) -> None:
         for part in segment.each():
@@ -191,7 +191,7 @@ class _Reader:
         self._archive = archive
         self._members = {info.filename: info for info in archive.infolist()}
         if len(self._members) != len(archive.infolist()):
-            raise ValueError("two members have one name")
+            raise ValueError("two members have the same name")
         if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
             raise ValueError("a member is compressed")
         if sum(info.file_size for info in archive.infolist()) > size:
@@ -208,17 +208,17 @@ class _Reader:
         header = json.loads(self._archive.read(f"{part}/header.json"))
         steps = self._array(f"{part}/steps")
         if steps.dtype != np.int64 or steps.ndim != 1 or not (steps > 0).all() or not len(steps):
-            raise ValueError(f"the numbers of steps of part {part} are none")
+            raise ValueError(f"the step counts of part {part} are invalid")
         n, total = len(steps), int(steps.sum(dtype=object))
         leaves, arrays = [], []
         for which, (path, more) in enumerate(header["leaves"]):
             rows = self._array(f"{part}/rows/{which}")
             if type(more) is not int or more < 0 or len(rows) != total + more * n:
-                raise ValueError(f"the rows of {path} do not fit to the steps of part {part}")
+                raise ValueError(f"the rows of {path} do not match the steps of part {part}")
             leaves.append(Leaf(_path(path), rows.dtype, rows.shape[1:], more))
             arrays.append(rows)
         if len({leaf.path for leaf in leaves}) != len(leaves):
-            raise ValueError(f"part {part} has a leaf twice")
+            raise ValueError(f"part {part} has a duplicate leaf")
         numbers = {
             str(name): self._array(f"{part}/numbers/{which}")
             for which, name in enumerate(header["numbers"])
@@ -227,7 +227,7 @@ class _Reader:
         if others is not None:
             others = [load_attributes(text) for text in others]
         if any(values.shape != (n,) for values in numbers.values()) or len(others or steps) != n:
-            raise ValueError(f"the attributes of part {part} do not fit to its episodes")
+            raise ValueError(f"the attributes of part {part} do not match its episodes")
         segment = Segment(
             self._first, steps, tuple(leaves), tuple(arrays), AttributeTable(numbers, others)
         )
@@ -238,19 +238,19 @@ class _Reader:
         data = self._archive.read(f"{name}.npy")  # compares the checksum
         begin = 10 + int.from_bytes(data[8:10], "little")
         if data[:8] != b"\x93NUMPY\x01\x00" or len(data) < begin:
-            raise ValueError(f"{name} is no array of NumPy's format 1.0")
+            raise ValueError(f"{name} is not an array in NumPy's format 1.0")
         header = ast.literal_eval(data[10:begin].decode("ascii"))
         # A malformed dtype name can crash NumPy's own reader.
         dtype = named_dtype(header["descr"])
         if header["fortran_order"] or dtype.kind not in "biufc":
-            raise ValueError(f"{name} is no plain array of numbers but of {dtype}")
+            raise ValueError(f"{name} is not a plain array of numbers; its dtype is {dtype}")
         # A copy in a bytearray, so that the array is writable.
         return np.frombuffer(bytearray(data[begin:]), dtype).reshape(header["shape"])
 
 
 def _path(parts: Any) -> tuple[Any, ...]:
     if not parts or not all(type(part) in (str, int) for part in parts):
-        raise ValueError(f"{parts!r:.60} is no path of a leaf")
+        raise ValueError(f"{parts!r:.60} is not the path of a leaf")
     return tuple(parts)
 
 
@@ -265,6 +265,6 @@ def _decoded(data: bytes) -> EpisodeBuffer:
         raise ValueError("the arrays of an episode are damaged")
 
     def elsewhere(*_: Any) -> Any:
-        raise ValueError("an episode of a block has its rows in no other file")
+        raise ValueError("an episode of a block cannot have its rows in another file")
 
     return EpisodeDecoder(json.loads(text)).episode(record, body, elsewhere)

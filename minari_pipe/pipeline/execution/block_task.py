@@ -140,8 +140,8 @@ class BlockPlace:
         if other := other_version(self.packages):
             package, here, wanted = other
             raise ConfigError(
-                f"{package} is {here} on {platform.node()}, where blocks are made, the stage has "
-                f"{wanted}: their bytes would not be the same; install {package}=={wanted} there"
+                f"{package} is {here} on {platform.node()}, where blocks run, but {wanted} in the "
+                f"stage: their bytes could differ; install {package}=={wanted} there"
             )
         self.check_used()
 
@@ -283,7 +283,7 @@ def _own_folder() -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
-        raise TrustError(f"{folder} on {platform.node()} is not a folder of this user; remove it")
+        raise TrustError(f"{folder} on {platform.node()} does not belong to this user; remove it")
     return folder
 
 

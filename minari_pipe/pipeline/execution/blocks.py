@@ -52,11 +52,11 @@ class BlockStore:
             return None
         record = _read(record_path)
         if record is None:
-            raise NotFinishedError("its record is damaged or not there")
+            raise NotFinishedError("its record is damaged or missing")
         if record.get("block") != path.name or record.get("key") != key:
-            raise NotFinishedError("it is of another config")
+            raise NotFinishedError("it was made with another config")
         if not path.is_file():
-            raise NotFinishedError("its file is gone")
+            raise NotFinishedError("its file is missing")
         if sha256_file(path) != record.get("sha256"):
             raise NotFinishedError("its file is damaged")
         return record
@@ -162,7 +162,7 @@ def parse_record(found: Any) -> dict[str, Any]:
     """
     if isinstance(found, dict) and found.pop("seal", None) == _seal(found):
         return found
-    raise ValueError("the seal is broken")
+    raise ValueError("the seal does not match")
 
 
 def _seal(record: dict[str, Any]) -> str:

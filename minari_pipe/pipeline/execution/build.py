@@ -77,8 +77,8 @@ def make_policy(
         arguments |= {"controller": controller, "kwargs": rest}
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(
-            f"{where}._target_: {settings.target!r} is not a minari_pipe.policies.base.Policy; a "
-            f"plain callable goes under policy=scripted, controller._target_"
+            f"{where}._target_: {settings.target!r} is not a minari_pipe.policies.base.Policy; for "
+            f"a plain callable, use policy=scripted and controller._target_"
         )
     try:
         return found(**arguments)

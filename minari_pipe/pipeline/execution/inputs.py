@@ -57,17 +57,17 @@ class Expected:
         for name, path in imported_from_workspace():
             if name not in self.modules:
                 raise ConfigError(
-                    f"{self.stage} imported {path}, which no import statement names, so an "
-                    f"edit of it would go unnoticed; add `import {name}` to the module that uses "
-                    f"it (below `if False:` is enough)"
+                    f"{self.stage} imported {path}, which no import statement names, so "
+                    f"changes to it would go unnoticed; add `import {name}` to the module that "
+                    f"uses it (under `if False:` is enough)"
                 )
 
     def _changed(self, what: str) -> ConfigError:
         if (here := platform.node()) == self.node:
             return changed(what, self.stage)
         return ConfigError(
-            f"{what} is another one on {here}, where blocks are made, than on {self.node}; let "
-            f"both have the same, and run again"
+            f"{what} differs between {here}, where blocks run, and {self.node}; copy the same file "
+            f"to both, and run again"
         )
 
 

@@ -107,7 +107,7 @@ class Progress(AbstractContextManager):
     def skipped(self, index: int, reason: str) -> None:
         """Count and print a block that is left out for good."""
         self._n_skipped += 1
-        self.warn(f"block {index} is left out: {reason}")
+        self.warn(f"block {index} is skipped: {reason}")
 
     def warn(self, text: str) -> None:
         """Print a warning."""
@@ -117,7 +117,7 @@ class Progress(AbstractContextManager):
         """Print that a block on disk is made again, once per reason."""
         self._ignored.setdefault(reason, []).append(index)
         if len(self._ignored[reason]) == 1:
-            self._tell(f"block {index} is made again: {reason}")
+            self._tell(f"block {index} runs again: {reason}")
 
     def reused(self, index: int) -> None:
         """Count a block that an earlier run finished."""
@@ -127,9 +127,9 @@ class Progress(AbstractContextManager):
         """Print how many of ``total`` blocks were reused, and how many could not be."""
         for reason, indices in self._ignored.items():
             if len(indices) > 1:
-                self._tell(f"{len(indices)} blocks were made again: {reason}")
+                self._tell(f"{len(indices)} blocks ran again: {reason}")
         if self.n_reused:
-            self._tell(f"{self.n_reused} of {total} blocks were finished before")
+            self._tell(f"{self.n_reused} of {total} blocks were already finished")
 
     def _tell(self, line: str) -> None:
         with tqdm.external_write_mode():

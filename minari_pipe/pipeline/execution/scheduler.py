@@ -253,7 +253,7 @@ class Scheduler:
             if limit is not None and now - (attempt.started or now) > limit:
                 self.engine.cancel(ticket)
                 del running[ticket]
-                reason = f"it did not end within {limit:g} s (engine.block_timeout_s)"
+                reason = f"it did not finish within {limit:g} s (engine.block_timeout_s)"
                 if attempt.tally is not None:
                     n = Tally.read(attempt.tally).n_episodes
                     reason += f", {_at(attempt.work.name_of(n))} hangs or is slow"
@@ -266,7 +266,7 @@ class Scheduler:
         try:
             record = self.shared.fetch(attempt.index, attempt.key, self.store)
             if record is None:
-                return Outcome(error=f"it is not in {self.shared.address}")
+                return Outcome(error=f"it is missing from {self.shared.address}")
             self.shared.remove(attempt.index, attempt.key)
         except (NotFinishedError, RemoteError) as exc:
             return Outcome(error=str(exc))
@@ -288,8 +288,8 @@ class Scheduler:
             raise MinariPipeError(str(outcome.error))
         if self._n_failures > self.limits.max_failures:
             raise MinariPipeError(
-                f"{self._n_failures} attempts at blocks failed, more than "
-                f"engine.max_failures={self.limits.max_failures}; the last: {reason}"
+                f"{self._n_failures} block attempts failed, more than "
+                f"engine.max_failures={self.limits.max_failures}; last failure: {reason}"
             )
         is_certain = outcome.raised and outcome.error == attempt.raised
         attempt.raised = outcome.error if outcome.raised else None
@@ -318,7 +318,7 @@ class Scheduler:
 
 def _at(episode: str) -> str:
     """Name the episodes in which a process may have stopped: some run side by side."""
-    return f"{episode} or one beside it"
+    return f"{episode} or one running alongside it"
 
 
 def block_key(key: str, work: Work) -> str:

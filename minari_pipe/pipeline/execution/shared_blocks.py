@@ -80,9 +80,9 @@ class SharedBlocks:
             try:
                 file_system.get_file(place + self.suffix, str(arriving))
             except FileNotFoundError as exc:
-                raise NotFinishedError("its file is gone") from exc
+                raise NotFinishedError("its file is missing") from exc
             if record.get("key") != key or record.get("block") != store.path(index).name:
-                raise NotFinishedError("it is of another config")
+                raise NotFinishedError("it was made with another config")
             store.adopt(index, arriving, record)
             return record
 

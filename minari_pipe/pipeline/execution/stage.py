@@ -287,8 +287,8 @@ def _check_versions(run: StageRun) -> None:
     if other := other_version(run.params.packages.get(run.stage, {}).items()):
         package, installed, version = other
         raise ConfigError(
-            f"{package} is {installed}, pipelines/{run.name}/params.yaml records {version}; "
-            f"run python -m minari_pipe +dataset=... to record what is installed"
+            f"{package} is {installed}, but pipelines/{run.name}/params.yaml records {version}; "
+            f"to record the installed version, run python -m minari_pipe +dataset=..."
         )
 
 
@@ -297,7 +297,7 @@ def _tell_overrides(run: StageRun) -> None:
     set_by_user = {DRIVER_VARIABLE, EXPERIMENT_VARIABLE}
     overrides = told_overrides(run.values.get("overrides", []))
     if overrides and not set_by_user & os.environ.keys():
-        run.say(f"re-applies the recorded overrides {' '.join(overrides)}")
+        run.say(f"reapplying the recorded overrides {' '.join(overrides)}")
 
 
 def told_overrides(overrides: list[str]) -> list[str]:
@@ -312,7 +312,7 @@ def _load_yaml(path: Path) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     except FileNotFoundError as exc:
         raise ConfigError(
-            f"no file {path}; run python -m minari_pipe +dataset=NAME, which writes it"
+            f"no file {path}; to write it, run python -m minari_pipe +dataset=NAME"
         ) from exc
 
 

@@ -47,7 +47,9 @@ def bump(name: str) -> Bumped:
     try:
         found = hydra_compose.recompose([f"+dataset={name}"]).config.dataset.id
         if found != new_id:
-            raise ConfigError(f"{file}: with {new_id!r} in it, dataset.id is {found!r}; edit it")
+            raise ConfigError(
+                f"{file}: after setting {new_id!r}, dataset.id is {found!r}; edit the file"
+            )
     except MinariPipeError:
         write_atomic(path, text)
         raise
@@ -73,15 +75,15 @@ def _place_of_id(text: str, file: str, composed: str) -> tuple[int, int]:
     found = _value(section[1], "id") if section else None
     if found is None:
         raise ConfigError(
-            f"{file} does not say dataset.id itself: {composed!r} comes from a file of its "
+            f"{file} does not set dataset.id itself: {composed!r} comes from a file in its "
             f"defaults list; raise the version there"
         )
     key, value = found
     start, end = value.start_mark.index, value.end_mark.index
     if start < key.end_mark.index or composed not in text[start:end]:
         raise ConfigError(
-            f"{file}: dataset.id is made from other values and comes to {composed!r}; raise the "
-            f"version where it stands"
+            f"{file}: dataset.id {composed!r} is built from other values; raise the version where "
+            f"it is set"
         )
     return start, end
 

@@ -83,7 +83,7 @@ def _of_episode(
         left, right = (dict(leaves(part.get(name), (name,))) for part in (a, b))
         if left.keys() != right.keys():
             keys = sorted(_dotted(path) for path in left.keys() ^ right.keys())
-            yield -1, "", f"only one of the two has {', '.join(keys[:3])}"
+            yield -1, "", f"only one dataset has {', '.join(keys[:3])}"
             continue
         for path, values in left.items():
             for at, what in _of_arrays(values, right[path], tolerance, found):

@@ -45,7 +45,7 @@ def difference(first_id: str, second_id: str) -> dict[str, Any]:
         if version.data is None and version.record is None:
             raise DatasetNotFoundError(
                 f"no dataset {version.id!r} in {get_dataset_path()} or in this workspace, and no "
-                f"record of its release"
+                f"release record of it"
             )
     metadata = [_metadata(version) for version in versions]
     told = [version.params for version in versions]

@@ -57,9 +57,9 @@ def push(name: str, root: Path) -> Pushed:
             remote = repo.config["core"].get("remote")
             if not remote:
                 raise ConfigError(
-                    "there is no DVC remote to push the outputs to; add one with `dvc remote add "
-                    "--default NAME URL` and commit .dvc/config, or release with --no-push, which "
-                    "leaves them on this machine"
+                    "no DVC remote to push the outputs to; add one with `dvc remote add --default "
+                    "NAME URL` and commit .dvc/config, or release with --no-push, which leaves "
+                    "them on this machine"
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
             check_receiver(repo, remote)
@@ -71,13 +71,13 @@ def push(name: str, root: Path) -> Pushed:
     except Exception as exc:  # from DVC, or from the client library of the remote
         kind = "" if isinstance(exc, DvcException) else f"{type(exc).__name__}: "
         raise RemoteError(
-            f"dvc push: {kind}{_told(exc)}; nothing is recorded. Is the remote there, with "
-            f"credentials for it? --no-push leaves the outputs on this machine"
+            f"dvc push: {kind}{_told(exc)}; no release was recorded. Check the remote and its "
+            f"credentials; --no-push leaves the outputs on this machine"
         ) from exc
     if missing:
         raise RemoteError(
-            f"{', '.join(missing[:5])} could not be pushed to {remote} ({url}): neither there nor "
-            f"in DVC's cache; run the pipeline again, or dvc pull"
+            f"cannot push {', '.join(missing[:5])} to {remote} ({url}): not found there or in "
+            f"DVC's cache; run the pipeline again, or dvc pull"
         )
     return Pushed(remote, url, n_files)
 
@@ -105,12 +105,12 @@ def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
         for out in outs:
             path = Path(str(out.fs_path))
             if not path.is_relative_to(root) or os.pardir in path.parts:
-                raise ConfigError(f"{target} names {out}, which is outside of the workspace")
+                raise ConfigError(f"{target} names {out}, which is outside the workspace")
             inside(root, path)
             if out.workspace_status():
                 raise ConfigError(
-                    f"{target} does not say what {out} holds; run dvc add {out} to keep the file "
-                    f"as it is, or dvc checkout {out} to have the one that is kept, and commit"
+                    f"{target} does not match {out}; run dvc add {out} to keep the current file, "
+                    f"or dvc checkout {out} to restore the recorded one, and commit"
                 )
 
 

@@ -44,7 +44,7 @@ def give_trainings(
     for name, params in datasets.items():
         maker = params.family_name or name
         if maker in replayed:
-            say(f"{maker} is trained again: episodes of its training are part of the dataset")
+            say(f"training {maker} again: the dataset contains episodes of its training")
             continue
         for stage in trains(params):
             given.add((maker, stage))

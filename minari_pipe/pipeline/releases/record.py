@@ -117,7 +117,7 @@ def stage_outputs(pipelines: list[str], root: Path) -> list[dict[str, Any]]:
                 found.append({"pipeline": name, "stage": stage, "outs": outs})
         except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as exc:
             raise ConfigError(
-                f"{path} does not tell what every stage wrote; run the pipeline again"
+                f"{path} is missing, damaged or incomplete; run the pipeline again"
             ) from exc
     return found
 

@@ -54,7 +54,7 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
             continue
         if made == name and typed.dataset.id != dataset_id:
             raise ConfigError(
-                f"pipeline {name!r} makes {typed.dataset.id!r} now; to release {dataset_id!r}, "
+                f"pipeline {name!r} now makes {typed.dataset.id!r}; to release {dataset_id!r}, "
                 f"check out the commit that made it"
             )
         config = recomposed(params["overrides"], root).config
@@ -62,14 +62,14 @@ def check_current(root: Path, name: str, dataset_id: str) -> None:
         # The installed versions do not matter: the recorded ones made the dataset.
         if recorded(config, previous.get("packages", {})) != previous:
             raise ConfigError(
-                f"pipelines/{made}/params.yaml is not what conf/ gives; {again} and commit"
+                f"pipelines/{made}/params.yaml does not match conf/; {again} and commit"
             )
     for made in pipelines_of(name, root):
         now = dvc_yaml.parameters(made, root)
         text = (root / "pipelines" / made / "dvc.yaml").read_text(encoding="utf-8")
         if now is None or text != dvc_yaml.dvc_yaml(made, now, root):  # DVC reads only this file
             raise ConfigError(
-                f"pipelines/{made}/dvc.yaml is not what its params.yaml gives; {again} and commit"
+                f"pipelines/{made}/dvc.yaml does not match its params.yaml; {again} and commit"
             )
     changed = [
         stage for pipeline in pipelines_of(name, root) for stage in _dvc_status(root, pipeline)
@@ -98,8 +98,8 @@ def committed(root: Path, name: str) -> str:
     """Return the HEAD commit after checking that it holds all that the version was made from."""
     if not is_repository(root):
         raise ConfigError(
-            f"a release names the git commit it was made from, and {root} is not a git repository; "
-            f"run git init and commit"
+            f"{root} is not a git repository, and a release records the git commit it was made "
+            f"from; run git init and commit"
         )
     tracked = tracked_files(root)
     made = pipelines_of(name, root)
@@ -111,8 +111,8 @@ def committed(root: Path, name: str) -> str:
     missing = [path for path in dict.fromkeys(needed) if path not in tracked]
     if missing:
         raise ConfigError(
-            f"not committed: {_first(missing)}; a release must be reproducible from git: git add "
-            f"these, conf, pipelines and catalog, and git commit (large files: dvc add)"
+            f"not committed: {_first(missing)}; a release must be reproducible from git: run git "
+            f"add on these, conf, pipelines and catalog, then git commit (large files: dvc add)"
         )
     if dirty := uncommitted(root):
         raise ConfigError(

@@ -79,11 +79,11 @@ def _verified(root: Path, dataset_id: str, entry: dict[str, Any]) -> dict[str, A
     again = f"run python -m minari_pipe {arguments(root, entry['pipeline'])}"
     content = readable_manifest(published)
     if content is None:
-        raise DatasetNotFoundError(f"{published} is not there, or has no manifest; {again}")
+        raise DatasetNotFoundError(f"{published} is missing, or has no manifest; {again}")
     changed = changed_files(published, content)
     if changed or content.get("content_sha256") != entry["content_sha256"]:
         raise ConfigError(
-            f"{published} is not what was published ({', '.join(changed) or 'manifest.json'} "
-            f"changed); {again}"
+            f"{published} was changed after it was published "
+            f"({', '.join(changed) or 'manifest.json'}); {again}"
         )
     return content

@@ -76,15 +76,15 @@ def reproduce(
         given = set() if from_scratch else give_trainings(found, data_of, say)
         if changed := _of_all(_changed_keys(record, found), name):
             at = revision or commit[:12]
-            say(f"the config at {at} is another than was released: {_named(changed)}")
+            say(f"the config at {at} differs from the released one: {_named(changed)}")
         published, elsewhere = data_of(dataset_id), _elsewhere(record, others)
         if elsewhere and published is None:
             say(
-                f"bytes may differ here ({'; '.join(elsewhere)}), and the published dataset, to "
-                f"compare values with, is not here: stop, and run dvc pull datasets/{dataset_id} "
-                "first, if that matters"
+                f"bytes may differ here ({'; '.join(elsewhere)}), and the published dataset is not "
+                f"here to compare values with; if that matters, stop and run dvc pull "
+                f"datasets/{dataset_id} first"
             )
-        say(f"makes {dataset_id} again at {commit[:12]} in {found.root}")
+        say(f"reproducing {dataset_id} at {commit[:12]} in {found.root}")
         found.run(root)
         return _compared(found, record, given, published, tolerance, elsewhere)
 
@@ -92,24 +92,24 @@ def reproduce(
 def _found(root: Path, dataset_id: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     """Return the commit to make a version from, and the record to compare it with."""
     if not is_repository(root):
-        raise ConfigError(f"{root} is not a git repository, so no version can be made again")
+        raise ConfigError(f"{root} is not a git repository, so no version can be reproduced")
     commit = commit_of(root, revision) if revision else tagged(root, dataset_id)
     if revision and commit is None:
-        raise ConfigError(f"no revision {revision!r} in {root}; git fetch --tags may bring it")
+        raise ConfigError(f"no revision {revision!r} in {root}; try git fetch --tags")
     record = find_record(root, dataset_id, commit)
     if record is None:
         released = sorted((root / "releases").rglob("*.json"))
         ids = [p.relative_to(root / "releases").as_posix()[: -len(".json")] for p in released]
         raise DatasetNotFoundError(
-            f"{dataset_id!r} is not released in {root}: there is no record of what it must be. "
-            f"Released: {', '.join(ids) or 'none'}; a tag that has one is named by --rev TAG"
+            f"{dataset_id!r} is not released in {root}: it has no release record. Released: "
+            f"{', '.join(ids) or 'none'}; use --rev TAG for a tag that has the record"
         )
     if commit is None:
         commit = commit_of(root, str(record["git_commit"]))
         if commit is None:
             raise ConfigError(
                 f"the commit {record['git_commit']!r} that {dataset_id} was made from is not in "
-                f"{root}; git fetch may bring it (a shallow clone lacks it)"
+                f"{root}; try git fetch (in a shallow clone, git fetch --unshallow)"
             )
     return commit, record
 
@@ -119,13 +119,13 @@ def _check_makes(root: Path, commit: str, name: str, dataset_id: str) -> None:
     params = parsed_params(text) if text else None
     if params is None:
         raise ConfigError(
-            f"at {commit[:12]} there is no pipelines/{name}/params.yaml that can be read; name the "
-            f"tag of the version with --rev"
+            f"at {commit[:12]} pipelines/{name}/params.yaml is missing or damaged; give the tag of "
+            f"the version with --rev"
         )
     makes = (params.get("dataset") or {}).get("id")
     if makes != dataset_id:
         raise ConfigError(
-            f"at {commit[:12]} pipeline {name!r} makes {makes!r}, not {dataset_id!r}; name the tag "
+            f"at {commit[:12]} pipeline {name!r} makes {makes!r}, not {dataset_id!r}; give the tag "
             f"of the version with --rev"
         )
 
@@ -200,7 +200,7 @@ def _elsewhere(record: Mapping[str, Any], others: Mapping[str, str]) -> list[str
     deciding = [change for name, change in others.items() if name not in TOOLS]
     return [
         *([f"the processor is {here}, was {then}"] if here != then else []),
-        *([f"versions are others: {', '.join(deciding)}"] if deciding else []),
+        *([f"versions differ: {', '.join(deciding)}"] if deciding else []),
     ]
 
 
@@ -220,13 +220,13 @@ def _compared(
     if made is not None and identity_of(made) == content:
         return (
             f"{dataset_id} is reproduced{how}: content_sha256 {content['content_sha256'][:12]} and "
-            f"the bytes of all {len(content['files'])} files are those of the release"
+            f"the bytes of all {len(content['files'])} files match the release"
         )
     if published is None and elsewhere:
         raise ConfigError(
-            f"the bytes of {dataset_id} differ from the release, as they may here "
-            f"({'; '.join(elsewhere)}), and its values cannot be compared: the published dataset "
-            f"is not here; run dvc pull datasets/{dataset_id}"
+            f"the bytes of {dataset_id} differ from the release, which can happen here "
+            f"({'; '.join(elsewhere)}), and the published dataset is not here to compare values "
+            f"with; run dvc pull datasets/{dataset_id}"
         )
     data = Compared()
     if published is not None:
@@ -236,7 +236,7 @@ def _compared(
         return (
             f"{dataset_id} is reproduced{how} within {tolerance:g}: {content['total_episodes']} "
             f"episodes and {content['total_steps']} steps as in the release, {data.n_values:,} "
-            f"values, largest difference {data.largest:.3g}; bytes are not compared, since "
+            f"values, largest difference {data.largest:.3g}; bytes were not compared because "
             f"{'; '.join(elsewhere)}"
         )
     first = _first_stage(found, record, given, changed)
@@ -244,7 +244,7 @@ def _compared(
     if value is None and published is not None and not changed:
         value = _other_metadata(published, folder)
     told = [
-        f"the first stage to differ is {first}" if first else "",
+        f"the first stage that differs is {first}" if first else "",
         _named(_of_all(changed, found.name)),
         value,
         *elsewhere,

@@ -81,7 +81,7 @@ class Reproduction:
                 process.terminate()
                 raise
         if code:
-            raise MinariPipeError(f"{self.name} could not be made again; the lines above say why")
+            raise MinariPipeError(f"reproducing {self.name} failed; see the output above")
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def reproduction(own: Path, name: str, commit: str) -> Iterator[Reproduction]:
         root = place / "clone" / own.resolve().relative_to(top.resolve())
         refuse_links(root, place / "clone")  # a git tree may have two entries of one name
         if not (root / ".dvc").is_dir():
-            raise ConfigError(f"at {commit[:12]} there is no DVC workspace in {top}")
+            raise ConfigError(f"{top} has no DVC workspace at {commit[:12]}")
         for path in (root / "catalog", *root.glob("pipelines/*/*.yaml")):  # read from here on
             check_folder(path, root)
         found = Reproduction(root, name, place / "given")
@@ -179,15 +179,15 @@ def _bring_inputs(found: Reproduction, own: Path) -> None:
             # Ignore case: on macOS, .GIT is .git.
             if {".dvc", ".git", STATE}.intersection(Path(dependency.casefold()).parts):
                 raise ConfigError(
-                    f"pipelines/{pipeline}/dvc.yaml names {written}, which no stage reads; it "
-                    f"was changed by hand, and nothing is reproduced from it"
+                    f"pipelines/{pipeline}/dvc.yaml names {written}, which no stage reads; it was "
+                    f"edited by hand, so the version cannot be reproduced"
                 )
             if dependency.startswith(("/", "pipelines/", "datasets/")) or target.exists():
                 continue
             if not target.resolve().is_relative_to(found.root):
                 raise ConfigError(
-                    f"{pipeline} reads {dependency}, which lies outside of the workspace; nobody "
-                    f"else could make it from git: keep the file in the workspace (dvc add)"
+                    f"{pipeline} reads {dependency}, which is outside the workspace, so git cannot "
+                    f"reproduce the dataset elsewhere; move the file into the workspace (dvc add)"
                 )
             refuse_links(target, found.root)
             inside(own, source)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --help shows what can be given")
+        raise ConfigError(f"{message}; see --help")
 
 
 def run(argv: list[str]) -> int:
@@ -57,7 +57,7 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
         print(help_text(rest))
         return 0
     if flags.dry_run and flags.pull:
-        raise ConfigError("--dry-run runs and fetches nothing; leave --pull out")
+        raise ConfigError("--dry-run fetches nothing, so --pull has no effect; leave out --pull")
     here = os.getpid()
     codes = [0]
 

@@ -93,11 +93,11 @@ def run_pipeline(
     check_pipeline_name(name)
     config = completed(config, root)
     busy = (
-        f"pipeline {name!r} is already running in this workspace; wait for it, or give this run "
-        f"another name and id with pipeline=NAME dataset.id=ID"
+        f"pipeline {name!r} is already running in this workspace; wait until it has finished, or "
+        f"give this run another name and id with pipeline=NAME dataset.id=ID"
     )
     patience = math.inf if is_parent else 0.5
-    waiting = f"waits for another run of {name}" if is_parent else ""
+    waiting = f"waiting for another run of {name}" if is_parent else ""
     told = [] if is_parent else overrides
     lock: AbstractContextManager[None] = nullcontext()
     if dry_run is None:
@@ -117,7 +117,7 @@ def run_pipeline(
         for parent in parents(config, root):
             if extra := told_overrides(parent.overrides):
                 print(
-                    one_line(f"{parent.name}: re-applies the recorded overrides {' '.join(extra)}")
+                    one_line(f"{parent.name}: reapplying the recorded overrides {' '.join(extra)}")
                 )
             run_pipeline(
                 parent.name,
@@ -165,7 +165,7 @@ def _up_to_date_family(
         yield
         return
     lock = driver_lock(family, root)
-    waiting = f"waits for another run that uses the family {family!r}"
+    waiting = f"waiting for another run that uses the family {family!r}"
     while True:
         with exclusive(lock, waiting=waiting):
             is_new = dvc_yaml.read_params(family, root) is None
@@ -216,8 +216,8 @@ def _check_dataset_choice(name: str, recorded: dict[str, Any], overrides: list[s
     before, now = (chosen_dataset(words) for words in (recorded.get("overrides", []), overrides))
     if before and now and before != now and before in datasets():
         raise ConfigError(
-            f"pipeline {name!r} is that of +dataset={before}, and this command chooses "
-            f"+dataset={now}; give it another name with pipeline=..., or remove pipelines/{name}"
+            f"pipeline {name!r} belongs to +dataset={before}, but this command has "
+            f"+dataset={now}; choose another name with pipeline=..., or remove pipelines/{name}"
         )
 
 
@@ -276,15 +276,15 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
             other = dvc_yaml.read_params(path.parent.name, root)
             if other and other.get("dataset", {}).get("id") == dataset_id:
                 raise ConfigError(
-                    f"dataset id {dataset_id!r} belongs to pipeline {path.parent.name!r}; give "
-                    f"this one another with dataset.id=..."
+                    f"dataset id {dataset_id!r} belongs to pipeline {path.parent.name!r}; choose "
+                    f"another id with dataset.id=..."
                 )
     entry = read_catalog_entry(root, dataset_id)
     if entry and entry["pipeline"] != name:
         raise ConfigError(
-            f"dataset id {dataset_id!r} belongs to what pipeline {entry['pipeline']!r} published "
-            f"earlier; give this one another with dataset.id=..., or remove "
-            f"{root / 'catalog' / dataset_id}.json if that is not wanted"
+            f"dataset id {dataset_id!r} was already published by pipeline {entry['pipeline']!r}; "
+            f"choose another id with dataset.id=..., or remove "
+            f"{root / 'catalog' / dataset_id}.json if you no longer need that dataset"
         )
     # Publishing replaces a whole folder, so no dataset may lie inside another.
     catalog = root / "catalog"
@@ -293,8 +293,8 @@ def check_owner(name: str, dataset_id: str, root: Path) -> None:
     nested += [f"{dataset_id}/..."] if (catalog / dataset_id).is_dir() else []
     if nested:
         raise ConfigError(
-            f"dataset id {dataset_id!r} and the published {nested[0]!r} lie in one another; give "
-            f"this one another with dataset.id=..."
+            f"dataset id {dataset_id!r} conflicts with the published {nested[0]!r}: one would lie "
+            f"inside the other; choose another id with dataset.id=..."
         )
 
 
@@ -398,8 +398,8 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
 
 def _orphan(name: str) -> str:
     return (
-        f"a stage of pipeline {name!r} is still running, though not under this command; wait for "
-        f"it or end it"
+        f"a stage of pipeline {name!r} from another command is still running; wait until it has "
+        f"finished, or stop it"
     )
 
 
@@ -429,23 +429,25 @@ def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> Min
         ended = _ended(str(cause))
         has_told = ended.startswith("ended with") and (not ran or ran[-1] == TOLD)
         ended += _in_block(stage, name, root)
-        text = f"stage {stage} of {name} {ended}, nothing is lost; the same command goes on"
+        text = f"stage {stage} of {name} {ended}; nothing is lost; run the same command to continue"
         return ToldError(text) if has_told else MinariPipeError(text)
     if lost := re.search(r"dvc\.yaml:(\w+)': output '([^']+)' does not exist", f"{exc}: {cause}"):
         where = _in_block(lost[1], name, root)
         return MinariPipeError(
-            f"stage {lost[1]} of {name} ended with exit code 0{where}, and {lost[2]} is not made; "
-            f"does something in it call os._exit? Nothing is lost; the same command goes on"
+            f"stage {lost[1]} of {name} ended with exit code 0{where}, but did not write {lost[2]} "
+            f"(does it call os._exit?); nothing is lost; run the same command to continue"
         )
     text = " ".join(f"{exc}: {cause}".split() if cause is not exc else str(exc).split())
     if "No space left" in text or "quota exceeded" in text:
         return MinariPipeError(
-            f"the disk is full: {text}; nothing is lost: make room, and the same command goes on"
+            f"the disk is full: {text}; nothing is lost; make room and run the same command to "
+            f"continue"
         )
     # DVC's own message asks the user to remove its locks by hand.
     if busy := re.search(r"'([^']+)' is busy, it is being blocked by: (.+?) If there are", text):
         return MinariPipeError(
-            f"another run uses {busy[1]}: {busy[2]}; once it is over, the same command goes on"
+            f"another run uses {busy[1]}: {busy[2]}; wait until it has finished and run the same "
+            f"command to continue"
         )
     return MinariPipeError(f"DVC: {text}")
 
@@ -461,8 +463,8 @@ def _in_block(stage: str, name: str, root: Path) -> str:
         except LinkError:
             return ""
         return (
-            f" in {Tally.read(path).where(0)} or one beside it (with engine=processes a block has "
-            f"a process of its own, and is tried again)"
+            f" in {Tally.read(path).where(0)} or one running alongside it (with engine=processes "
+            f"each block has its own process and is retried)"
         )
     return ""
 
@@ -475,5 +477,5 @@ def _ended(text: str) -> str:
         name = signal.Signals(-code if code < 0 else code - 128).name
     except ValueError:
         return f"ended with exit code {code}"
-    memory = " (is there too little memory?)" if name == "SIGKILL" else ""
-    return f"was ended by {name}{memory}"
+    memory = " (out of memory?)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{memory}"

@@ -75,7 +75,7 @@ class DryRun(AbstractContextManager):
     def _reason(self, stage: PipelineStage, lock: dict[str, Any], params: dict[str, Any]) -> str:
         """Return why a stage would run or may run; empty if it would not."""
         if not lock:
-            return "would run: it never ran"
+            return "would run: it has not run yet"
         reasons = ["its command changed"] if stage.cmd_changed else []
         reasons += _changed_params(stage, params)
         above = {

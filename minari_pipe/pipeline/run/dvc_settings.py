@@ -157,8 +157,8 @@ def check_dvc(root: Path) -> None:
             for key, told in _leads_out(theirs, root):
                 if level == "repo" or not _is_own(root):
                     raise TrustError(
-                        f"{config.files[level]}: {key} = {told} has DVC write outside of the "
-                        f"workspace because a file of it says so; if you want that, run: "
+                        f"{config.files[level]}: {key} = {told} lets a file of the workspace make "
+                        f"DVC write outside it; if you want that, run: "
                         f"dvc config --unset {key} && dvc config --global {key} {told}"
                     )
         if any(remote.get("auth") for remote in config["remote"].values()):
@@ -187,7 +187,7 @@ def _refuse_paths_out() -> None:
 
     def add(self: Tree, key: tuple[str, ...], meta: Any, oid: Any) -> None:
         if not all(map(_are_file_names, key)):
-            raise _refusal("a list of the files of a folder", "/".join(key))
+            raise _refusal("a folder's file list", "/".join(key))
         unchecked(self, key, meta, oid)
 
     def checked_hash(path_of: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
@@ -202,7 +202,7 @@ def _refuse_paths_out() -> None:
         def checked(self: Any, *args: Any, **kwargs: Any) -> Iterator[str]:
             for name in find(self, *args, **kwargs):
                 if "/../" in f"{name}/":
-                    raise _refusal("the list of a remote", name)
+                    raise _refusal("a remote's file list", name)
                 yield name
 
         return checked
@@ -212,9 +212,9 @@ def _refuse_paths_out() -> None:
     def output(self: Output, *args: Any, fs_config: Any = None, **kwargs: Any) -> None:
         if fs_config is not None:
             raise TrustError(
-                f"a dvc.yaml or .dvc file sets fs_config ({', '.join(map(str, fs_config))}), by "
-                f"which a file could have your credentials sent or a command run; remove it, and "
-                f"say the same with dvc remote modify --local"
+                f"a dvc.yaml or .dvc file sets fs_config ({', '.join(map(str, fs_config))}), which "
+                f"could send your credentials elsewhere or run a command; remove it, and use dvc "
+                f"remote modify --local instead"
             )
         unchecked_output(self, *args, **kwargs)
 
@@ -237,8 +237,8 @@ def _are_file_names(path: str) -> bool:
 def _refusal(what: str, name: str) -> TrustError:
     return TrustError(
         f"{what}, in DVC's cache or remote or in dvc.lock, names {name!r}, which may lie outside "
-        f"of its folder, or be settings of git or DVC; nothing of it is read or made. Remove the "
-        f"entry of the stage from dvc.lock, and the cache or remote that is not yours"
+        f"its folder or hold settings of git or DVC; it is neither read nor written. Remove the "
+        f"stage's entry from dvc.lock, and any cache or remote that is not yours"
     )
 
 
@@ -256,8 +256,8 @@ def _keep_credentials() -> None:
         target = redirect.url.join(URL(headers.get("Location") or headers.get("URI") or ""))
         if target.origin() != redirect.url.origin():
             raise TrustError(
-                f"the DVC remote at {redirect.url.origin()} leads to {target.origin()}, which "
-                f"would get the remote's password; set the remote's url to where its files are"
+                f"the DVC remote at {redirect.url.origin()} redirects to {target.origin()}, which "
+                f"would receive the remote's password; set the remote's url to where its files are"
             )
 
     def prepared(self: HTTPFileSystem, **config: Any) -> dict[str, Any]:
@@ -311,8 +311,8 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
             if key == "endpointurl" and is_trusted_address(value):
                 continue
             raise TrustError(
-                f"{file}: the remote {name!r} sets {key}, by which a file could have your "
-                f"credentials sent or a command run; if you want that, run: "
+                f"{file}: the remote {name!r} sets {key}, which could send your credentials "
+                f"elsewhere or run a command; if you want that, run: "
                 f"dvc remote modify --unset {name} {key} && "
                 f"dvc remote modify --local {name} {key} {value}"
             )
@@ -322,16 +322,16 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
             is_users = any(other in known for known in users.values())
             if is_users or "url" not in remotes.get(other, {}):
                 raise TrustError(
-                    f"{file}: the url of the remote {name!r} is {url}, by which DVC would use "
-                    f"what your own settings say of {other!r} elsewhere; if you want that, "
-                    f"run: dvc remote modify --local {name} url {url}"
+                    f"{file}: the url of the remote {name!r} is {url}, so DVC would use your own "
+                    f"settings of {other!r} for it; if you want that, run: "
+                    f"dvc remote modify --local {name} url {url}"
                 )
         is_web = url.lower().startswith(("http:", "https:"))
         if is_web and DEFAULT_MACHINE in netrc_entries() and not is_trusted_address(url):
             raise TrustError(
-                f"{file}: the remote {name!r} is at {url}, which DVC would send the password of "
-                f"the entry 'default' in your ~/.netrc to; name machines there, or set "
-                f"{ADDRESSES_VARIABLE}={url}"
+                f"{file}: the remote {name!r} is at {url}, and DVC would send it the password of "
+                f"the entry 'default' in your ~/.netrc; replace that entry with one per machine, "
+                f"or set {ADDRESSES_VARIABLE}={url}"
             )
     for name, settings in remotes.items():  # now every remote that another one lies in has a url
         if settings.get("url"):
@@ -345,13 +345,13 @@ def _check_place_of_remote(name: str, remotes: _Remotes, file: str, root: Path) 
     try:
         url = get_fs_config({"remote": remotes}, name=name)["url"]  # resolves `remote://` urls
     except RecursionError:
-        raise ConfigError(f"{file}: the remote {name!r} is said to lie in itself") from None
+        raise ConfigError(f"{file}: the url of the remote {name!r} refers to itself") from None
     if re.match(r"\w+://", url) is None:
         _check_folder_remote(url, root)
     elif urlsplit(url).scheme not in (known := sorted(registry.keys() - _NO_ADDRESSES)):
         raise TrustError(
-            f"{file}: the remote {name!r} is at {url}, which DVC takes for a folder of that name; "
-            f"expected the path of a folder, or an address that begins with one of "
+            f"{file}: the remote {name!r} is at {url}, which DVC treats as a folder of that name; "
+            f"expected a folder's path, or an address that begins with one of "
             f"{', '.join(f'{scheme}://' for scheme in known)}"
         )
 
@@ -408,8 +408,8 @@ def _check_accounts(remotes: _Remotes, users: dict[str, _Remotes], file: str) ->
             if url is not None and url != settings.get("url"):
                 raise TrustError(
                     f"{file} gives the remote {name!r} the url {url}, which would "
-                    f"get what {own} says of a remote of that name "
-                    f"({', '.join(sorted(settings))}); give one of the two another name"
+                    f"receive the settings of a remote of that name in {own} "
+                    f"({', '.join(sorted(settings))}); rename one of the two"
                 )
 
 
@@ -467,8 +467,8 @@ def check_receiver(repo: Repo, remote: str) -> None:
     is_users = any("url" in own for own in settings)  # not just credentials
     if _below(cache, root) is None and not is_users and not is_trusted_address(url):
         raise TrustError(
-            f"DVC's cache is {cache}, which other workspaces may share, and a file of this one "
-            f"says to push to {url}: its lock file could name what another keeps there. If that "
+            f"other workspaces may share DVC's cache {cache}, and a file of this workspace sets "
+            f"{url} as the remote to push to: its lock file could push their files there. If that "
             f"is your remote, set {ADDRESSES_VARIABLE}={url}"
         )
 

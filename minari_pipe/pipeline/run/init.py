@@ -49,7 +49,7 @@ def init() -> Iterator[str]:
     """Set up a workspace and yield one line per change; existing files are kept."""
     here = Path.cwd()
     if not os.access(here, os.W_OK):
-        raise ConfigError(f"{here} cannot be written to; run `minari-pipe init` in another folder")
+        raise ConfigError(f"{here} is not writable; run `minari-pipe init` in another folder")
     check_links(here)
     part_hard_links(here)
     if not (here / ".dvc").is_dir():
@@ -73,7 +73,7 @@ def init() -> Iterator[str]:
     if not (here / "dvc.yaml").is_file():
         write_if_changed(here / "dvc.yaml", ROOT_DVC_YAML)
         yield "wrote dvc.yaml"
-    yield "next: write conf/dataset/NAME.yaml, then python -m minari_pipe +dataset=NAME"
+    yield "next: write conf/dataset/NAME.yaml, then run python -m minari_pipe +dataset=NAME"
 
 
 def _add_lines(path: Path, text: str) -> bool:

@@ -50,7 +50,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
     content = published_manifest(source)
     if content is None:
         raise CorruptDatasetError(
-            f"{source} has no {MANIFEST} of a publication; remove the folder and "
+            f"{source} has no {MANIFEST} of a published dataset; remove the folder and "
             "run the pipeline again"
         )
     _check_place(target, minari_root, dataset_id)
@@ -67,7 +67,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         copy_tree(source, new)
         if changed := changed_files(new, content):
             raise CorruptDatasetError(
-                f"{source} is not what was published ({', '.join(changed)} changed); remove the "
+                f"{source} was changed after it was published ({', '.join(changed)}); remove the "
                 f"folder and run the pipeline again"
             )
         if released_manifest(dataset_id, root) != identity_of(content):
@@ -162,7 +162,7 @@ def workspace_id(root: Path) -> str:
     path = root / STATE / "workspace_id"
     if path.is_file() and is_tracked(root, f"{STATE}/{path.name}"):
         raise TrustError(
-            f"{path} came with the clone, so that this workspace could pass for another one, and "
+            f"{path} came with the clone, so this workspace could pass for another one and "
             f"replace its drafts; remove it: git rm -r --cached {STATE} && rm {path}"
         )
     # The id becomes part of a path, and a workspace may come from a stranger.
@@ -218,9 +218,9 @@ def _has_own_mark(target: Path, name: str, root: Path) -> bool:
 
 def _other_dataset(target: Path, dataset_id: str) -> DatasetExistsError:
     return DatasetExistsError(
-        f"{target} holds another dataset under the id {dataset_id!r}, which is not a draft of this "
-        f"pipeline of this workspace; it is left as it is. To install over it, add "
-        f"publish.replace=true to the command line; or publish under another id with dataset.id=..."
+        f"{target} holds another dataset with the id {dataset_id!r}, not a draft of this pipeline "
+        f"in this workspace; it is left unchanged. To replace it, add publish.replace=true to the "
+        f"command line; or choose another id with dataset.id=..."
     )
 
 
@@ -230,12 +230,12 @@ def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
         place = minari_root / part
         if place.is_symlink():
             raise DatasetExistsError(
-                f"{place} is a link to {os.readlink(place)}; a dataset is not installed through a "
-                f"link: remove it, or publish under another id with dataset.id=..."
+                f"{place} is a symlink to {os.readlink(place)}; datasets are not installed through "
+                f"symlinks: remove it, or choose another id with dataset.id=..."
             )
         if part != dataset_id and (place / "data").is_dir():
             raise DatasetExistsError(
-                f"{dataset_id!r} would lie inside the dataset {part!r} of {minari_root}; choose "
+                f"{dataset_id!r} would lie inside the dataset {part!r} in {minari_root}; choose "
                 f"another id with dataset.id=..."
             )
     own = ("data", POLICIES, CARD)
@@ -243,6 +243,6 @@ def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
     below += [f"{POLICIES}/{p.name}" for p in target.glob(f"{POLICIES}/*") if p.is_dir()]
     if below:
         raise DatasetExistsError(
-            f"{target} holds other folders ({', '.join(sorted(below))}): it is a namespace, not "
-            f"only a dataset; choose another id with dataset.id=..."
+            f"{target} holds other folders ({', '.join(sorted(below))}), so it is a namespace; "
+            f"choose another id with dataset.id=..."
         )

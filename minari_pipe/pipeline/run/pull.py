@@ -91,7 +91,7 @@ class Pull:
         n_pulled = _checked_out(repo, here)
         outs = [out for stage in stages if stage not in here for out in _kept(stage)]
         n_missing = sum(bool(out.workspace_status()) for out in outs)
-        rest = f"; it lacks {n_missing}, whose stages run" if n_missing else ""
+        rest = f"; {n_missing} not found there, so their stages run" if n_missing else ""
         return f"pulled {n_pulled} outputs from the DVC remote {self._remote!r}{rest}"
 
 
@@ -156,25 +156,25 @@ def _checked_remote(root: Path) -> str:
     """Return the name of the default remote if it answers."""
     from dvc.repo import Repo
 
-    otherwise = "is it reachable? Without --pull the run makes everything itself"
+    otherwise = "check that it is reachable, or leave out --pull to compute everything here"
     with Repo(str(root)) as repo:
         name = repo.config["core"].get("remote")
         if not name:
             raise ConfigError(
                 "--pull: this workspace has no default DVC remote; add one with `dvc remote add "
-                "--default NAME URL`, or leave out --pull: the run makes everything itself"
+                "--default NAME URL`, or leave out --pull to compute everything here"
             )
         try:
             remote = repo.cloud.get_remote(name)
             is_there = remote.fs.exists(remote.path)
         except Exception as exc:  # any error of the provider's library
             raise RemoteError(
-                f"--pull: the DVC remote {name!r} fails: {_text(exc)}; {otherwise}"
+                f"--pull: the DVC remote {name!r} failed: {_text(exc)}; {otherwise}"
             ) from exc
         # An object store has no empty folders.
         if not is_there and remote.fs.protocol == "local":
             raise RemoteError(
-                f"--pull: the DVC remote {name!r} is a folder that is not there, {remote.path}; "
+                f"--pull: the folder of the DVC remote {name!r} does not exist: {remote.path}; "
                 f"{otherwise}"
             )
         return str(name)

@@ -43,7 +43,7 @@ def _run(name: str) -> None:
     composed = recomposed(params.get("overrides") or [f"+dataset={name}"], root)
     if composed.name != name:
         raise ConfigError(
-            f"pipelines/{name}/params.yaml is of pipeline {composed.name!r}, as conf/ says now"
+            f"pipelines/{name}/params.yaml belongs to pipeline {composed.name!r} according to conf/"
         )
     run_pipeline(name, composed.config, composed.overrides, is_parent=True)
 

@@ -58,7 +58,7 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     composed = recomposed(overrides, root)
     if composed.name != name:
         raise ConfigError(
-            f"pipelines/{name}/params.yaml is of pipeline {composed.name!r}; remove "
+            f"pipelines/{name}/params.yaml belongs to pipeline {composed.name!r}; remove "
             f"pipelines/{name}"
         )
     recorded = dvc_yaml.read_params(name, root) or {}
@@ -66,15 +66,13 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     params = prepare(name, composed.config, previous or None, root)
     new_family = _sync_family(name, params, root)
     if previous != params_values(params) and _set_by_experiment(name, root):
-        print(
-            f"{name}: keeps pipelines/{name}/params.yaml as dvc exp run set it, not as conf/ says"
-        )
+        print(f"{name}: pipelines/{name}/params.yaml stays as dvc exp run set it; conf/ is ignored")
         return new_family
     check_owner(name, params.dataset.id, root)
     tell_versions(name, recorded, params, root)
     changed = dvc_yaml.sync(name, params, overrides, root)
     if extra := told_overrides(composed.overrides):
-        print(one_line(f"{name}: re-applies the recorded overrides {' '.join(extra)}"))
+        print(one_line(f"{name}: reapplying the recorded overrides {' '.join(extra)}"))
     return "dvc.yaml" in changed or new_family
 
 
@@ -116,7 +114,7 @@ def _orphaned(name: str, root: Path) -> str:
     chosen = chosen_dataset(recorded)
     if chosen is None or chosen in conf_files.datasets():
         return ""
-    return f". If the dataset is not wanted any more, remove pipelines/{name}"
+    return f". If you no longer need the dataset, remove pipelines/{name}"
 
 
 if __name__ == "__main__":

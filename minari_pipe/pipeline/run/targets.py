@@ -62,13 +62,13 @@ def upload_to_targets(
     content = published_manifest(folder)
     if content is None:
         raise CorruptDatasetError(
-            f"{folder} has no {MANIFEST} of a publication; remove the folder and run the pipeline "
-            f"again"
+            f"{folder} has no {MANIFEST} of a published dataset; remove the folder and run the "
+            f"pipeline again"
         )
     if not draft and released_manifest(dataset_id, root) != identity_of(content):
         print(
-            f"{name}: nothing is uploaded, as {dataset_id} is a draft; `minari-pipe release "
-            f"{dataset_id}` freezes it, or --draft uploads it as it is",
+            f"{name}: not uploaded, because {dataset_id} is a draft; freeze it with `minari-pipe "
+            f"release {dataset_id}`, or upload the draft with --draft",
             flush=True,
         )
         return
@@ -98,13 +98,13 @@ def would_upload(
         uploads = _Uploads("", dataset_id, content["content_sha256"], root, set())
     for target in dict.fromkeys(params.publish.targets):
         if not (draft or is_released):
-            yield f"would not be uploaded to {target}, as {dataset_id} is a draft"
+            yield f"would not be uploaded to {target}, because {dataset_id} is a draft"
         elif uploads is not None and uploads.has_it(target):
             yield f"published in {target}"
         elif target in named or is_trusted_address(_located(target, root)):
             yield f"would be uploaded to {target}"
         else:
-            yield f"would not be uploaded to {target}, which a file names, not you"
+            yield f"would not be uploaded to {target}, because a file names it, not you"
 
 
 class _Uploads:

@@ -25,8 +25,8 @@ def main(run: StageRun) -> None:
     found = nearest(checkpoints, fraction, ref_min=low, ref_max=high)
     target = target_return(fraction, ref_min=low, ref_max=high)
     run.say(
-        f"the checkpoint at step {found.step}, mean return {found.mean_return:.2f}, of "
-        f"{len(checkpoints)} nearest to {target:.2f}: {fraction:g} of the way from {low:.2f} "
+        f"chose the checkpoint at step {found.step}: mean return {found.mean_return:.2f}, the "
+        f"nearest of {len(checkpoints)} to {target:.2f}, {fraction:g} of the way from {low:.2f} "
         f"(random) to {high:.2f} (expert)"
     )
     chosen = {

@@ -55,7 +55,7 @@ def nearest(
         CheckpointScore(step=1000, mean_return=-1100.0)
     """
     if not scores:
-        raise ConfigError("there is no checkpoint to choose; set family.n_checkpoints")
+        raise ConfigError("no checkpoint to choose from; set family.n_checkpoints")
     for what, value in (
         ("ref_min_score", ref_min),
         ("ref_max_score", ref_max),

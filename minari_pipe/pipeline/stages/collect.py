@@ -89,8 +89,8 @@ def collect(
             is_due = taken.n_collected - n < _WITHOUT_MATCH <= taken.n_collected
             if is_due and n_episodes is None and collection.until and not taken.count.n_matching:
                 progress.warn(
-                    f"none of the first {_WITHOUT_MATCH} episodes matches collect.until; "
-                    f"collect.n_episodes sets how many are tried at most"
+                    f"none of the first {_WITHOUT_MATCH} episodes matches collect.until; set "
+                    f"collect.n_episodes to limit how many are tried"
                 )
             name = str(record["block"])
             copy_file(scheduler.store.folder / name, out / name, below=scheduler.store.folder)
@@ -99,8 +99,8 @@ def collect(
     if len(taken.processors) > 1:
         kinds = ", ".join(sorted(taken.processors))
         progress.warn(
-            f"blocks were made on processors of several kinds, which may round otherwise ({kinds}):"
-            f" the same bytes are promised on one kind alone"
+            f"blocks were made on different kinds of processors, which may round differently "
+            f"({kinds}): identical bytes are guaranteed only on one kind"
         )
     index = {**taken.index(), **described, "files": files}
     (out / "episodes.json").write_text(dump_json(index), encoding="utf-8")
@@ -148,19 +148,17 @@ class _Taken:
         found = f"the policy's {self.n_collected} episodes"
         if collection.n_steps is not None and count.n_steps < collection.n_steps:
             raise ConfigError(
-                f"collect.n_steps is {collection.n_steps}, {found} have {count.n_steps} steps"
+                f"collect.n_steps is {collection.n_steps}, but {found} have {count.n_steps} steps"
             )
         wanted = collection.until.n_episodes
         if wanted is not None and count.n_matching < wanted:
             raise ConfigError(
-                f"collect.until.n_episodes is {wanted}, of {found} {count.n_matching} match "
-                f"collect.until; raise collect.n_episodes, which is the most that are tried"
+                f"collect.until.n_episodes is {wanted}, but of {found} only {count.n_matching} "
+                f"match collect.until; raise collect.n_episodes, the maximum number to try"
             )
         if not count.n_kept:
             missing = f" and {len(self.skipped)} blocks failed" if self.skipped else ""
-            raise ConfigError(
-                f"there is nothing to make a dataset of: none of {found} is kept{missing}"
-            )
+            raise ConfigError(f"nothing to make a dataset from: none of {found} was kept{missing}")
         cut = count.n_steps - collection.n_steps if collection.n_steps is not None else 0
         cut_to = self._last - cut if collection.exact and cut else None
         return {
@@ -223,7 +221,7 @@ def _n_episodes(policy: Policy, collection: Collect) -> int | None:
     offered = policy.n_episodes()
     if offered is not None and (collection.n_episodes or 0) > offered:
         raise ConfigError(
-            f"collect.n_episodes is {collection.n_episodes}, the policy has {offered} episodes"
+            f"collect.n_episodes is {collection.n_episodes}, but the policy has {offered} episodes"
         )
     return collection.n_episodes if collection.n_episodes is not None else offered
 
@@ -291,7 +289,7 @@ def main(run: StageRun) -> None:
     if skips:
         write_atomic(list_of_skipped, dump_json({"key": key, "skipped": index["skipped"]}))
     progress.tell_reused(len(index["blocks"]))
-    kept = "" if collection.keep == "all" else f", kept of {index['n_collected']}"
+    kept = "" if collection.keep == "all" else f", kept from {index['n_collected']}"
     run.say(f"{index['total_episodes']} episodes, {index['total_steps']} steps{kept}")
 
 

@@ -89,7 +89,8 @@ def _read(episodes: Path, index: dict[str, Any]) -> Iterator[EpisodeBuffer]:
     for block in index["blocks"]:
         if Path(block["name"]).name != block["name"]:
             raise CorruptDatasetError(
-                f"{episodes / 'episodes.json'} names the block {block['name']!r}, which is none"
+                f"{episodes / 'episodes.json'} names the block {block['name']!r}, which is not a "
+                f"plain file name"
             )
         n = 0
         for buffer in itertools.islice(_episodes(episodes / block["name"]), block["n_episodes"]):
@@ -97,8 +98,9 @@ def _read(episodes: Path, index: dict[str, Any]) -> Iterator[EpisodeBuffer]:
             yield cut_episode(buffer, cut) if left == 0 and cut is not None else buffer
         if n < block["n_episodes"]:
             raise CorruptDatasetError(
-                f"{episodes / block['name']} has {n} episodes, episodes.json says "
-                f"{block['n_episodes']}; remove {episodes}, and the same command collects again"
+                f"{episodes / block['name']} has {n} episodes, but episodes.json says "
+                f"{block['n_episodes']}; remove {episodes} and run the same command to collect "
+                f"again"
             )
 
 

@@ -24,5 +24,5 @@ def take_given(run: StageRun) -> bool:
         return False
     with run.output(run.stage) as out:
         copy_tree(given, out)
-    run.say("the published checkpoint stands for the training")
+    run.say("using the published checkpoint instead of training")
     return True

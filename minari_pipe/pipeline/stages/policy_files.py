@@ -57,7 +57,7 @@ def copy_policy_files(run: StageRun, metadata: Mapping[str, Any], dataset: Path)
             copy_file(source, target, below=run.root if is_inside else source.parent)
             if sha256_file(target) != known[who].get(key):
                 raise MinariPipeError(
-                    f"{path} is not what the dataset was made with; run the pipeline again"
+                    f"{path} is not the file that the dataset was made with; run the pipeline again"
                 )
 
 

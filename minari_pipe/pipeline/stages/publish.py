@@ -46,7 +46,7 @@ def publish(run: StageRun) -> dict[str, Any]:
         assembled_sha256(folder, metadata)
     ]:
         raise MinariPipeError(
-            f"pipelines/{name}/validation.json is not of this dataset; run the pipeline again"
+            f"pipelines/{name}/validation.json does not match this dataset; run the pipeline again"
         )
     new = run.temporary / "dataset"
     shutil.rmtree(new, ignore_errors=True)
@@ -99,7 +99,7 @@ def check_released(root: Path, name: str, dataset_id: str, content: dict[str, An
     if then is None or then == identity_of(content):
         return
     old, new = then["content_sha256"], content["content_sha256"]
-    change = f"content changed (content_sha256 {old[:12]} then, {new[:12]} now)"
+    change = f"content changed (content_sha256 was {old[:12]}, is now {new[:12]})"
     raise released(root, name, dataset_id, "metadata changed" if old == new else change)
 
 

@@ -102,9 +102,9 @@ def horizon_warning(eval_env: Environment) -> str | None:
     if given is None or registered is None or given == registered:
         return None
     return (
-        f"reference scores are measured over {given} steps, {eval_env.id} is registered with "
-        f"{registered}: they do not compare with scores of the registered environment; set "
-        f"ref_scores.eval_env.id={eval_env.id} for those"
+        f"reference scores are measured over {given} steps, but {eval_env.id} is registered with "
+        f"{registered}: they are not comparable with scores of the registered environment; to "
+        f"measure those, set ref_scores.eval_env.id={eval_env.id}"
     )
 
 
@@ -146,7 +146,7 @@ def _missed(name: str, results: list[EpisodeResult], scores: ReferenceScores) ->
     score = ReferenceScore.from_returns([r.episode_return for r in results])
     return (
         f"the {name} policy's mean return has a standard error of {score.stderr:.4g} after "
-        f"{score.n} episodes, ref_scores.max_stderr is {scores.max_stderr:g}; raise "
+        f"{score.n} episodes, but ref_scores.max_stderr is {scores.max_stderr:g}; raise "
         f"ref_scores.n_episodes, or leave it out"
     )
 

@@ -64,14 +64,14 @@ class TrainingEpisodes:
         for name in self._blocks:
             if not is_file_name(name) or Path(name).name != name:
                 raise CorruptDatasetError(
-                    f"{folder / 'index.json'} names the file {name!r}, which is none in it; remove "
-                    f"{folder.parent}, and the same command trains again"
+                    f"{folder / 'index.json'} names the file {name!r}, which is not a plain file "
+                    f"name; remove {folder.parent} and run the same command to train again"
                 )
         self._total = sum(step <= last_step for step in index["episodes"]["ended_at"])
         if not self._total:
             raise ConfigError(
-                f"no episode of the training had ended at step {last_step}, the chosen checkpoint; "
-                f"set a larger family.fraction"
+                f"no training episode had ended by step {last_step}, the chosen checkpoint; set a "
+                f"larger family.fraction"
             )
         self.described = {key: index[key] for key in DESCRIBED}
         self.files = files
@@ -152,8 +152,8 @@ class Mixture:
             content = published_manifest(folders[name])
             if content is None:
                 raise CorruptDatasetError(
-                    f"{folders[name]} has no {MANIFEST} of a publication; remove the folder and "
-                    "run its pipeline again"
+                    f"{folders[name]} has no {MANIFEST} of a published dataset; remove the "
+                    f"folder and run the pipeline again"
                 )
             rows.append(
                 {
@@ -203,7 +203,7 @@ def whole_episodes(
             n_episodes += 1
         if steps < wanted:
             raise ConfigError(
-                f"policy.parents.{name} has {steps} steps, its share {float(share):g} of "
+                f"policy.parents.{name} has {steps} steps, but its share {float(share):g} of "
                 f"collect.n_steps={n_steps} is {float(wanted):g}; collect.n_steps can be at most "
                 f"{int(most)}"
             )
@@ -222,7 +222,7 @@ def check_alike(metadata: dict[str, dict[str, Any]]) -> None:
         for key in (*DESCRIBED, "ref_min_score", "ref_max_score"):
             if one.get(key) != other.get(key):
                 raise ConfigError(
-                    f"a mixture needs parents with the same {key}: {first} has {one.get(key)}, "
+                    f"a mixture needs parents with the same {key}: {first} has {one.get(key)}, but "
                     f"{name} has {other.get(key)}"
                 )
 
@@ -268,7 +268,8 @@ def gather(run: StageRun, source: EpisodeSource) -> None:
         ):
             if asked is not None and found < asked:
                 raise ConfigError(
-                    f"collect.{key} is {asked}, there are {found}; leave it out to take all"
+                    f"collect.{key} is {asked}, but there are only {found}; leave it out to take "
+                    f"all"
                 )
         cut = count.n_steps - n_steps if n_steps is not None and limits.exact else 0
         index = {

@@ -39,7 +39,7 @@ def main(run: StageRun) -> None:
 
     reused = run.output_once("train", fill)
     saved = len(checkpoint_steps(run.folder / "train"))
-    fewer = f" of {n_checkpoints}, one for each round of learning" if saved < n_checkpoints else ""
+    fewer = f" of {n_checkpoints}, at most one per training update" if saved < n_checkpoints else ""
     steps = f"{policy.algorithm}, {training.total_timesteps} steps"
     run.say(f"{steps}, {saved} checkpoints{fewer}{', finished before' if reused else ''}")
 

@@ -132,10 +132,10 @@ def main(run: StageRun) -> None:
         )
     if gaps := found["demonstrations"]:
         largest = gaps["observation_gap_max"]
-        observed = "" if largest is None else f", of an observation {largest:.3f}"
+        observed = "" if largest is None else f", in an observation {largest:.3f}"
         run.say(
             f"demonstrations: recorded mean return {gaps['recorded_mean_return']:.2f}, replayed "
-            f"{gaps['replayed_mean_return']:.2f}; largest gap of an episode's return "
+            f"{gaps['replayed_mean_return']:.2f}; largest gap in an episode's return "
             f"{gaps['return_gap_max']:.2f}{observed}"
         )
     replay = found["replay"]

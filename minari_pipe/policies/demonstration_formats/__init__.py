@@ -46,15 +46,13 @@ def read_demonstrations(
     known = ", ".join(f"{f.name} ({f.title})" for f in formats.values())
     if format is not None:
         if format not in formats:
-            raise UnknownFormatError(
-                f"no format of demonstrations is called {format!r}; known: {known}"
-            )
+            raise UnknownFormatError(f"unknown demonstration format {format!r}; known: {known}")
         return formats[format].read(path, state_keys)
     for candidate in formats.values():
         if candidate.matches(path):
             return candidate.read(path, state_keys)
     raise UnknownFormatError(
-        f"{str(path)!r} is in no known format of demonstrations: {known}. Is it the right file?"
+        f"{str(path)!r} is not in a known demonstration format ({known}). Check the file"
     )
 
 

@@ -91,18 +91,18 @@ def check_demonstrations(demonstrations: Sequence[Demonstration], label: str) ->
         if parts != states:
             key = sorted(key for key in {*parts, *states} if parts.get(key) != states.get(key))[0]
             raise InvalidEpisodeError(
-                f"{where}: initial state {quoted([key])} {_shape(parts.get(key))}, that of "
-                f"demonstration 0 {_shape(states.get(key))}"
+                f"{where}: initial state {quoted([key])} {_shape(parts.get(key))}; in "
+                f"demonstration 0 it {_shape(states.get(key))}"
             )
         if found != shapes:
             raise InvalidEpisodeError(
-                f"{where}: one action and observation have the shapes {found[0]} and {found[1]}, "
-                f"those of demonstration 0 have {shapes[0]} and {shapes[1]}"
+                f"{where}: an action and an observation have shapes {found[0]} and {found[1]}; in "
+                f"demonstration 0 they have {shapes[0]} and {shapes[1]}"
             )
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
-    return "is missing" if shape is None else f"has the shape {shape}"
+    return "is missing" if shape is None else f"has shape {shape}"
 
 
 def check_columns(demonstration: Demonstration, where: str) -> None:
@@ -120,13 +120,13 @@ def check_columns(demonstration: Demonstration, where: str) -> None:
         if len(column) != n_steps:
             raise InvalidEpisodeError(
                 f"{where}: {name} has {len(column)} rows, actions has {n_steps}; each step needs "
-                f"one of both (recordings of this kind have no observation after the last step)"
+                f"one row of each (such recordings have no observation after the last step)"
             )
     if n_steps == 0:
         raise InvalidEpisodeError(f"{where} has no steps")
     if demonstration.rewards.ndim != 1:
         raise InvalidEpisodeError(
-            f"{where}: rewards has the shape {demonstration.rewards.shape}, expected ({n_steps},)"
+            f"{where}: rewards has shape {demonstration.rewards.shape}, expected ({n_steps},)"
         )
     _check_finite(demonstration.actions, f"{where}: actions")
     for key, value in demonstration.initial_state.items():

@@ -144,7 +144,7 @@ def _column(file: h5py.File, key: str, label: str) -> h5py.Dataset:
             )
         if not isinstance(found.get(part, getlink=True), h5py.HardLink):
             raise InvalidEpisodeError(
-                f"{label}: {key!r} is a link to another place, which is not followed; store the "
+                f"{label}: {key!r} is a soft or external link, which is not followed; store the "
                 f"data itself"
             )
         found = found[part]
@@ -152,8 +152,8 @@ def _column(file: h5py.File, key: str, label: str) -> h5py.Dataset:
         raise InvalidEpisodeError(f"{label}: {key!r} is a group, expected a dataset")
     if found.dtype.kind not in "fiub" or found.ndim == 0:
         raise InvalidEpisodeError(
-            f"{label}: {key!r} has the type {found.dtype} and {found.ndim} dimensions, expected "
-            f"rows of numbers"
+            f"{label}: {key!r} has dtype {found.dtype} and {found.ndim} dimensions, expected rows "
+            f"of numbers"
         )
     return found
 
@@ -161,14 +161,13 @@ def _column(file: h5py.File, key: str, label: str) -> h5py.Dataset:
 def _read_flags(column: h5py.Dataset, label: str) -> npt.NDArray[np.bool_]:
     if column.ndim != 1:
         raise InvalidEpisodeError(
-            f"{label}: {column.name} has the shape {column.shape}, expected one flag per step"
+            f"{label}: {column.name} has shape {column.shape}, expected one flag per step"
         )
     values = np.asarray(column[()])
     other = np.flatnonzero((values != 0) & (values != 1))
     if len(other):
         raise InvalidEpisodeError(
-            f"{label}: {column.name} is {values[other[0]]} at row {other[0]}, expected flags of 0 "
-            f"or 1"
+            f"{label}: {column.name} is {values[other[0]]} at row {other[0]}, expected 0 or 1"
         )
     return values.astype(bool)
 
@@ -181,8 +180,8 @@ def _wanted_state(file: h5py.File, state_keys: StateKeys, label: str) -> tuple[s
     wanted = tuple(key for key in STATE_KEYS if key in infos)
     if not wanted:
         raise InvalidEpisodeError(
-            f"{label}: infos has no known part of a simulator's state ({', '.join(STATE_KEYS)}); "
-            f"it has: {quoted(sorted(infos))}. Name the parts with policy.state_keys"
+            f"{label}: infos has no known part of the simulator state ({', '.join(STATE_KEYS)}); "
+            f"it has: {quoted(sorted(infos))}. Set policy.state_keys to the names of the parts"
         )
     return wanted
 
@@ -192,7 +191,7 @@ def _matches(path: Path) -> bool:
 
 
 def _read(path: Path, state_keys: StateKeys) -> Sequence[Demonstration]:
-    label = f"demonstrations {str(path)!r}"
+    label = f"demonstration file {str(path)!r}"
     episodes = _FlatEpisodes(path, state_keys, label)
     check_demonstrations(episodes, label)
     return episodes

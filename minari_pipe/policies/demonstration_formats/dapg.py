@@ -43,7 +43,7 @@ def _matches(path: Path) -> bool:
 
 
 def _read(path: Path, state_keys: StateKeys) -> Sequence[Demonstration]:
-    label = f"demonstrations {str(path)!r}"
+    label = f"demonstration file {str(path)!r}"
     episodes = load(path, label)
     if not isinstance(episodes, list | tuple):
         raise InvalidEpisodeError(

@@ -141,7 +141,7 @@ class PickledArray:
 
     def _checked(self) -> Array:
         if not isinstance(self.dtype, _PickledDtype):
-            raise RefusedError("is an array without a type")
+            raise RefusedError("is an array without a dtype")
         dtype = self.dtype.resolve()
         shape = self.shape
         if not isinstance(shape, tuple) or len(shape) > _MOST_DIMENSIONS:
@@ -150,18 +150,20 @@ class PickledArray:
             raise RefusedError("is an array with an impossible shape")
         data = _as_bytes(self.data)
         if data is None:
-            raise RefusedError(f"keeps its values as a {type_name(self.data)}, not as bytes")
+            raise RefusedError(f"stores its values as a {type_name(self.data)}, not as bytes")
         n_bytes = math.prod(shape) * dtype.itemsize
         if n_bytes != len(data):
             raise RefusedError(
-                f"has {len(data)} bytes, but the shape {shape} of {dtype} takes {n_bytes}"
+                f"has {len(data)} bytes, but shape {shape} of {dtype} needs {n_bytes}"
             )
         if not n_bytes and math.prod(n for n in shape if n) * dtype.itemsize > _MOST_EMPTY:
             # A dimension of zero makes any other size fit.
             raise RefusedError(f"has the impossible shape {shape}")
         self.allowance.left -= n_bytes + _ARRAY_BYTES
         if self.allowance.left < 0:
-            raise RefusedError("repeats data of another; together they exceed the file")
+            raise RefusedError(
+                "reuses the data of another array; together they are larger than the file"
+            )
         flat: Array = np.frombuffer(data, dtype=dtype) if data else np.empty(0, dtype)
         flat.flags.writeable = False  # a bytearray may be the data of other arrays too
         return self._arranged(flat)
@@ -176,7 +178,7 @@ class PickledArray:
             and sorted(self.axes) == list(range(len(self.shape)))
         ):
             return flat.reshape(self.shape).transpose(self.axes)
-        raise RefusedError("is an array whose entries are in an unknown order")
+        raise RefusedError("is an array with an unknown memory order")
 
 
 @dataclass
@@ -222,7 +224,7 @@ def load(path: Path, label: str) -> Any:
     except (ValueError, LookupError, ArithmeticError, MemoryError, OSError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise InvalidEpisodeError(
-            f"{label} is damaged or no pickle ({reason}); fetch it again"
+            f"{label} is damaged or not a pickle file ({reason}); fetch it again"
         ) from error
 
 
@@ -243,9 +245,9 @@ def interpret(data: bytes, machine: Machine) -> Any:
             raise RefusedError(f"has more than {_MOST_OPERATIONS} operations; {machine.hint}")
         machine.step(name, argument)
     if stream.tell() != len(data):
-        raise RefusedError(f"goes on for {len(data) - stream.tell()} bytes after the pickle's end")
+        raise RefusedError(f"has {len(data) - stream.tell()} bytes after the end of the pickle")
     if len(machine.stack) != 1 or machine.marks:
-        raise ValueError("values are left over at its end")
+        raise ValueError("values are left over at the end")
     return machine.stack[0]
 
 
@@ -258,7 +260,7 @@ def _operations(stream: io.BytesIO) -> Iterator[tuple[str, Any]]:
     while code := stream.read(1):
         opcode = _OPCODES.get(code)
         if opcode is None:
-            raise ValueError(f"there is no pickle operation {code!r}")
+            raise ValueError(f"unknown pickle operation {code!r}")
         if opcode.name == "STOP":
             return
         if opcode.name == "STRING":
@@ -274,7 +276,7 @@ class Machine:
 
     globals: ClassVar[Mapping[str, str]] = _GLOBALS
     """The only globals that a pickle may use, with the kind of placeholder for each."""
-    hint = "a list of dicts of plain NumPy arrays can be read"
+    hint = "only a list of dicts of plain NumPy arrays can be read"
 
     def __init__(self, allowance: Allowance) -> None:
         self.allowance = allowance
@@ -340,8 +342,8 @@ class Machine:
                 raise RefusedError(_names_global(argument, self.hint))
             case "NEXT_BUFFER" | "READONLY_BUFFER":
                 raise RefusedError(
-                    f"keeps values outside of the file (the pickle operation {name}); "
-                    f"pickle without a buffer_callback"
+                    f"keeps values outside the file (pickle operation {name}); "
+                    f"write the pickle without a buffer_callback"
                 )
             case _:
                 raise RefusedError(f"contains the pickle operation {name}; {self.hint}")
@@ -369,7 +371,9 @@ class Machine:
         for key, value in zip(flat[::2], flat[1::2], strict=True):
             # Only strings, because hashing a deeply nested tuple overflows the C stack.
             if not isinstance(key, str):
-                raise RefusedError(f"contains a dict with a {type_name(key)} as a key; {self.hint}")
+                raise RefusedError(
+                    f"contains a dict with a key of type {type_name(key)}; {self.hint}"
+                )
             holder[key] = value
 
     def push_global(self, argument: Any) -> None:
@@ -386,7 +390,7 @@ class Machine:
         """Record the arguments of a call to NumPy; do not make the call."""
         arguments, callee = self.pop(), self.pop()
         if not isinstance(callee, StandIn) or not isinstance(arguments, tuple):
-            raise RefusedError(f"calls a {type_name(callee)}; {self.hint}")
+            raise RefusedError(f"calls an object of type {type_name(callee)}; {self.hint}")
         match callee.kind, arguments:
             case "_reconstruct", (StandIn("ndarray"), *_):
                 self.stack.append(PickledArray(self.allowance))
@@ -401,7 +405,7 @@ class Machine:
             case "bytes", ():
                 self.stack.append(b"")
             case _:
-                raise RefusedError(f"calls {callee.kind} in an unknown way; {self.hint}")
+                raise RefusedError(f"calls {callee.kind} with unexpected arguments; {self.hint}")
 
     def build(self) -> None:
         """Record the state that the pickle sets on a NumPy object."""
@@ -413,7 +417,9 @@ class Machine:
         elif isinstance(target, _PickledDtype) and isinstance(state, tuple) and len(state) >= 5:
             _set_order(target, state)
         else:
-            raise RefusedError(f"gives a state to a {type_name(target)}; {self.hint}")
+            raise RefusedError(
+                f"sets the state of an object of type {type_name(target)}; {self.hint}"
+            )
 
 
 def _dtype(code: Any) -> _PickledDtype:
@@ -426,7 +432,7 @@ def _dtype(code: Any) -> _PickledDtype:
 def _set_order(dtype: _PickledDtype, state: tuple[Any, ...]) -> None:
     order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
     if not isinstance(order, str) or order not in ("<", ">", "|", "="):
-        raise RefusedError(f"holds an array of byte order {_short(order)}")
+        raise RefusedError(f"holds an array with an unknown byte order, {_short(order)}")
     if any(part is not None for part in state[2:5]):
         raise RefusedError("holds an array of a structured type, expected plain numbers")
     dtype.order = order
@@ -445,7 +451,7 @@ def _as_bytes(data: Any) -> bytes | bytearray | None:
 
 def _names_global(argument: Any, hint: str) -> str:
     name = _short(str(argument).replace(" ", "."))
-    return f"names the global {name}, which is not executed; {hint}"
+    return f"refers to the global {name}, which is not executed; {hint}"
 
 
 def _short(value: Any) -> str:

@@ -370,7 +370,7 @@ class EpisodeDecoder:
             and isinstance(episode.metadata, dict)
             and isinstance(episode.extras, dict)
         ):
-            raise TypeError("its infos, options, metadata or extras are no dict")
+            raise TypeError("its infos, options, metadata or extras are not dicts")
         return episode
 
 
@@ -431,7 +431,7 @@ class _Arrays:
     def array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Read the next array from the body."""
         if shape and min(shape) < 0:  # NumPy would infer a dimension of -1
-            raise ValueError(f"an array of shape {shape}")
+            raise ValueError(f"invalid array shape {shape}")
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, self._data, self._place)
         size = array.nbytes
         self._place += size + (-size & 7)
@@ -442,7 +442,7 @@ class _Arrays:
         dtype, place = _dtype(name), RecordPlace(file, offset, size, checksum)
         whole = all(type(number) is int and number >= 0 for number in (*shape, *where))
         if not whole or math.prod(shape) * dtype.itemsize != place.size:
-            raise ValueError(f"rows of shape {shape} in {place.size} bytes")
+            raise ValueError(f"rows of shape {shape} do not fill {place.size} bytes")
         return self._open_rows(place, dtype, tuple(shape))
 
 
@@ -450,5 +450,5 @@ class _Arrays:
 def _dtype(name: str) -> np.dtype[Any]:
     dtype = named_dtype(name)
     if dtype.kind not in _KINDS or not dtype.itemsize:
-        raise ValueError(f"an array of {dtype}")
+        raise ValueError(f"invalid array dtype {dtype}")
     return dtype

@@ -90,7 +90,7 @@ class JournalReader:
         try:
             found = next(self._records(HEAD), None)
             if found is None:
-                raise CorruptDatasetError(f"{path}: {self.damage or 'it is cut short'}")
+                raise CorruptDatasetError(f"{path}: {self.damage or 'it is incomplete'}")
             self.head: dict[str, Any] = found[1]
             self.first = self.file.tell()
         except BaseException:
@@ -168,7 +168,7 @@ class JournalReader:
                 raise ValueError(f"{file.name} ends before its rows")
             self._n_read[place.file] += place.size
             if self._n_read[place.file] > size:
-                raise ValueError(f"its rows in {file.name} are those of others, too")
+                raise ValueError(f"its rows in {file.name} overlap those of other episodes")
             if not self._trusted and _checksum_of(file, place) != place.checksum:
                 raise ValueError(f"its rows in {file.name} are damaged")
             if place.size >= _MAPPED:

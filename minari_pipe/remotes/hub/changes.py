@@ -121,8 +121,8 @@ class Publisher:
             before = None if state.card is None else state.card.decode()
         except UnicodeDecodeError:
             warnings.warn(
-                f"{self._remote.address}: {CARD} of {self._client.repo_id(index.repo)} is no text "
-                "in UTF-8, so it stays as it is and lists nothing new",
+                f"{self._remote.address}: {CARD} of {self._client.repo_id(index.repo)} is not "
+                "valid UTF-8, so it is not updated",
                 stacklevel=2,
             )
             return put
@@ -183,8 +183,8 @@ def is_listed(dataset_id: str, index: RepoIndex | None) -> bool:
 def exists(remote: Remote, dataset_id: str) -> DatasetExistsError:
     """Return the error for an upload that would replace a dataset."""
     return DatasetExistsError(
-        f"{remote.address}/{dataset_id} already exists and is not this dataset; it is left as it "
-        "is. Upload under another version"
+        f"{remote.address}/{dataset_id} already exists and is not this dataset; it is left "
+        "unchanged. Upload it under another version"
     )
 
 
@@ -203,5 +203,5 @@ def _object(text: bytes) -> dict[str, Any]:
     """
     content = json.loads(text)
     if not isinstance(content, dict):
-        raise ValueError(f"no JSON object but {str(content)[:60]!r}")
+        raise ValueError(f"expected a JSON object, got {str(content)[:60]!r}")
     return content

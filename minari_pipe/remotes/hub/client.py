@@ -26,7 +26,7 @@ try:
     from huggingface_hub.utils import get_session, hf_raise_for_status, validate_repo_id
 except ImportError as error:
     raise MissingDependencyError(
-        f"a remote hf://... needs huggingface_hub: pip install 'minari_pipe[hf]' ({error})"
+        f"hf:// remotes need huggingface_hub: pip install 'minari_pipe[hf]' ({error})"
     ) from error
 
 from minari_pipe.remotes.hub.faults import judge
@@ -80,9 +80,9 @@ class HubClient:
             validate_repo_id(repo_id)
         except HFValidationError as error:
             raise RemoteError(
-                f"{self.address}: the Hub cannot have a repository {repo_id!r}: its names have "
-                "letters a to z, digits, '-', '_' and '.', at most 96, and neither '--' nor '..', "
-                "nor '-' or '.' at an end. Use another id"
+                f"{self.address}: {repo_id!r} is not a valid repository name on the Hub: expected "
+                "at most 96 letters a to z, digits, '-', '_' and '.', without '--' or '..', and "
+                "without '-' or '.' at either end. Use another id"
             ) from error
         return repo_id
 
@@ -108,7 +108,7 @@ class HubClient:
         ):
             raise RemoteError(
                 f"{self.address}: there is no organization or user {self.owner!r} at "
-                f"{self.shown}; look for a spelling mistake"
+                f"{self.shown}; check the spelling"
             )
         return found
 
@@ -154,8 +154,8 @@ class HubClient:
         for name, entry in files.items():
             if type(entry.get("size")) is not int or entry["size"] < 0:
                 raise RemoteError(
-                    f"{self.address} says that the size of {name!r:.200} is "
-                    f"{entry.get('size')!r:.40}; is it the Hub?"
+                    f"{self.address} reports the size of {name!r:.200} as "
+                    f"{entry.get('size')!r:.40}; the server may not be the Hub"
                 )
         return files
 
@@ -181,8 +181,8 @@ class HubClient:
             return None
         except ValueError as error:
             raise BrokenIndexError(
-                f"{self.address}: {NAMESPACE_METADATA} of {self.repo_id(repo)} is broken: {error}. "
-                f"Mend it at {self.page(repo)}, or remove it there if nothing is published"
+                f"{self.address}: {NAMESPACE_METADATA} of {self.repo_id(repo)} is invalid: "
+                f"{error}. Fix it at {self.page(repo)}, or remove it there if nothing is published"
             ) from error
 
     def judge(self, error: Exception) -> Fault:
@@ -200,8 +200,8 @@ class HubClient:
         is_sent = own is not None and request.headers.get("authorization") == own
         if is_sent and not without_passwords(str(request.url), "").startswith(f"{self.shown}/"):
             raise RemoteError(
-                f"{self.address}: {self.shown} has the token sent to another address, "
-                f"{one_line(request.url)!r}, which is not done; is it the Hub?"
+                f"{self.address}: {self.shown} redirects the token to another address, "
+                f"{one_line(request.url)!r}, which is refused; the server may not be the Hub"
             )
 
     # -- requests ---------------------------------------------------------------------------
@@ -217,12 +217,15 @@ class HubClient:
             # The request would carry the token, which is only for the Hub.
             if not following.startswith(f"{self.endpoint}/"):
                 raise RemoteError(
-                    f"{self.address}: a list of {self.shown} goes on at another address, "
-                    f"{one_line(following)!r}, which is not asked; is it the Hub?"
+                    f"{self.address}: a listing from {self.shown} continues at another address, "
+                    f"{one_line(following)!r}, which is refused; the server may not be the Hub"
                 )
             response = self._get(following)
             yield from self._json(response)
-        raise RemoteError(f"{self.address}: a list of {self.shown} does not end; is it the Hub?")
+        raise RemoteError(
+            f"{self.address}: a listing from {self.shown} does not end; the server may not be the "
+            "Hub"
+        )
 
     def _json(self, response: Any) -> Any:
         try:
@@ -230,8 +233,8 @@ class HubClient:
         except ValueError as error:
             kind = response.headers.get("Content-Type", "unknown")
             raise RemoteError(
-                f"{self.address}: {self.shown} answers with content of type {kind!r}, not with "
-                "the JSON of the Hub; is a login page or a proxy between?"
+                f"{self.address}: {self.shown} sent content of type {kind!r}, expected the JSON "
+                "of the Hub; a login page or a proxy may be answering"
             ) from error
 
     def _exists(self, url: str) -> bool:
@@ -288,7 +291,7 @@ class HubClient:
             if response.status_code == 401 and "authorization" not in own:
                 raise HiddenError("if it is private, set HF_TOKEN") from error
             if response.status_code == 404:
-                raise FileNotFoundError(f"{self.address} has nothing there") from error
+                raise FileNotFoundError(f"{self.address} has no such file") from error
             raise
         return response
 
@@ -301,8 +304,8 @@ class HubClient:
         packed = stream.headers.get("content-encoding", "identity")
         if packed != "identity":
             raise RemoteError(
-                f"{self.address}: {self.shown} answers packed ({packed}), which was not asked "
-                f"for; is a proxy between?"
+                f"{self.address}: {self.shown} sent a compressed response ({packed}) that was "
+                f"not requested; a proxy may be answering"
             )
         content = bytearray()
         for piece in stream.iter_raw():
@@ -327,8 +330,8 @@ class HubClient:
                 # the HTTP library would show the token in its error message
                 if not re.fullmatch(r"[ -~]*", headers.get("authorization", "")):
                     raise RemoteError(
-                        f"{self.address}: the token has characters that no token has, such as line "
-                        "ends; copy it anew from https://huggingface.co/settings/tokens"
+                        f"{self.address}: the token contains invalid characters, such as line "
+                        "breaks; copy it again from https://huggingface.co/settings/tokens"
                     )
                 self._headers = headers
             return self._headers

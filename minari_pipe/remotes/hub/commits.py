@@ -144,8 +144,8 @@ class Committer:
                 if n_made == _REPAIRS:
                     raise RemoteError(
                         f"{self._remote.address}: {sorted(change.put) or sorted(change.removed)} "
-                        f"of {self._client.repo_id(repo)} are not what was sent, after "
-                        f"{n_made} commits; a proxy or the server damages data"
+                        f"of {self._client.repo_id(repo)} differ from what was sent, after "
+                        f"{n_made} commits; a proxy or the server corrupts data"
                     )
                 made = self._remote.retried(partial(self._commit, repo, message, state, change))
                 n_made += 1
@@ -185,7 +185,7 @@ class Committer:
             if error.response.status_code not in STALE:
                 raise
             raise _StaleError(
-                f"{self._remote.address}: others change {self._client.repo_id(repo)} all the time; "
+                f"{self._remote.address}: others keep changing {self._client.repo_id(repo)}; "
                 "try again later"
             ) from error
         self._sent.clear()  # additions serve one commit
@@ -287,8 +287,8 @@ class _Addition(CommitOperationAdd):
         """Compare the file that was sent with its source, and report all of it as sent."""
         if self.upload_info.sha256.hex() != self.source.sha256:
             raise RemoteError(
-                f"{self.path_in_repo} changed while it was sent; nothing is published. Run "
-                "the upload again once nobody writes to the dataset"
+                f"{self.path_in_repo} changed during the upload; nothing was published. Run "
+                "the upload again once no process writes to the dataset"
             )
         self._tell(self.source.size)
 

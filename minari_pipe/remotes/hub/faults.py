@@ -34,7 +34,7 @@ def judge(error: Exception, address: str, endpoint: str, token: str | None) -> F
     Example:
         >>> from huggingface_hub.errors import OfflineModeIsEnabled
         >>> judge(OfflineModeIsEnabled(), "hf://org", "https://huggingface.co", None).error
-        RemoteError('hf://org is not asked for anything, since HF_HUB_OFFLINE is set; unset it')
+        RemoteError('hf://org is not contacted because HF_HUB_OFFLINE is set; unset it')
     """
 
     def told(reason: str, *, is_transient: bool = False, wait: float = 0.0) -> Fault:
@@ -47,12 +47,12 @@ def judge(error: Exception, address: str, endpoint: str, token: str | None) -> F
             is_transient, wait, reason = _answer(cause, endpoint, token)
             return told(reason, is_transient=is_transient, wait=wait)
         if isinstance(cause, OfflineModeIsEnabled):
-            return told("is not asked for anything, since HF_HUB_OFFLINE is set; unset it")
+            return told("is not contacted because HF_HUB_OFFLINE is set; unset it")
         if isinstance(cause, HTTPError):
             why = _safe(cause, token) or type(cause).__name__
             return told(
-                f"cannot be reached at {endpoint} ({why}); is there a network? What was sent or "
-                "received is kept, and the same command goes on",
+                f"cannot be reached at {endpoint} ({why}); check the network. Transferred data "
+                "is kept; run the same command to continue",
                 is_transient=not _is_unknown_host(cause),
             )
     # another thread replaced the shared session
@@ -69,32 +69,34 @@ def _answer(error: HfHubHTTPError, endpoint: str, token: str | None) -> tuple[bo
         wait = _wait(error)
         when = f"in {wait:.0f} seconds" if wait else "later"
         more = "" if token else "; with a token (HF_TOKEN) the Hub allows more"
-        return True, wait, f"had too many requests{says}; the same command goes on {when}{more}"
+        return True, wait, f"received too many requests{says}; run the same command {when}{more}"
     if status in _TRANSIENT:
-        reason = f"is overloaded or out of order (HTTP {status}){says}; try again later"
+        reason = f"is overloaded or unavailable (HTTP {status}){says}; try again later"
         return True, _wait(error), reason
     if isinstance(error, GatedRepoError):
         url = f"{endpoint}/datasets/{error.repo_id or ''}"
         reason = f"is gated: accept its conditions at {url}, and set HF_TOKEN"
     elif status == 401 and token is None:
         reason = (
-            "needs a token for this: set HF_TOKEN, or log in with `hf auth login`; tokens are made "
+            "needs a token for this: set HF_TOKEN, or log in with `hf auth login`; create a token "
             "at https://huggingface.co/settings/tokens"
         )
     elif status == 401:
         reason = (
-            f"refuses the token, which is wrong or has expired{says}; set HF_TOKEN to another, or "
-            "log in anew with `hf auth login`"
+            f"rejects the token as wrong or expired{says}; set HF_TOKEN to another, or "
+            "log in again with `hf auth login`"
         )
     elif status == 403:
         reason = (
-            f"does not allow this with this token{says}; use one with role write of a user who may "
-            "change its datasets"
+            f"does not allow this with this token{says}; use one with the write role from a user "
+            "who may change its datasets"
         )
     elif status == 404:
-        reason = f"has no such thing, or not for this token{says}; look for a spelling mistake"
+        reason = (
+            f"has no such repository or file, or the token cannot see it{says}; check the spelling"
+        )
     else:
-        reason = f"refuses with HTTP {status}{says}"
+        reason = f"answered with HTTP {status}{says}"
     return False, 0.0, reason
 
 

@@ -44,11 +44,11 @@ class RepoIndex:
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
         if not isinstance(content, dict):
-            raise ValueError(f"it is no JSON object but {str(content)[:60]!r}")
+            raise ValueError(f"expected a JSON object, got {str(content)[:60]!r}")
         for key in (DATASETS, NAMESPACES):
             value = content.get(key, [])
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-                raise ValueError(f"its {key!r} is no list of names but {str(value)[:60]!r}")
+                raise ValueError(f"its {key!r} must be a list of names, got {str(value)[:60]!r}")
         return cls(repo, content)
 
     @property

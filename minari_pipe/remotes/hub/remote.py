@@ -56,8 +56,8 @@ class HubRemote(Remote):
         owner = self.address.partition("://")[2]
         if not owner or "/" in owner:
             raise ConfigError(
-                f"{address!r} is no address of an organization: expected hf:// and its name, such "
-                "as hf://farama-minari; what follows the name belongs to the ids of datasets"
+                f"{address!r} is not the address of an organization: expected hf:// and its name, "
+                "such as hf://farama-minari; the rest belongs to the dataset id"
             )
         self._client = HubClient(self.address, owner, token)
         self._committer = Committer(self, self._client)
@@ -120,8 +120,8 @@ class HubRemote(Remote):
         if "/" in dataset_id:
             return []
         return [
-            f"real Minari lists {dataset_id!r} among the namespaces of {self.address} as well, as "
-            "it does every repository with an index"
+            f"real Minari also lists {dataset_id!r} as a namespace of {self.address}, as it does "
+            "every repository with an index"
         ]
 
     def judge(self, error: Exception) -> Fault:
@@ -151,7 +151,9 @@ class HubRemote(Remote):
             try:
                 repos = [repo] if self._commit_of(repo) else []
             except HiddenError as error:
-                warnings.warn(f"{self.address} shows no {repo!r}: {error}", stacklevel=2)
+                warnings.warn(
+                    f"{self.address}: repository {repo!r} not found: {error}", stacklevel=2
+                )
                 return []
             except FileNotFoundError:
                 return []
@@ -164,11 +166,11 @@ class HubRemote(Remote):
             found = list(pool.map(self._look_into, repos))
         for index in found:
             if isinstance(index, RemoteError):
-                warnings.warn(f"skipped: {index}", stacklevel=2)
+                warnings.warn(f"Skipping a repository: {index}", stacklevel=2)
             elif index is not None and (names := index.foreign()):
                 warnings.warn(
-                    f"skipped: {self.address}: {NAMESPACE_METADATA} of {index.repo!r} names "
-                    f"{names[:5]!r:.300}, which cannot be in it",
+                    f"Skipping a repository: {self.address}: {NAMESPACE_METADATA} of "
+                    f"{index.repo!r} lists {names[:5]!r:.300}, which do not belong to it",
                     stacklevel=2,
                 )
         return [index for index in found if isinstance(index, RepoIndex)]

@@ -42,7 +42,9 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
     scheme, path = split_scheme(address)
     start = f"{scheme}://" if "://" in address else ""
     if scheme != "file" and path[:1] in ("", "/"):
-        raise ConfigError(f"{address!r} names no bucket or organization; expected one after ://")
+        raise ConfigError(
+            f"{address!r} does not name a bucket or organization; expected one after ://"
+        )
     if scheme == "hf":  # an organization has no folders
         owner, _, rest = path.partition("/")
         return opened(f"hf://{owner}"), rest

@@ -127,7 +127,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
                 if not _is_there(dataset_id):
                     raise
                 warnings.warn(
-                    f"{dataset_id} has appeared in the local root during its download, and stays",
+                    f"{dataset_id} appeared in the local root during its download and is kept",
                     stacklevel=4,
                 )
                 is_wanted = False
@@ -162,8 +162,8 @@ def _require_place(dataset_id: str) -> None:
     is_empty = target.is_dir() and not any(target.iterdir())
     if os.path.lexists(target) and not _is_dataset(target) and not is_empty:
         raise DatasetExistsError(
-            f"{target} already exists and is no dataset, so {dataset_id} is not downloaded; move "
-            "it away, or set MINARI_DATASETS_PATH to another folder"
+            f"{target} already exists and is not a dataset, so {dataset_id} is not downloaded; "
+            "move it away, or set MINARI_DATASETS_PATH to another folder"
         )
 
 
@@ -185,12 +185,11 @@ def look(remote: Remote, dataset_id: str) -> Expected:
         return _read_expected(remote, dataset_id)
     except CorruptDatasetError as error:
         raise CorruptDatasetError(
-            f"{dataset_id} of {remote.address} is not downloaded: {error}; tell those who "
-            "published it"
+            f"{dataset_id} of {remote.address} was not downloaded: {error}; contact its publisher"
         ) from error
     except UnsupportedVersionError as error:
         raise UnsupportedVersionError(
-            f"{dataset_id} of {remote.address} is not downloaded: {error}"
+            f"{dataset_id} of {remote.address} was not downloaded: {error}"
         ) from error
 
 
@@ -204,16 +203,22 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
             files = {name: file for name, file in found.items() if is_part(name)}
             check_names(files)
             if not files.keys() - {METADATA}:
-                raise CorruptDatasetError("it has metadata and no data, as of an upload cut short")
+                raise CorruptDatasetError(
+                    "it has metadata but no data, as after an interrupted upload"
+                )
             manifest = read_small(remote, f"{dataset_id}/{MANIFEST}") if MANIFEST in found else None
             expected = Expected(own, manifest, False, files)
         else:
             manifest = read_small(remote, f"{dataset_id}/{MANIFEST}")
             if hashlib.sha256(manifest).hexdigest() != named:
-                raise CorruptDatasetError("its manifest.json is not the one its metadata name")
+                raise CorruptDatasetError(
+                    "its manifest.json does not match the checksum in its metadata"
+                )
             entries = entries_of(parse_manifest(manifest), card=True)
             if hashlib.sha256(own).hexdigest() != entries[METADATA].get("sha256"):
-                raise CorruptDatasetError("its metadata.json is not the one its manifest names")
+                raise CorruptDatasetError(
+                    "its metadata.json does not match the checksum in its manifest"
+                )
             files = {
                 name: RemoteFile(entry["size"], entry.get("sha256"))
                 for name, entry in entries.items()
@@ -221,7 +226,7 @@ def _read_expected(remote: Remote, dataset_id: str) -> Expected:
             expected = Expected(own, manifest, True, files)
     except FileNotFoundError as error:
         raise RemoteError(
-            f"{remote.address} has no dataset {dataset_id!r}, or not any more"
+            f"{remote.address} has no dataset {dataset_id!r}, or no longer has it"
         ) from error
     expected.files.pop(METADATA, None)
     return expected
@@ -259,9 +264,9 @@ def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -
             damaged = fetch({name: expected.files[name] for name in damaged}, told)
     for name, found in damaged.items():
         raise RemoteError(
-            f"{remote.address}/{dataset_id}/{name} has sha256 {found}, but its manifest names "
-            f"{expected.files[name].sha256}; nothing is installed. If it stays so, a proxy damages "
-            "data, or who published it should upload a new version"
+            f"{remote.address}/{dataset_id}/{name} has sha256 {found}, but its manifest says "
+            f"{expected.files[name].sha256}; nothing was installed. If this repeats, a proxy "
+            "corrupts data, or its publisher has to upload a new version"
         )
     _write(place / METADATA, expected.metadata)
     if expected.manifest is not None:
@@ -334,13 +339,13 @@ def _piece(remote: Remote, path: str, start: int, end: int) -> bytes:
         data = remote.retried(partial(remote.read, path, start, end))
     except FileNotFoundError as error:
         raise RemoteError(
-            f"{remote.address}/{path} is not there, though the dataset names it; tell those who "
-            "published it"
+            f"{remote.address}/{path} is missing, though its dataset lists it; contact its "
+            "publisher"
         ) from error
     if len(data) != end - start:
         raise RemoteError(
-            f"{remote.address}/{path} has other bytes than announced: {len(data)} from {start} on, "
-            f"not {end - start}; run the download again"
+            f"{remote.address}/{path} sent {len(data)} bytes from byte {start}, expected "
+            f"{end - start}; run the download again"
         )
     return data
 
@@ -363,7 +368,7 @@ def _require_room(stage: Path, size: int, what: str) -> None:
     free = shutil.disk_usage(stage).free + there
     if size > free:
         raise RemoteError(
-            f"the disk is too full for {what}: {size / 1e6:,.1f} MB are to come into "
+            f"the disk is too full for {what}: it needs {size / 1e6:,.1f} MB in "
             f"{stage.parent}, which has {free / 1e6:,.1f} MB; make room, or set "
             "MINARI_DATASETS_PATH to another folder"
         )
@@ -379,10 +384,10 @@ def _storing(dataset_id: str) -> Iterator[None]:
             raise
         cause, remedy = error.strerror or error, "make room"
         if error.errno not in _NO_ROOM:
-            cause, remedy = f"{one_line(error.filename)}: {cause}", "mend that"
+            cause, remedy = f"{one_line(error.filename)}: {cause}", "fix this"
         raise RemoteError(
-            f"{dataset_id} cannot be stored in {get_dataset_path()} ({cause}); what was received "
-            f"is kept: {remedy}, and the same command goes on"
+            f"{dataset_id} cannot be stored in {get_dataset_path()} ({cause}); received data is "
+            f"kept: {remedy} and run the same command to continue"
         ) from error
 
 
@@ -393,7 +398,10 @@ def _fetch_namespaces(remote: Remote, dataset_id: str) -> None:
         except RemoteError as error:
             if not isinstance(error.__cause__, PermissionError):
                 raise
-            warnings.warn(f"the namespace {namespace!r} is made anew: {error}", stacklevel=5)
+            warnings.warn(
+                f"the namespace {namespace!r} is created without its remote metadata: {error}",
+                stacklevel=5,
+            )
 
 
 def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) -> bool:

@@ -96,7 +96,7 @@ def read_small(remote: Remote, path: str) -> bytes:
     content = remote.retried(partial(remote.read, path, 0, _LARGEST + 1))
     if len(content) > _LARGEST:
         raise CorruptDatasetError(
-            f"its {path.rpartition('/')[2]} has more than {_LARGEST / 1e6:.0f} MB"
+            f"its {path.rpartition('/')[2]} is larger than {_LARGEST / 1e6:.0f} MB"
         )
     return content
 
@@ -106,9 +106,9 @@ def _metadata_of(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str, Any]
     try:
         metadata = json.loads(unnamed(content))
     except (ValueError, RecursionError) as error:
-        raise CorruptDatasetError(f"its metadata.json is no JSON: {error}") from error
+        raise CorruptDatasetError(f"its metadata.json is not valid JSON: {error}") from error
     if not isinstance(metadata, dict):
-        raise CorruptDatasetError("its metadata.json holds no JSON object")
+        raise CorruptDatasetError("its metadata.json is not a JSON object")
     check_summary(dataset_id, metadata)
     return content, metadata
 

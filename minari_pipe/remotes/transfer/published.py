@@ -56,10 +56,10 @@ def parse_manifest(content: bytes) -> dict[str, Any]:
     files = entries_of(manifest, card=True)
     check_names(files)
     if METADATA not in files:
-        raise CorruptDatasetError(f"its manifest.json does not name {METADATA}")
+        raise CorruptDatasetError(f"its manifest.json does not list {METADATA}")
     for name, entry in files.items():
         if manifest.get("format") == FORMAT and "sha256" not in entry:
-            raise CorruptDatasetError(f"its manifest.json leaves out the sha256 of {name}")
+            raise CorruptDatasetError(f"its manifest.json has no sha256 for {name}")
     return manifest
 
 
@@ -87,7 +87,7 @@ def check_names(names: Collection[str]) -> None:
         for parent in PurePosixPath(name).parents:
             if parent.as_posix() in names:
                 raise CorruptDatasetError(
-                    f"it has a file {parent.as_posix()[:200]!r} and another below it"
+                    f"it has a file {parent.as_posix()[:200]!r} and another file below that path"
                 )
 
 
@@ -121,6 +121,7 @@ def check_name(name: str) -> str:
         )
     ):
         raise CorruptDatasetError(
-            f"it has a file {name[:200]!r}, which is not one below data/, policies/ or card/"
+            f"it has a file {name[:200]!r}, which is not a valid path below data/, policies/ or "
+            "card/"
         )
     return name

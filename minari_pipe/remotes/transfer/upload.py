@@ -162,8 +162,8 @@ def upload(
         raise
     if not is_exclusive:
         notes.append(
-            f"{remote.address} does not enforce exclusive creation: it would not have held apart "
-            f"two uploads of {dataset_id} at the same time"
+            f"{remote.address} does not enforce exclusive creation: it could not have kept two "
+            f"simultaneous uploads of {dataset_id} apart"
         )
     return done("uploaded", notes=tuple(notes))
 
@@ -177,7 +177,7 @@ def _there(place: Path) -> Iterator[None]:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DatasetNotFoundError(
-            f"{error.filename or place} is not there; was the dataset {place} deleted?"
+            f"{error.filename or place} does not exist; the dataset {place} may have been deleted"
         ) from None
 
 
@@ -186,8 +186,8 @@ def _check_address(address: str, dataset_id: str) -> None:
     remote = address.removesuffix(f"/{dataset_id}")
     if remote not in (address, address.partition("//")[0] + "/"):
         raise ConfigError(
-            f"{address} ends with {dataset_id}, which an upload adds itself; the address of the "
-            f"remote is {remote}"
+            f"{address} ends with {dataset_id}, which the upload itself adds; use the address of "
+            f"the remote, {remote}"
         )
 
 
@@ -200,7 +200,7 @@ def _local(dataset_id: str) -> Path:
         )
     if data.name != "data" or not (data / METADATA_FILE_NAME).is_file():
         raise ConfigError(
-            f"{dataset_id} has the layout of an older Minari, which remotes do not take: run "
+            f"{dataset_id} has the layout of an older Minari, which remotes do not accept: run "
             f"minari-pipe migrate {dataset_id} NEW_ID first"
         )
     return data.parent
@@ -210,7 +210,8 @@ def _read_metadata(path: Path, below: OpenedFolder, dataset_id: str) -> bytes:
     raw = MinariStorage.read_raw_metadata(path.parent)
     if raw.get("dataset_id") != dataset_id:
         raise CorruptDatasetError(
-            f"{path} is of {raw.get('dataset_id')!r}, not of {dataset_id!r}; it is not uploaded"
+            f"{path} belongs to {raw.get('dataset_id')!r}, not to {dataset_id!r}; it is not "
+            "uploaded"
         )
     # the root may be a remote, or may have been filled by real Minari
     content = unnamed(read_below(path, below))
@@ -270,7 +271,7 @@ def _has_size(path: Path, source: UploadSource) -> bool:
 
 def _changing(path: Path) -> CorruptDatasetError:
     return CorruptDatasetError(
-        f"{path} changes while it is uploaded; wait until nobody writes to the dataset"
+        f"{path} changed during the upload; wait until no process writes to the dataset"
     )
 
 
@@ -327,8 +328,8 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
             if identity_of(told) == identity_of(json.loads(upload.files[MANIFEST].read())):
                 return "same"
             return (
-                f"{remote.address} has {place} with the same content and other metadata "
-                f"({_differing(unnamed(published), metadata)}), which stay as they are"
+                f"{remote.address} has {place} with the same content but other metadata "
+                f"({_differing(unnamed(published), metadata)}); it is left unchanged"
             )
     raise other_content(remote, place)
 
@@ -348,9 +349,9 @@ def _check_whole(
             or (found.sha256 and file.sha256 and found.sha256 != file.sha256)
         ):
             raise CorruptDatasetError(
-                f"{place} in {remote.address} is damaged: {name} is "
-                f"{'missing' if found is None else 'another'}; remove the dataset there and upload "
-                f"it again, or upload under another version"
+                f"{place} in {remote.address} is damaged: {name} "
+                f"is {'missing' if found is None else 'different'}; remove the dataset there and "
+                f"upload it again, or upload it under another version"
             )
 
 
@@ -359,15 +360,15 @@ def _refuse_nesting(remote: Remote, dataset_id: str, there: Collection[str]) -> 
     inner = next((name for name in there if name.endswith(f"/{METADATA}")), None)
     if inner is not None:
         raise DatasetExistsError(
-            f"{dataset_id} already exists in {remote.address} as a namespace, of "
-            f"{dataset_id}/{inner.removesuffix(f'/{METADATA}')}; upload under another id"
+            f"{dataset_id} already exists in {remote.address} as the namespace of "
+            f"{dataset_id}/{inner.removesuffix(f'/{METADATA}')}; upload it under another id"
         )
     for parent in namespace_hierarchy(parse_dataset_id(dataset_id)[0]):
         is_id = re.search(r"-v\d+$", parent)
         if is_id and METADATA in remote.retried(partial(remote.files, parent)):
             raise DatasetExistsError(
-                f"{parent} already exists in {remote.address} as a dataset, which cannot be the "
-                f"namespace of {dataset_id}; upload under another id"
+                f"{parent} already exists in {remote.address} as a dataset, so it cannot be the "
+                f"namespace of {dataset_id}; upload it under another id"
             )
 
 
@@ -391,4 +392,4 @@ def _differing(there: bytes, here: bytes) -> str:
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     except (ValueError, AttributeError):
         return "damaged"
-    return ", ".join(keys) or "written otherwise"
+    return ", ".join(keys) or "formatting"

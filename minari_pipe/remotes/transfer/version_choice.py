@@ -47,7 +47,7 @@ def chosen_version(
     )
     if latest is None:
         if not force:
-            raise UnsupportedVersionError(f"{none}; force_download=True fetches one all the same")
+            raise UnsupportedVersionError(f"{none}; force_download=True downloads one anyway")
         warnings.warn(none, stacklevel=4)
     if version is None:
         return latest or next(
@@ -72,7 +72,7 @@ def chosen_version(
         best = f"you can download the latest compatible version of this dataset: {latest}."
         if not force:
             raise UnsupportedVersionError(f"{told} Y{best[1:]}")
-        warnings.warn(f"{told} It is downloaded all the same, but {best}", stacklevel=4)
+        warnings.warn(f"{told} It is downloaded anyway, but {best}", stacklevel=4)
     elif (parse_dataset_id(latest)[2] or 0) > version:
         warnings.warn(
             "We recommend you install a higher dataset version available and compatible with your "

@@ -72,7 +72,7 @@ def _read(file: int, path: PathLike) -> bytearray:
     try:
         data = bytearray(os.fstat(file).st_size)
         if data and _read_into(file, data) != len(data):
-            raise OSError(f"{path} could not be read at once")
+            raise OSError(f"{path}: only a part of the file could be read")
     finally:
         os.close(file)
     return data
@@ -163,7 +163,7 @@ def attributes_of(data: bytearray) -> dict[str, Any]:
     steps, seed = attributes.get("total_steps", "missing"), attributes.get("seed")
     for key, value in (("total_steps", steps), ("seed", 0 if seed is None else seed)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ValueError(f"{key} is {value!r}, expected a number that is not negative")
+            raise ValueError(f"{key} is {value!r}, expected a non-negative integer")
     return attributes
 
 

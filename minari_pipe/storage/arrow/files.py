@@ -68,14 +68,16 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data)[len(_MAGIC) :])
     first = next(iter(messages), None)
     if first is None:
-        raise CorruptDatasetError("it has no schema where one is expected")
+        raise CorruptDatasetError("it has no schema")
     schema = pa.ipc.read_schema(first)
     batches, places = [], [len(_MAGIC) + _encapsulated(first)]
     budget = Budget(len(data))
     expected = announced.all_row_bytes() * rows if announced is not None else 0
     for message in messages:
         if message.type != "record batch":
-            raise CorruptDatasetError(f"it has a {message.type}, which the standard does not know")
+            raise CorruptDatasetError(
+                f"it has a {message.type} message, expected only record batches"
+            )
         size = _unpacked_size(message, len(data))
         budget.take(2 * max(0, size - expected))
         expected = max(0, expected - size)
@@ -84,7 +86,7 @@ def read_ipc(data: bytes, announced: Announced | None = None, rows: int = 0) -> 
     if len(batches) != count:
         raise CorruptDatasetError(f"it has {len(batches)} batches, its footer says {count}")
     if count > 1 and _places_of_batches(data) != places[:-1]:
-        raise CorruptDatasetError("its footer names its batches in another order than they have")
+        raise CorruptDatasetError("its footer lists its batches in the wrong order")
     if is_big_endian(first.metadata.to_pybytes()) != (sys.byteorder == "big"):
         # Only the reader of whole files swaps the byte order of numbers.
         batches = [file.get_batch(number) for number in range(count)]
@@ -130,7 +132,7 @@ def _unpacked_size(message: Any, file_size: int) -> int:
         if is_packed and length >= _INT64.size:
             total += max(_INT64.unpack_from(body, offset)[0], 0)
     if packed > file_size:
-        raise CorruptDatasetError(f"its buffers have {packed} bytes, the file has {file_size}")
+        raise CorruptDatasetError(f"its buffers declare {packed} bytes, the file has {file_size}")
     return total
 
 
@@ -175,7 +177,7 @@ def read_parquet(data: bytes, announced: Announced | None = None, rows: int = 0)
         # asking for the metadata of a column instead kills the process if they are damaged
         groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
         if min(groups, default=0) < 0:
-            raise CorruptDatasetError(f"it declares groups of {groups} rows")
+            raise CorruptDatasetError(f"its row groups have negative sizes: {groups}")
         budget = Budget(len(data))
         _refuse_bomb(data, file.schema_arrow, sum(groups), budget, announced, rows)
         table = file.read(use_threads=False)
@@ -293,8 +295,8 @@ def _in_order(table: Any, sizes: list[int]) -> Any:
         end = begin + sizes[short[0]]
         return pa.concat_tables([table[:begin], table[end:], table[begin:end]])
     message = (
-        f"real Minari writes the steps of an episode of {rows - 1} steps in any order, which "
-        "cannot be told afterwards"
+        f"real Minari writes an episode of {rows - 1} steps in arbitrary order, and the original "
+        "order cannot be recovered"
     )
     if not is_last:
         raise CorruptDatasetError(f"its steps are out of order: {message}")

@@ -193,7 +193,9 @@ def _join(stored: Any, more: Any, where: str) -> Any:
     if isinstance(stored, Mapping):
         if not isinstance(more, Mapping) or stored.keys() != more.keys():
             keys = sorted(more) if isinstance(more, Mapping) else []
-            raise InvalidEpisodeError(f"{where} has the keys {keys}, stored are {sorted(stored)}")
+            raise InvalidEpisodeError(
+                f"{where} has the keys {keys}, the stored episode has {sorted(stored)}"
+            )
         return {key: _join(part, more[key], f"{where}.{key}") for key, part in stored.items()}
     if isinstance(stored, Frames) and isinstance(more, Frames):
         return Frames([*stored, *more])
@@ -203,10 +205,10 @@ def _join(stored: Any, more: Any, where: str) -> Any:
         return [*stored, *more]
     dtypes = [getattr(part, "dtype", type(part).__name__) for part in (stored, more)]
     if dtypes[0] != dtypes[1]:
-        raise InvalidEpisodeError(f"{where} is {dtypes[1]}, stored is {dtypes[0]}")
+        raise InvalidEpisodeError(f"{where} is {dtypes[1]}, the stored episode has {dtypes[0]}")
     if stored.shape[1:] != more.shape[1:]:
         raise InvalidEpisodeError(
-            f"{where} has rows of shape {more.shape[1:]}, stored are {stored.shape[1:]}"
+            f"{where} has rows of shape {more.shape[1:]}, the stored episode has {stored.shape[1:]}"
         )
     return np.concatenate([stored, more])
 

@@ -292,7 +292,7 @@ def _numbers(data: bytes, found: _Structure) -> Iterator[Any]:
     begin = _message_end(data, len(_MAGIC))
     end = None if begin is None else _message_end(data, begin)
     if begin is None or end is None or not data.startswith(_MAGIC):
-        raise ValueError("it does not begin with a schema and a batch")
+        raise ValueError("it does not start with a schema and a record batch")
     begin += _PREFIX
     message = data[begin:end]
     top = follow(message, 0)
@@ -301,7 +301,7 @@ def _numbers(data: bytes, found: _Structure) -> Iterator[Any]:
     nodes_at = _vector(message, table_field(message, batch, 1), len(found.nodes))
     order_at = _vector(message, table_field(message, batch, 2), len(found.order))
     if not rows_at or not length_at or table_field(message, batch, 3):
-        raise ValueError("it has no rows, or packed ones")
+        raise ValueError("it has no rows, or compressed ones")
     tail = data[end + _INT64.unpack_from(message, length_at)[0] :]
     footer_at = len(tail) - _END - _INT32.unpack_from(tail, len(tail) - _END)[0]
     footer = tail[footer_at : len(tail) - _END]
@@ -316,5 +316,5 @@ def _vector(data: bytes, place: int, count: int) -> int:
     """Return the position of the entries of a flatbuffer's vector."""
     vector = follow(data, place)
     if not place or _UINT32.unpack_from(data, vector)[0] != count:
-        raise ValueError(f"it has not {count} entries")
+        raise ValueError(f"it does not have {count} entries")
     return vector + _UINT32.size

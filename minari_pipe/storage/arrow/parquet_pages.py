@@ -68,7 +68,7 @@ def column_chunks(data: bytes) -> Iterator[Chunk]:
     footer, _ = _structure(data, begin, 0)
     columns = [column[3] for group in footer.get(4, ()) for column in group.get(1, ())]
     if sum(about[7] for about in columns) > len(data):
-        raise CorruptDatasetError("its columns lie upon one another")
+        raise CorruptDatasetError("its columns overlap")
     for about in columns:
         yield _chunk(data, about)
 
@@ -79,14 +79,16 @@ def _chunk(data: bytes, about: dict[int, Any]) -> Chunk:
         at = about[11]
     end = at + about[7]
     if not 0 <= at <= end <= len(data):
-        raise CorruptDatasetError("a column has its values outside of the file")
+        raise CorruptDatasetError("the values of a column are outside the file")
     values = unpacked = 0
     dictionary, is_delta = None, False
     while at < end and values < about[5]:  # pyarrow reads no further
         header, at = _structure(data, at, 0)
         kind, size, packed = header[1], header[2], header[3]
         if size < 0 or packed < 0:
-            raise CorruptDatasetError(f"a page has {packed} bytes, and unpacked {size}")
+            raise CorruptDatasetError(
+                f"a page declares a negative size: {packed} bytes, {size} uncompressed"
+            )
         unpacked += size
         about_page = header.get(_PARTS.get(kind, 0), {})
         count = about_page.get(1, 0)
@@ -103,7 +105,7 @@ def _chunk(data: bytes, about: dict[int, Any]) -> Chunk:
 def _structure(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """Read a structure; return its fields by their numbers, and where it ends."""
     if depth > _DEEPEST:
-        raise CorruptDatasetError("its structures lie too deep in one another")
+        raise CorruptDatasetError("its structures are nested too deeply")
     fields: dict[int, Any] = {}
     number = 0
     while kind_and_step := data[at]:
@@ -129,7 +131,7 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == _BINARY:
         size, at = _unsigned(data, at)
         if size > len(data) - at:
-            raise CorruptDatasetError("a text is longer than the file")
+            raise CorruptDatasetError("a string is longer than the file")
         return data[at : at + size], at + size
     if kind in (_LIST, _SET):
         size, of = data[at] >> 4, data[at] & 15
@@ -153,7 +155,7 @@ def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
         return data[at], at + 1
     if kind == _DOUBLE:
         return None, at + 8
-    raise CorruptDatasetError(f"a field has the type {kind}, which Parquet files have not")
+    raise CorruptDatasetError(f"a field has the unknown type {kind}")
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:

@@ -114,8 +114,8 @@ class ArrowStorage(DirectoryStorage):
             for path, _ in space_leaves(space, (root,)):
                 if not is_encodable("".join(map(str, path))):  # column names are UTF-8
                     raise UnsupportedSpaceError(
-                        f"the space has {subscripts(path)}; the keys of a Dict space must be "
-                        "strings without lone surrogates; rename it"
+                        f"invalid key in {subscripts(path)}: keys of a Dict space must be strings "
+                        "without lone surrogates; rename it"
                     )
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
@@ -191,7 +191,7 @@ class ArrowStorage(DirectoryStorage):
             raise CorruptDatasetError(
                 f"{self.data_path / part}: episode {index} has {table.num_rows} rows, but "
                 f"{attributes['total_steps']} total_steps in its {METADATA_FILE_NAME} (expected "
-                "one row more than steps)"
+                "one more row than steps)"
             )
         with translated(self.data_path / part, index):
             columns = self._columns(table, frames=frames)
@@ -213,7 +213,7 @@ class ArrowStorage(DirectoryStorage):
         """Convert a table to the columns of an episode, with ``extras`` only if there are any."""
         names = table.column_names
         if len(set(names)) < len(names):
-            raise CorruptDatasetError(f"it has columns of the same name: {sorted(names)}")
+            raise CorruptDatasetError(f"it has duplicate column names: {sorted(names)}")
         found = {
             name: (table.schema.field(place), _joined(table.column(place)))
             for place, name in enumerate(names)
@@ -238,7 +238,9 @@ class ArrowStorage(DirectoryStorage):
         if "infos" in found:
             field, array = found["infos"]
             if not pa.types.is_struct(array.type):
-                raise CorruptDatasetError(f"the column infos has the type {array.type}")
+                raise CorruptDatasetError(
+                    f"the column infos has the type {array.type}, expected a struct"
+                )
             columns["infos"] = read_tree(field, array, ("infos",))
         extras = {
             name: read_tree(field, array, (name,), padded=True)
@@ -278,8 +280,7 @@ class ArrowStorage(DirectoryStorage):
         if left:
             warnings.warn(
                 f"{self.data_path} has {len(folders)} episodes, metadata.json says "
-                f"{total_episodes}: the others are from an append that was broken off before "
-                "it was finished, and are removed",
+                f"{total_episodes}: the others are from an interrupted append and are removed",
                 stacklevel=5,
             )
         if stage == self.data_path:  # new folders take their places
@@ -333,7 +334,7 @@ def _step_column(values: Any, name: str) -> npt.NDArray[Any]:
     expected = "biuf" if name == "rewards" else "biu"
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in expected:
         found = f"{values.dtype}{values.shape[1:]}" if isinstance(values, np.ndarray) else "dicts"
-        raise CorruptDatasetError(f"the column {name} is {found}, expected one number a step")
+        raise CorruptDatasetError(f"the column {name} is {found}, expected one number per step")
     return values
 
 

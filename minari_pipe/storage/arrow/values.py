@@ -206,7 +206,7 @@ def read_column(
         children = {child.name: (child, values) for child, values in _children(array, path)}
         unknown = children.keys() - {str(key) for key in parts}
         if unknown:
-            raise _fault(path, f"has the fields {sorted(unknown)}, which its space has not")
+            raise _fault(path, f"has the fields {sorted(unknown)}, which its space lacks")
         tree = {}
         for key, part in parts.items():
             below = (*path, str(key))
@@ -276,7 +276,7 @@ def _children(array: Any, path: tuple[str, ...]) -> Iterator[Column]:
         raise _fault(path, f"has {array.null_count} rows without a value")
     names = [array.type.field(index).name for index in range(array.type.num_fields)]
     if len(set(names)) < len(names):
-        raise _fault(path, f"has fields of the same name: {sorted(names)}")
+        raise _fault(path, f"has duplicate field names: {sorted(names)}")
     for index in range(array.type.num_fields):
         yield array.type.field(index), array.field(index)
 
@@ -297,7 +297,7 @@ def _read_leaf(
         assert space.shape is not None
         shape = (*space.shape, dtype.itemsize) if is_bytes and dtype is not None else space.shape
         if math.prod(shape) != size:
-            raise _fault(path, f"has {size} values a row, the space says {space.shape}")
+            raise _fault(path, f"has {size} values per row, the space expects {space.shape}")
     elif _SHAPE in metadata:
         shape = _shape(metadata[_SHAPE], size)
     values = values.reshape(len(array), *shape)
@@ -315,7 +315,7 @@ def _read_images(
         raise _fault(path, f"has {array.null_count} rows without a value")
     rows = Frames(array.to_pylist())
     if not all(map(is_jpeg, rows)):
-        raise _fault(path, "has bytes that are no JPEG image")
+        raise _fault(path, "has bytes that are not a JPEG image")
     if frames:
         return rows
     if not rows:
@@ -324,7 +324,9 @@ def _read_images(
     if space is not None and space.shape == (*images.shape[1:], 1):
         return images.reshape(-1, *space.shape)  # a JPEG file does not record this axis
     if space is not None and images.shape[1:] != space.shape:
-        raise _fault(path, f"has images of shape {images.shape[1:]}, the space says {space.shape}")
+        raise _fault(
+            path, f"has images of shape {images.shape[1:]}, the space expects {space.shape}"
+        )
     return images
 
 
@@ -355,7 +357,7 @@ def _flatten(
     is_number = types.is_integer(array.type) or types.is_floating(array.type)
     is_missing = nan_for_null and types.is_null(array.type)
     if not (is_text or is_number or types.is_boolean(array.type) or is_missing):
-        raise _fault(path, f"has the type {array.type}, which is none of the standard")
+        raise _fault(path, f"has the type {array.type}, which the standard does not allow")
     if array.null_count and not nan_for_null:
         raise _fault(path, f"has {array.null_count} rows without a value")
     # as real Minari reads them: NaN for missing numbers, else None
@@ -418,7 +420,7 @@ def _marked_dtype(mark: bytes, path: tuple[str, ...]) -> np.dtype[Any]:
     except (TypeError, ValueError):
         dtype = np.dtype(object)
     if dtype.kind not in "biufc" or dtype.shape:
-        raise _fault(path, f"is marked as of the dtype {mark!r}, which is none of the standard")
+        raise _fault(path, f"is marked as dtype {mark!r}, which the standard does not allow")
     return dtype
 
 
@@ -429,7 +431,7 @@ def _with_dtype(
         return values.astype(dtype, copy=False)
     as_bytes = values.dtype == np.uint8 and values.shape[1:] and values.shape[-1] == dtype.itemsize
     if not as_bytes or (dtype.kind != "c" and dtype.itemsize <= 8):
-        raise _fault(path, f"is {values.dtype}, but marked as of the dtype {dtype}")
+        raise _fault(path, f"is {values.dtype}, but marked as dtype {dtype}")
     return values.view(dtype)[..., 0]
 
 
@@ -441,7 +443,7 @@ def _of_space(
         cast = values.astype(space.dtype)
         if np.array_equal(cast, values):
             return cast
-    raise _fault(path, f"is {values.dtype}, the space says {space.dtype}")
+    raise _fault(path, f"is {values.dtype}, the space expects {space.dtype}")
 
 
 def _fault(path: tuple[str, ...], message: str) -> CorruptDatasetError:

@@ -312,8 +312,8 @@ class EpisodeFile(EpisodeWriter):
         stored = {name for name in group if name not in GROUPS}
         if stored != groups.keys() - GROUPS:
             raise InvalidEpisodeError(
-                f"episode {index}: extras has the keys {sorted(groups.keys() - GROUPS)}, stored "
-                f"are {sorted(stored)}"
+                f"episode {index}: extras has the keys {sorted(groups.keys() - GROUPS)}, the "
+                f"stored episode has {sorted(stored)}"
             )
         self._require_space(columns)
         with translated(self._path):

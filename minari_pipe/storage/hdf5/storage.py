@@ -83,7 +83,7 @@ class HDF5Storage(DirectoryStorage):
         except OSError:
             raise DatasetNotFoundError(f"No data found in data path {self.data_path}") from None
         if not stat.S_ISREG(mode):  # opening a pipe would block
-            raise CorruptDatasetError(f"{self._file_path} is no file")
+            raise CorruptDatasetError(f"{self._file_path} is not a regular file")
 
     @classmethod
     def check_spaces(
@@ -280,8 +280,8 @@ class HDF5Storage(DirectoryStorage):
             if len(file) > total_episodes:
                 warnings.warn(
                     f"{self._file_path} has {len(file)} episodes, metadata.json says "
-                    f"{total_episodes}: the others are from an append that was broken off before "
-                    "it was finished, and are removed",
+                    f"{total_episodes}: the others are from an interrupted append and are "
+                    "removed",
                     stacklevel=5,
                 )
                 file.cut(total_episodes)

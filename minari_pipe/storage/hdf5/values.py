@@ -135,12 +135,16 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
         members = _in_groups(column, {})
         if not isinstance(stored, h5py.Group) or set(stored) != set(members):
             below = sorted(stored) if isinstance(stored, h5py.Group) else "rows"
-            raise InvalidEpisodeError(f"{where} has the keys {sorted(members)}, stored are {below}")
+            raise InvalidEpisodeError(
+                f"{where} has the keys {sorted(members)}, the stored episode has {below}"
+            )
         for key, part in members.items():
             extend_column(stored, key, part, f"{where}.{key}")
         return
     if not isinstance(stored, h5py.Dataset):
-        raise InvalidEpisodeError(f"{where} has rows, stored are the keys {sorted(stored)}")
+        raise InvalidEpisodeError(
+            f"{where} has rows, the stored episode has the keys {sorted(stored)}"
+        )
     dataset, leaf = stored, check_leaf(stored)
     if dataset.id.get_create_plist().get_nfilters():  # others were checked with the file structure
         try:
@@ -160,10 +164,10 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
     else:
         fits = array.dtype == like.dtype
     if not fits:
-        raise InvalidEpisodeError(f"{where} is {array.dtype}, stored is {like.dtype}")
+        raise InvalidEpisodeError(f"{where} is {array.dtype}, the stored episode has {like.dtype}")
     if like.shape[1:] != array.shape[1:]:
         raise InvalidEpisodeError(
-            f"{where} has rows of shape {array.shape[1:]}, stored are {like.shape[1:]}"
+            f"{where} has rows of shape {array.shape[1:]}, the stored episode has {like.shape[1:]}"
         )
     if frames is None and dataset.maxshape[0] is None:
         rows = len(dataset)
@@ -230,8 +234,8 @@ def member(group: Any, name: str) -> Any:
             raise CorruptDatasetError(f"{group.name} has no member {part!r}")
         if there.link_kind(part) != "hard":
             raise CorruptDatasetError(
-                f"{group.name}/{part} is a link to another place; only data in the file itself "
-                "is read"
+                f"{group.name}/{part} is a soft or external link; only data in the file itself is "
+                "read"
             )
         group = group[part]
     return group
@@ -274,7 +278,7 @@ def read_leaf(dataset: Any, space: gym.Space[Any] | None, *, frames: bool = Fals
         shape = None if space is None else space.shape
         return stored if frames else decode(stored, dataset.name, shape)
     if dtype.kind == "O":
-        raise CorruptDatasetError(f"{dataset.name} has the type {dtype}, not numbers")
+        raise CorruptDatasetError(f"{dataset.name} has dtype {dtype}, expected numbers")
     return dataset.read()
 
 

@@ -146,13 +146,13 @@ class AttributesStorage(LegacyStorage):
                 unknown.append(f"the spaces are inferred from the arrays, since {problem}")
                 still = [name for name, flat in summary.flattened.items() if flat]
                 if still:
-                    unknown.append(f"{' and '.join(still)} stay flattened to one vector a step")
+                    unknown.append(f"{' and '.join(still)} stay flattened to one vector per step")
                 warnings.warn(
-                    f"{data_path}: this layout holds no spaces, and {problem}{why}. Spaces that "
-                    "fit the arrays are used instead"
+                    f"{data_path}: this layout holds no spaces, and {problem}{why}. Spaces "
+                    "inferred from the arrays are used instead"
                     + (f", and {' and '.join(still)} stay flattened" if still else "")
-                    + ". To have the true ones, install the environment's package, or name its "
-                    "module in trusted_modules if you trust it",
+                    + ". To get the original spaces, install the environment's package, or name "
+                    "its module in trusted_modules if you trust it",
                     stacklevel=4,
                 )
         storage = cls(data_path, known["observation_space"], known["action_space"])
@@ -222,8 +222,8 @@ def _main_file(data_path: Path) -> Path:
     refuse_links(path, data_path)
     if is_left(data_path):
         raise CorruptDatasetError(
-            f"{data_path} holds a change that is not finished, and no older layout is ever "
-            f"changed; it is not what its files say. Fetch the dataset again"
+            f"{data_path} holds an unfinished change, but an older layout is never changed: its "
+            f"files cannot be trusted. Fetch the dataset again"
         )
     return path
 
@@ -238,7 +238,7 @@ def _summary_of(data_path: Path) -> _Summary:
 @lru_cache(maxsize=256)
 def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None, ...]) -> _Summary:
     """Read what is needed repeatedly; the last two arguments invalidate the cache."""
-    unknown = ["the options of the resets are not recorded in this layout"]
+    unknown = ["this layout does not record the options of resets"]
     with LinkedFiles.opened(path, data_path) as files:
         recorded = {key: plain(value) for key, value in files.main.attrs.items()}
         count = sum(1 for name in files.main if _EPISODE.fullmatch(name))
@@ -270,7 +270,7 @@ def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None,
     elif "dataset_size" in recorded:
         layout = "hdf5-0.4.3"
     if recorded.get("minari_version") is None:
-        unknown.append("the release of Minari that wrote the data is not recorded")
+        unknown.append("the Minari version that wrote the data is not recorded")
     metadata = {
         **standard_metadata(recorded),
         "dataset_id": dataset_id_of(recorded.get("dataset_id"), data_path),
@@ -300,7 +300,7 @@ def _environment_spaces(
             try:
                 both = environment_spaces(lambda: recover(spec, trusted_modules=trusted_modules))
             except Exception as error:  # the environment may raise any error
-                problem = f"its environment {_env_id(spec)!r} cannot be made"
+                problem = f"its environment {_env_id(spec)!r} cannot be created"
                 why = f" ({type(error).__name__}: {error})"
             else:
                 found = dict(zip(_SPACES, both, strict=True))
@@ -309,7 +309,7 @@ def _environment_spaces(
                     for key, flat in zip(_SPACES, summary.flattened.values(), strict=True)
                 ):
                     return found, "", ""
-                problem = f"the environment {_env_id(spec)!r} has other spaces today"
+                problem = f"the environment {_env_id(spec)!r} now has other spaces"
         if first is None:
             raise InvalidMetadataError(
                 f"{data_path} has neither episodes nor spaces, and {problem}{why}"
@@ -327,7 +327,7 @@ def _env_id(spec: str) -> str:
 def _steps(rewards: Any) -> int:
     check_leaf(rewards)
     if not rewards.ndim:
-        raise CorruptDatasetError(f"{rewards.name} is a single value, not one row a step")
+        raise CorruptDatasetError(f"{rewards.name} is a single value, expected one row per step")
     return int(rewards.shape[0])
 
 

@@ -75,12 +75,12 @@ class LegacyStorage(MinariStorage):
         jpeg_encoding: bool = False,
         metadata: dict[str, Any] | None = None,
     ) -> NoReturn:
-        raise UnsupportedVersionError(f"the layout {cls.FORMAT!r} is read but no longer written")
+        raise UnsupportedVersionError(f"the layout {cls.FORMAT!r} can be read but not written")
 
     def _change(self) -> AbstractContextManager[Change]:
         raise UnsupportedVersionError(
-            f"{self.data_path} has the layout {self.FORMAT!r}. An older layout is read in place "
-            f"but not written; run minari-pipe migrate {self.data_path} ID"
+            f"{self.data_path} has the older layout {self.FORMAT!r}, which can be read but not "
+            f"written; run minari-pipe migrate {self.data_path} ID"
         )
 
     def todays_metadata(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def open_file(path: Path, below: PathLike | None = None) -> h5py.File:
             opened = os.fstat(file.id.get_vfd_handle())
             there = os.stat(path) if below is None else status_below(path, below)
             if _stamp_of(opened) != checked or not os.path.samestat(opened, there):
-                raise CorruptDatasetError("another file took its place while it was opened")
+                raise CorruptDatasetError("the file was replaced while it was opened")
         except BaseException:
             file.close()
             raise
@@ -251,9 +251,7 @@ def flags(values: Any, name: str) -> npt.NDArray[np.bool_]:
     array = _single(values, name)
     other = np.flatnonzero((array != 0) & (array != 1))
     if len(other):
-        raise CorruptDatasetError(
-            f"{name} is {array[other[0]]} at row {other[0]}, expected flags of 0 or 1"
-        )
+        raise CorruptDatasetError(f"{name} is {array[other[0]]} at row {other[0]}, expected 0 or 1")
     return array.astype(bool)
 
 
@@ -269,7 +267,7 @@ def _single(values: Any, name: str) -> npt.NDArray[Any]:
     if array.ndim == 2 and array.shape[1] == 1:  # as some old collectors wrote them
         array = array[:, 0]
     if array.ndim != 1:
-        raise CorruptDatasetError(f"{name} has the shape {array.shape}, expected one value a step")
+        raise CorruptDatasetError(f"{name} has shape {array.shape}, expected one value per step")
     return array
 
 

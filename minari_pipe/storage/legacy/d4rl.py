@@ -85,7 +85,7 @@ class D4RLStorage(RowsStorage):
         }
         if kept:
             metadata["d4rl_metadata"] = kept
-        unknown = ["neither an environment nor seeds and options are recorded in this layout"]
+        unknown = ["this layout does not record an environment, seeds or options"]
         if not known:
             unknown.append(
                 "the observation after the last step of an episode is not recorded: the last one "
@@ -94,8 +94,8 @@ class D4RLStorage(RowsStorage):
         inferred = sum(not rows.flagged for rows in episodes)
         if inferred:
             unknown.append(
-                f"{inferred} episodes end with the file or a chunk of it: their last step is taken "
-                "as truncated"
+                f"{inferred} episodes end with the file or a chunk of it: their last step is "
+                "marked as truncated"
             )
         if not_read:
             unknown.append(f"not read: {', '.join(not_read)[:2000]}")
@@ -111,7 +111,7 @@ class D4RLStorage(RowsStorage):
             columns = [column(part, key) for part in parts]
             kinds = {(found.dtype, found.shape[1:]) for found in columns}
             if len(kinds) > 1:
-                raise CorruptDatasetError(f"{key} differs in type or shape between the chunks")
+                raise CorruptDatasetError(f"{key} differs in type or shape between chunks")
             dtype, shape = kinds.pop()
             if key == "actions" and dtype.kind in "iu" and shape in ((), (1,)):
                 both.append(discrete_of(found[()] for found in columns))
@@ -134,7 +134,7 @@ class D4RLStorage(RowsStorage):
             observations = episode["observations"]
             if after.shape != observations[:-1].shape:
                 raise CorruptDatasetError(
-                    f"next_observations has rows of shape {after.shape[1:]}, observations of "
+                    f"next_observations has rows of shape {after.shape[1:]}, observations has "
                     f"{observations.shape[1:]}"
                 )
             if not np.array_equal(

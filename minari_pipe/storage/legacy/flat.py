@@ -88,18 +88,18 @@ class FlatStorage(RowsStorage):
         unknown = [
             "the observation after the last step of an episode is not recorded: the last one is "
             "repeated",
-            "neither the spec of the environment nor the seeds, options and infos of episodes "
-            "are recorded in this layout",
+            "this layout does not record the spec of the environment, or the seeds, options and "
+            "infos of episodes",
         ]
         inferred = sum(not episode.flagged for episode in episodes)
         if inferred:
             unknown.append(
                 f"{inferred} episodes end without being terminated or truncated: their last step "
-                "is taken as truncated"
+                "is marked as truncated"
             )
         others = [name for name in file if name not in {*_COLUMNS, *_VALUES}]
         if others:
-            unknown.append(f"not read, since the layout has no such names: {others}"[:2000])
+            unknown.append(f"not read, as the layout does not define these names: {others}"[:2000])
         metadata = {
             **standard_metadata(recorded),
             "dataset_id": dataset_id_of(name, path),
@@ -134,7 +134,7 @@ def _single(file: h5py.File, name: str) -> Any:
     found = member(file, name)
     check_leaf(found)
     if found.size is None or found.size > 1:
-        raise CorruptDatasetError(f"{name} has the shape {found.shape}, expected a single value")
+        raise CorruptDatasetError(f"{name} has shape {found.shape}, expected a single value")
     return plain(found[()])
 
 

@@ -41,7 +41,7 @@ def infer_space(stored: Any) -> gym.Space[Any]:
     if isinstance(stored, h5py.Group):
         names = list(stored)
         if not names:  # else rows of other groups would be read as an empty space's values
-            raise CorruptDatasetError(f"{stored.name} is an empty group, not one row a step")
+            raise CorruptDatasetError(f"{stored.name} is an empty group, expected one row per step")
         parts = {name: infer_space(member(stored, name)) for name in names}
         if names and set(names) == {f"_index_{index}" for index in range(len(names))}:
             return spaces.Tuple([parts[f"_index_{index}"] for index in range(len(names))])
@@ -52,7 +52,7 @@ def infer_space(stored: Any) -> gym.Space[Any]:
         characters = "".join(sorted(set("".join(texts)))) or "a"
         return spaces.Text(max(1, *map(len, texts)), min_length=0, charset=characters)
     if not stored.ndim:
-        raise CorruptDatasetError(f"{stored.name} is a single value, not one row a step")
+        raise CorruptDatasetError(f"{stored.name} is a single value, expected one row per step")
     return box_of(stored.dtype, stored.shape[1:])
 
 
@@ -66,7 +66,7 @@ def box_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> gym.Space[Any]:
         limits = np.iinfo(dtype)
         low = np.full(shape, limits.min, dtype)
         return spaces.Box(low, np.full(shape, limits.max, dtype), shape, dtype.type)
-    raise CorruptDatasetError(f"values of the type {dtype} fit no space")
+    raise CorruptDatasetError(f"no space fits values of the type {dtype}")
 
 
 def discrete_of(columns: Iterable[Any]) -> spaces.Discrete:

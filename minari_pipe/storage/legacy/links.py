@@ -80,7 +80,7 @@ class LinkedFiles:
             step = f"{path}:{where}"
             if step in seen or len(seen) >= _MAX_CHAIN:
                 raise CorruptDatasetError(
-                    f"{self._main}: {name} is a link that leads in a circle, or over more than "
+                    f"{self._main}: {name} is a link that forms a cycle or leads through more than "
                     f"{_MAX_CHAIN} files: {' -> '.join([*seen[:4], step])}"
                 )
             seen.append(step)
@@ -135,16 +135,16 @@ class LinkedFiles:
                     return resolved
         if outside and len(candidates) == 1:
             raise CorruptDatasetError(
-                f"{self._main}: {what} is a link to {name!r}, which is outside of the datasets "
-                f"root {root} and of the dataset; such links are not followed"
+                f"{self._main}: {what} is a link to {name!r}, which is outside the datasets "
+                f"root {root} and the dataset; such links are not followed"
                 if root is not None
-                else f"{self._main}: {what} is a link to {name!r}, which is outside of the "
-                f"dataset, and the dataset of the datasets root; if you trust it, set "
-                f"MINARI_DATASETS_PATH to the root that holds both"
+                else f"{self._main}: {what} is a link to {name!r}, which is outside the "
+                f"dataset, and the dataset is outside the datasets root; if you trust the link, "
+                f"set MINARI_DATASETS_PATH to the root that holds both"
             )
         raise CorruptDatasetError(
             f"{self._main}: {what} is a link to {name!r}; "
-            + ("that is outside of the datasets root, and " if outside else "")
+            + ("that is outside the datasets root, and " if outside else "")
             + f"there is no file {' or '.join(str(c) for c in candidates[outside:])}. Put the "
             "linked dataset back there, or set MINARI_DATASETS_PATH to the root that holds both"
         )

@@ -195,7 +195,7 @@ def column(group: h5py.Group, key: str) -> h5py.Dataset:
     check_leaf(found)
     if found.dtype.kind not in "fiub" or not found.ndim:
         raise CorruptDatasetError(
-            f"{found.name} has the type {found.dtype} and {found.ndim} dimensions, expected rows "
+            f"{found.name} has dtype {found.dtype} and {found.ndim} dimensions, expected rows "
             "of numbers"
         )
     return found

@@ -39,7 +39,7 @@ def unflatten_rows(space: gym.Space[Any], rows: Rows) -> Any:
     size = spaces.flatdim(space)
     if rows.ndim != 2 or rows.shape[1] != size:
         raise CorruptDatasetError(
-            f"flattened values have the shape {rows.shape}, the space {space} needs (N, {size})"
+            f"flattened values have shape {rows.shape}, the space {space} expects (N, {size})"
         )
     return _unflatten(space, rows)
 
@@ -61,7 +61,7 @@ def _unflatten(space: gym.Space[Any], rows: Rows) -> Any:
         return rows.astype(space.dtype).reshape(len(rows), *space.shape)
     if isinstance(space, spaces.Text):
         return _texts(space, rows)
-    raise UnsupportedSpaceError(f"values of {space} cannot be rebuilt from flattened ones")
+    raise UnsupportedSpaceError(f"values of {space} cannot be unflattened")
 
 
 def _split(parts: list[gym.Space[Any]], rows: Rows) -> list[Any]:
@@ -83,5 +83,5 @@ def _texts(space: spaces.Text, rows: Rows) -> list[str]:
     characters = space.character_list
     end = len(characters)  # padding after the last character
     if not np.isin(rows, np.arange(end + 1)).all():
-        raise CorruptDatasetError(f"a flattened Text has indices outside of 0 to {end}")
+        raise CorruptDatasetError(f"a flattened Text has indices outside 0 to {end}")
     return ["".join(characters[int(index)] for index in row if int(index) != end) for row in rows]

@@ -108,7 +108,7 @@ def test_the_first_piece_that_differs_is_named(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(PIECE + 5)
         file.write(b"other")
-    assert content_differs(path, entry) == "first between byte 1048576 and 2097152"
+    assert content_differs(path, entry) == "first difference between bytes 1048576 and 2097152"
 
 
 def test_pieces_of_another_size_are_not_believed(tmp_path: Path) -> None:

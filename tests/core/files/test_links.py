@@ -211,7 +211,7 @@ def test_a_refusal_names_the_link_and_where_it_leads(mine: Path, tmp_path: Path)
     dataset = make(ID)
     link = dataset.storage.data_path / "extra.txt"
     link.symlink_to(mine / "key")
-    told = rf"{link} is a link to {mine / 'key'}; .*remove the link"
+    told = rf"{link} is a symlink to {mine / 'key'}; .*remove the symlink"
     for use in (upload, verify):
         with pytest.raises(LinkError, match=told):
             use(ID, tmp_path / "shared")
@@ -251,7 +251,7 @@ def test_a_folder_of_a_stranger_s_is_left_by_no_link_data(
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "data").symlink_to(private)
     before = content(private.parent)
-    with pytest.raises(LinkError, match="data is a link to"):
+    with pytest.raises(LinkError, match="data is a symlink to"):
         use(tmp_path / "x")
     assert content(private.parent) == before
     assert not (tmp_path / "shared").exists()
@@ -440,7 +440,7 @@ def test_links_are_refused_where_a_system_has_no_descriptors_of_folders(
     shutil.move(data.with_name("aside"), mine / "data")
     data.symlink_to(mine / "data")
     for use in (read, verify, upload):
-        with pytest.raises(CorruptDatasetError, match="is a link"):
+        with pytest.raises(CorruptDatasetError, match="is a symlink"):
             use(ID, tmp_path / "shared")
 
 
@@ -500,9 +500,9 @@ def test_folders_are_joined_and_nothing_moves_through_a_link(
     (tmp_path / "old" / "1" / "more").write_text("new")
     shutil.rmtree(tmp_path / "data" / "1")
     (tmp_path / "data" / "1").symlink_to(mine)
-    with pytest.raises(LinkError, match="data/1 is a link"):
+    with pytest.raises(LinkError, match="data/1 is a symlink"):
         move_below(tmp_path / "old", tmp_path / "data")
-    with pytest.raises(LinkError, match="data/1 is a link"):
+    with pytest.raises(LinkError, match="data/1 is a symlink"):
         read_below(tmp_path / "data" / "1" / "key", tmp_path / "data")
     assert not (mine / "more").exists()
 
@@ -556,7 +556,7 @@ def test_links_lead_into_a_folder_that_is_allowed_for_reading_alone(
         lambda: read_below(folder / "below" / "metadata.json", folder),
         lambda: links.status_below(folder / "below" / "metadata.json", folder),
     ):
-        with pytest.raises(LinkError, match="below is a link to"):
+        with pytest.raises(LinkError, match="below is a symlink to"):
             use()
 
 
@@ -567,7 +567,7 @@ def test_a_folder_of_data_that_leads_to_itself_is_named(data_format: str) -> Non
     data.rename(data.with_name("aside"))
     data.symlink_to("data")
     for use in (read, verify, remove):
-        with pytest.raises(LinkError, match=f"{data} is a link to data; "):
+        with pytest.raises(LinkError, match=f"{data} is a symlink to data; "):
             use(ID, data)
 
 

@@ -126,7 +126,7 @@ def test_one_changed_byte_of_any_file_is_named(data_format: str) -> None:
         good = file.read_bytes()
         file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
         name = file.relative_to(folder(dataset)).as_posix()
-        with pytest.raises(CorruptDatasetError, match=f"names: {name} has other content"):
+        with pytest.raises(CorruptDatasetError, match=f"json: {name} has different content"):
             load_dataset(ID, verify=True)
         file.write_bytes(good)
     assert_verified()
@@ -155,19 +155,19 @@ def long_dataset(data_format: str, count: int = 1) -> MinariDataset:
 
 
 def loaded() -> None:
-    with pytest.raises(CorruptDatasetError, match="has other content"):
+    with pytest.raises(CorruptDatasetError, match="has different content"):
         load_dataset(ID, verify=True)
 
 
 def validated() -> None:
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "200"})
     assert done.exit_code == 1
-    assert "has other content" in done.output
+    assert "has different content" in done.output
 
 
 def uploaded() -> None:
     with tempfile.TemporaryDirectory() as shared:
-        with pytest.raises(CorruptDatasetError, match="has other content"):
+        with pytest.raises(CorruptDatasetError, match="has different content"):
             minari_pipe.publish_dataset(ID, shared)
         assert list(Path(shared).iterdir()) == []
 
@@ -213,11 +213,11 @@ def in_format_1(place: Path, **fields: object) -> dict[str, Any]:
 def test_a_manifest_of_format_1_is_compared_as_far_as_its_sums_see() -> None:
     place = folder(long_dataset("hdf5"))
     in_format_1(place)
-    with pytest.warns(UserWarning, match="format 1, whose sums .* do not see .* --upgrade"):
+    with pytest.warns(UserWarning, match="format 1, whose checksums .* do not detect .* --upgrade"):
         load_dataset(ID, verify=True)
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "300"})
     assert done.exit_code == 0
-    assert done.output.count("is of format 1, whose sums") == 1
+    assert done.output.count("has format 1, whose checksums") == 1
     file = place / "data" / "main_data.hdf5"
     pages_exchanged(file)
     with pytest.warns(UserWarning, match="format 1"):
@@ -249,12 +249,12 @@ def test_validate_upgrades_a_manifest_of_format_1() -> None:
     in_format_1(place)
     done = upgraded()
     assert done.exit_code == 0
-    assert "is rewritten in format 2, after its files were compared with it" in done.output
+    assert "was rewritten in format 2, after its files were compared with it" in done.output
     assert (place / MANIFEST).read_bytes() == good
     assert_verified()
     done = upgraded("--json")
     assert (done.exit_code, json.loads(done.stdout)["ok"]) == (0, True)
-    assert done.stderr.endswith("is of format 2 already; its files were compared with it\n")
+    assert done.stderr.endswith("already has format 2; its files were compared with it\n")
     assert (place / MANIFEST).read_bytes() == good
 
 
@@ -273,7 +273,7 @@ def test_an_upgrade_compares_the_content_and_keeps_what_a_publication_says() -> 
     before = (place / MANIFEST).read_bytes()
     done = upgraded()
     assert done.exit_code == 1
-    assert "says content_sha256" in f"{done.output} {done.exception}"
+    assert "has content_sha256" in f"{done.output} {done.exception}"
     assert (place / MANIFEST).read_bytes() == before
 
 
@@ -302,7 +302,7 @@ def test_an_upload_does_not_rely_on_a_content_hash_that_the_data_do_not_have() -
         (place / MANIFEST).write_text(json.dumps({**content, "content_sha256": "0" * 64}))
         with tempfile.TemporaryDirectory() as shared:
             with pytest.raises(
-                CorruptDatasetError, match="content_sha256 000000000000, and that of"
+                CorruptDatasetError, match="content_sha256 000000000000, but the data have"
             ):
                 minari_pipe.publish_dataset(ID, shared)
             assert list(Path(shared).iterdir()) == []
@@ -330,7 +330,7 @@ def test_an_append_hashes_again_what_it_changed_only(monkeypatch: pytest.MonkeyP
         patch.setattr(Pieces, "add", counted)
         dataset.storage.update_episodes(make(1))
     assert sum(hashed) < 3 * 2**20
-    with pytest.raises(CorruptDatasetError, match="first between byte 1048576 and 2097152"):
+    with pytest.raises(CorruptDatasetError, match="difference between bytes 1048576 and 2097152"):
         load_dataset(ID, verify=True)
     with file.open("r+b") as opened:
         opened.seek(2**20 + 2**19)
@@ -351,7 +351,7 @@ def test_a_card_is_no_part_of_the_dataset_and_travels_with_it(tmp_path: Path) ->
     minari_pipe.download_dataset(f"file://{tmp_path}/{ID}")
     assert_verified()
     (place / "card" / "index.html").write_text("<p>other")
-    with pytest.warns(UserWarning, match=r"index\.html has other content .* no part of it"):
+    with pytest.warns(UserWarning, match=r"index\.html has different content .* not part of it"):
         load_dataset(ID, verify=True)
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "200"})
     assert done.exit_code == 0
@@ -372,7 +372,7 @@ def test_a_manifest_of_a_later_format_is_refused_by_name() -> None:
         "metadata": lambda: dataset.storage.update_metadata({"author": {"Ada"}}),
     }
     for call in refused.values():
-        with pytest.raises(UnsupportedVersionError, match="has format 3.* install a newer"):
+        with pytest.raises(UnsupportedVersionError, match="has format 3.* upgrade it"):
             call()
     assert {
         file: file.read_bytes() for file in folder(dataset).rglob("*") if file.is_file()
@@ -468,7 +468,7 @@ def test_a_change_does_not_vouch_for_files_that_it_does_not_touch() -> None:
     file = dataset.storage.data_path / "main_data.hdf5"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     dataset.storage.update_metadata({"author": {"Ada"}})
-    with pytest.raises(CorruptDatasetError, match=r"names: data/main_data\.hdf5 has other content"):
+    with pytest.raises(CorruptDatasetError, match=r"data/main_data\.hdf5 has different content"):
         load_dataset(ID, verify=True)
 
 
@@ -520,7 +520,7 @@ def test_a_dataset_that_is_deleted_while_it_is_verified_is_called_so(
         return files_of(dataset)
 
     monkeypatch.setattr(manifest, "files_of", deleted)
-    with pytest.raises(DatasetNotFoundError, match="is not there any more; was it deleted"):
+    with pytest.raises(DatasetNotFoundError, match="does not exist any more; it was deleted"):
         load_dataset(ID, verify=True)
 
 
@@ -572,7 +572,7 @@ def test_validate_reports_a_damaged_manifest(text: str) -> None:
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "200"})
     assert done.exit_code == 1
     assert "manifest.json" in done.output
-    assert "is no manifest" in done.output or "is damaged" in done.output
+    assert "is not a manifest" in done.output or "is damaged" in done.output
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
@@ -583,11 +583,11 @@ def test_what_is_no_file_is_not_waited_for() -> None:
     for name in ("pipe", "metadata.json/x", "x" * 5000):
         content["data"][name] = {"xxh3_128": "0" * 32, "size": 0}
     (place / MANIFEST).write_text(json.dumps(content))
-    with pytest.raises(CorruptDatasetError, match=r"data/pipe is no file; data/meta.*n/x is"):
+    with pytest.raises(CorruptDatasetError, match=r"pipe is not a regular file; data/meta.*n/x is"):
         load_dataset(ID, verify=True)
     (place / MANIFEST).unlink()
     os.mkfifo(place / MANIFEST)
-    with pytest.raises(CorruptDatasetError, match=r"manifest\.json is no manifest"):
+    with pytest.raises(CorruptDatasetError, match=r"manifest\.json is not a manifest"):
         load_dataset(ID, verify=True)
 
 
@@ -614,7 +614,7 @@ def test_a_change_that_is_left_says_nothing_of_the_checkpoints() -> None:
     (data / ".minari_pipe-commit").mkdir()
     load_dataset(ID, verify=True)
     (data.parent / "policies" / "policy.zip").write_bytes(b"y")
-    with pytest.raises(CorruptDatasetError, match=r"policies/policy\.zip has other content"):
+    with pytest.raises(CorruptDatasetError, match=r"policies/policy\.zip has different content"):
         load_dataset(ID, verify=True)
 
 

@@ -220,7 +220,7 @@ def test_medium_is_the_checkpoint_nearest_to_a_third(made, transcripts):
     }
     told = [line for line in transcripts["medium"].splitlines() if line.startswith("choose: ")]
     assert len(told) == 1
-    assert f"step {best.step}, mean return {best.mean_return:.2f}" in told[0]
+    assert f"step {best.step}: mean return {best.mean_return:.2f}" in told[0]
 
 
 def test_medium_acts_as_its_checkpoint_does(made):
@@ -317,7 +317,7 @@ def test_a_checkpoint_that_was_changed_is_named(workspace, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(workspace.minari_root))
     policy = workspace.minari_root / "pole" / "medium-v0" / "policies" / "policy.zip"
     policy.write_bytes(policy.read_bytes()[:-1] + b"!")
-    with pytest.raises(CorruptDatasetError, match="policies/policy.zip has other content"):
+    with pytest.raises(CorruptDatasetError, match="policies/policy.zip has different content"):
         minari_pipe.load_dataset("pole/medium-v0", verify=True)
     policy.rename(policy.with_name("other.zip"))
     with pytest.raises(CorruptDatasetError, match="policy.zip is missing; policies/other.zip is n"):
@@ -387,7 +387,7 @@ def test_a_family_that_is_killed_ends_like_an_undisturbed_one(made, tmp_path):
             _, _, err = run.end()
             assert killed, err
             if "driver" not in killed:
-                assert "error: stage train of pole was ended by SIGKILL" in err
+                assert "error: stage train of pole was killed by SIGKILL" in err
             place.assert_nothing_runs()
         complete(place, "+dataset=replay")
         place.assert_nothing_runs()
@@ -504,7 +504,7 @@ def test_a_released_dataset_of_a_family_is_held_to_it_and_a_mixture_to_its_paren
         done = workspace.call("minari-pipe", "release", IDS[released], "--no-push")
         assert done.returncode == 1
         made = file.partition("/")[2] if released == "mixed" else released
-        assert f"pipelines/{made}/params.yaml is not what conf/ gives" in done.stdout
+        assert f"pipelines/{made}/params.yaml does not match conf/" in done.stdout
         assert f"run python -m minari_pipe +dataset={released} and commit" in done.stdout
 
 
@@ -512,7 +512,7 @@ REPRODUCED = {
     "mixed": ((), "from its published checkpoint", []),
     "mixed from scratch": (("--from-scratch",), "is reproduced: ", ["train: ppo, 1500 steps"]),
     "random": ((), "from its published checkpoint", []),
-    "replay": ((), "is reproduced: ", ["pole is trained again: episodes of its training are"]),
+    "replay": ((), "is reproduced: ", ["training pole again: the dataset contains episodes of"]),
 }
 
 
@@ -545,7 +545,7 @@ def test_a_change_of_what_a_mixture_is_made_of_is_named(file, old, new, stage, w
     workspace.commit("another config")
     done = workspace.call("minari-pipe", "reproduce", IDS["mixed"], "--rev", "HEAD")
     assert done.returncode == 1
-    assert f"the first stage to differ is {stage}" in done.stdout.splitlines()[-1]
+    assert f"the first stage that differs is {stage}" in done.stdout.splitlines()[-1]
 
 
 @pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL runs the shipped families whole")

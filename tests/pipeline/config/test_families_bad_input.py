@@ -73,7 +73,7 @@ ROWS = {
     "negative fraction": (["family.fraction=-0.1"], "family.fraction is -0.1; expected"),
     "no checkpoints": (
         ["family.n_checkpoints=0"],
-        "family.n_checkpoints is 0; expected 1 or more, of which medium takes one",
+        "family.n_checkpoints is 0; expected 1 or more, since medium uses one",
     ),
     "no episodes to score with": (
         ["family.checkpoint_scores.n_episodes=0"],
@@ -87,11 +87,11 @@ ROWS = {
     "unknown family": (["family=pool"], "no family 'pool'. Did you mean 'pole'"),
     "infos of a replay": (
         ["family.kind=medium_replay", "collect.record_infos=true"],
-        "and these are taken over from elsewhere; family.record_infos=true records those",
+        "but this dataset reuses existing ones; family.record_infos=true records the infos of",
     ),
     "the name of the family": (
         ["pipeline=pole"],
-        "the family 'pole' has the name of a dataset's pipeline, and both would write "
+        "the family 'pole' has the same name as a dataset's pipeline, and both would write "
         "pipelines/pole",
     ),
 }
@@ -110,23 +110,24 @@ def test_a_wrong_family_is_refused_before_anything_is_written(workspace, capfd, 
 def test_a_dataset_that_is_not_like_its_family_is_named_with_both_values(workspace, capfd):
     write_config(workspace, "medium", MEDIUM + "env: {kwargs: {max_episode_steps: 50}}\n")
     told = refused(capfd, "+dataset=medium")
-    assert "env.kwargs.max_episode_steps is 50, conf/family/pole.yaml says None" in told
+    assert "env.kwargs.max_episode_steps is 50, but conf/family/pole.yaml sets None" in told
     assert not (workspace / "pipelines").exists()
 
 
 def test_a_family_without_a_file_is_told_where_to_write_one(workspace, capfd):
     text = tiny("tests/tiny-v0") + "family: {kind: medium}\n"
     write_config(workspace, "tiny", text)
-    assert "write what its datasets share into conf/family/NAME.yaml" in refused(
+    assert "put the keys that its datasets share into conf/family/NAME.yaml" in refused(
         capfd, "+dataset=tiny"
     )
 
 
 def test_a_dataset_may_not_have_the_name_of_a_family(workspace, capfd):
     write_config(workspace, "pole", tiny("tests/pole-v0"))
-    assert "pipeline 'pole' has the name of the family 'pole'" in refused(capfd, "+dataset=pole")
+    told = refused(capfd, "+dataset=pole")
+    assert "pipeline 'pole' has the same name as the family 'pole'" in told
     told = refused(capfd, "+dataset=medium")
-    assert "the family 'pole' has the name of a dataset's pipeline" in told
+    assert "the family 'pole' has the same name as a dataset's pipeline" in told
 
 
 MIXTURES = {
@@ -134,7 +135,7 @@ MIXTURES = {
     "no parents": ("{}", "policy.parents is {}; expected datasets with their shares"),
     "shares that are too small": (
         "{tiny: 0.5, other: 0.4}",
-        "the shares of policy.parents sum to 0.9, not to 1: tiny 0.5 + other 0.4",
+        "the shares of policy.parents sum to 0.9, not 1: tiny 0.5 + other 0.4",
     ),
     "a share of nothing": ("{tiny: 0.0, other: 1.0}", "policy.parents.tiny is 0.0; expected"),
     "a share that is no number": ("{tiny: .nan, other: 1.0}", "policy.parents.tiny is nan"),
@@ -161,15 +162,15 @@ def test_a_mixture_without_the_schema_is_told_how_parents_are_given(workspace, c
 def test_parents_of_other_environments_are_named_with_both(workspace, capfd):
     write_config(workspace, "other", tiny("tests/other-v0").replace("CartPole-v1", "Pendulum-v1"))
     told = refused(capfd, "+dataset=mixed")
-    assert "env.id of tiny is 'CartPole-v1', of other it is 'Pendulum-v1'" in told
+    assert "env.id is 'CartPole-v1' for tiny, but 'Pendulum-v1' for other" in told
     write_config(workspace, "other", tiny("tests/other-v0"))
     told = refused(capfd, "+dataset=mixed", "env.id=Acrobot-v1")
-    assert "env.id is 'Acrobot-v1', the environment of tiny is 'CartPole-v1'" in told
+    assert "env.id is 'Acrobot-v1', but the environment of tiny is 'CartPole-v1'" in told
 
 
 def test_a_mixture_records_nothing_of_its_own(workspace, capfd):
     told = refused(capfd, "+dataset=mixed", "collect.record_infos=true")
-    assert "collect.record_infos is for episodes that a policy collects" in told
+    assert "collect.record_infos applies only to episodes that a policy collects" in told
     assert told.endswith("; leave it out\n")
 
 
@@ -180,7 +181,7 @@ def test_parents_that_declare_other_reference_scores_are_not_made(workspace, cap
     write_config(workspace, "tiny", tiny("tests/tiny-v0").replace(line, declared))
     write_config(workspace, "other", text.replace(line, declared.replace("500.0", "200.0")))
     told = refused(capfd, "+dataset=mixed")
-    assert "ref_scores.ref_max_score of tiny is 500.0, of other it is 200.0" in told
+    assert "ref_scores.ref_max_score is 500.0 for tiny, but 200.0 for other" in told
     assert not (workspace / "pipelines").exists()
 
 
@@ -190,9 +191,9 @@ def test_parents_that_declare_other_reference_scores_are_not_made(workspace, cap
         (["policy.algorithm=maskable_ppo"], "'CartPole-v1' has no method action_masks()"),
         (
             ["policy.algorithm=maskable_ppo", "env.id=Pendulum-v1"],
-            "no masks for actions of Box(-2.0, 2.0, (1,)",
+            "actions of Box(-2.0, 2.0, (1,)",
         ),
-        (["collect.record_state=true"], "offers neither get_env_state() nor MuJoCo data"),
+        (["collect.record_state=true"], "has neither get_env_state() nor MuJoCo data"),
     ],
 )
 def test_what_the_environment_lacks_is_told_before_the_training(workspace, capfd, asked, message):
@@ -214,7 +215,7 @@ def test_parents_with_other_reference_scores_are_named_with_both():
     same = {"env_spec": "{}", "observation_space": "{}", "action_space": "{}", "ref_min_score": 1.0}
     a, b = {**same, "ref_max_score": 10.0}, {**same, "ref_max_score": 11.0}
     check_alike({"a": a, "b": a})
-    with pytest.raises(ConfigError, match=r"the same ref_max_score: a has 10\.0, b has 11\.0"):
+    with pytest.raises(ConfigError, match=r"the same ref_max_score: a has 10\.0, but b has 11\.0"):
         check_alike({"a": a, "b": b})
 
 
@@ -225,7 +226,7 @@ def test_shares_are_the_decimals_that_were_written():
 
 def test_a_parent_with_too_few_steps_is_named():
     half = {"few": Fraction(1, 2), "many": Fraction(1, 2)}
-    message = r"policy\.parents\.few has 6 steps, its share 0\.5 of collect\.n_steps=14 is 7; .* 12"
+    message = r"policy\.parents\.few has 6 steps, but its share 0\.5 of .*n_steps=14 is 7; .* 12"
     with pytest.raises(ConfigError, match=message):
         whole_episodes({"few": [3, 3], "many": [40]}, half, 14)
 
@@ -269,4 +270,4 @@ def test_what_a_parents_file_says_to_be_asked_for_is_not(workspace, capfd):
     params.write_text(yaml.safe_dump(written))
     assert run(["+dataset=mixed"]) == 1
     told = capfd.readouterr().err
-    assert "engine.address is '10.0.0.1:6379' because a file says so" in told
+    assert "engine.address is '10.0.0.1:6379', which comes from a file" in told

@@ -128,10 +128,10 @@ def test_a_module_of_the_workspace_that_is_a_link_is_refused(link, tmp_path, mon
     root = write(tmp_path / "work", a="import b, pack.inner")
     write(tmp_path / "elsewhere", b="", **{"pack.__init__": "", "pack.inner": ""})
     (root / link).symlink_to(tmp_path / "elsewhere" / link)
-    with pytest.raises(LinkError, match=f"{link} is a link"):
+    with pytest.raises(LinkError, match=f"{link} is a symlink"):
         closure(root, "a")
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "a")
-    with pytest.raises(LinkError, match=f"{link} is a link"):
+    with pytest.raises(LinkError, match=f"{link} is a symlink"):
         WorkspaceFinder(root).find_spec(link.removesuffix(".py"))
 
 

@@ -41,7 +41,10 @@ def test_dqn_that_explores_is_measured_without_exploring(tmp_path):
     [
         (["policy.algorithm=dqn", "policy.deterministic=false"], "dqn has no .*; set exploration"),
         (["policy.algorithm=dqn", "policy.exploration=0.1"], "has no effect with deterministic"),
-        (["policy.algorithm=ppo", "policy.action_noise=[0.1]"], "ppo takes none, only td3, ddpg"),
+        (
+            ["policy.algorithm=ppo", "policy.action_noise=[0.1]"],
+            "is not for ppo, only for td3, ddpg",
+        ),
         (["policy.algorithm=tqc"], "algorithm 'tqc' is not supported"),
         (
             ["policy.algorithm=dqn", "ref_scores.deterministic=false"],

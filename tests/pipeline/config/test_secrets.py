@@ -38,13 +38,13 @@ REFUSED = {
 def test_a_value_of_the_environment_is_refused_where_it_would_be_recorded(
     overrides, where, workspace
 ):
-    with pytest.raises(ConfigError, match=rf"^{where} holds .*oc.env is for engine.address"):
+    with pytest.raises(ConfigError, match=rf"^{where} uses .*oc.env is only for engine.address"):
         recompose(["+dataset=tiny", *overrides])
 
 
 def test_a_file_is_refused_too_and_so_is_its_defaults_list(workspace):
     write_config(workspace, "tiny", tiny("tests/tiny-v0").replace("Ada", '"${oc.env:TOKEN}"'))
-    with pytest.raises(ConfigError, match=r"^author.name holds \$\{oc.env:TOKEN\}, and its value"):
+    with pytest.raises(ConfigError, match=r"^author.name uses \$\{oc.env:TOKEN\}, whose value"):
         recompose(["+dataset=tiny"])
     text = tiny("tests/tiny-v0").replace("/policy: random", '/policy: "${oc.env:TOKEN}"')
     write_config(workspace, "tiny", text)
@@ -84,7 +84,7 @@ def test_a_value_that_no_address_can_hold_is_refused_and_not_told(monkeypatch):
     monkeypatch.setenv("KEY", "-----BEGIN-----\nsecret\n")
     with pytest.raises(ConfigError) as raised:
         oc_env.resolved("${oc.env:KEY}")
-    assert "KEY holds a line break" in str(raised.value)
+    assert "KEY contains a line break" in str(raised.value)
     assert "secret" not in str(raised.value)
 
 

@@ -106,8 +106,8 @@ REASONS = {
     "exits": "episode 17, step 2: SystemExit: 2",
     "panics": "episode 17, step 2: Panic: index out of bounds",
     "long": r"episode 17, step 2: RuntimeError: x{900,990}\.\.\.",
-    "dies": "its process died",
-    "hangs": r"it did not end within 3 s \(engine.block_timeout_s\), episode 17 or one beside it",
+    "dies": "its process was killed",
+    "hangs": r"it did not finish within 3 s \(engine.block_timeout_s\), episode 17 or one running",
 }
 
 
@@ -125,7 +125,7 @@ def test_what_fails_in_an_episode_is_named_retried_and_costs_nothing_else(kind, 
     assert [entry["block"] for entry in index["skipped"]] == [3]
     assert index["total_episodes"] == 15
     assert any(line.startswith("block 3 failed, retry 1 of 1: ") for line in told.lines)
-    assert any(line.startswith("warning: block 3 is left out: ") for line in told.lines)
+    assert any(line.startswith("warning: block 3 is skipped: ") for line in told.lines)
     assert created(tmp_path / "skipping").total_episodes == 15
 
 
@@ -222,9 +222,9 @@ def test_of_a_number_of_episodes_only_those_that_match_are_kept(tmp_path):
 
 def test_too_few_matches_are_refused_with_both_numbers(tmp_path):
     until = Until(n_episodes=3, min_return=99.0)
-    with pytest.raises(ConfigError, match="until.n_episodes is 3, of .* 20 episodes 0 match"):
+    with pytest.raises(ConfigError, match="n_episodes is 3, but of .* 20 episodes only 0 match"):
         run(tmp_path, {}, until=until, seed=4)
-    with pytest.raises(ConfigError, match="nothing to make a dataset of: none of the policy's 20"):
+    with pytest.raises(ConfigError, match="nothing to make a dataset from: none of the policy's"):
         run(tmp_path / "none", {}, until=Until(min_return=99.0), keep="matching", seed=4)
 
 
@@ -238,8 +238,8 @@ def test_a_condition_that_no_episode_meets_is_told_while_there_is_no_other_end(
     with pytest.raises(MinariPipeError, match="episode 2100"):
         run(tmp_path, kwargs, block_episodes=500, **endless)
     assert told.lines[:-1] == [
-        "warning: none of the first 1000 episodes matches collect.until; collect.n_episodes sets "
-        "how many are tried at most"
+        "warning: none of the first 1000 episodes matches collect.until; set collect.n_episodes "
+        "to limit how many are tried"
     ]
 
 

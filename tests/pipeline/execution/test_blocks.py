@@ -50,7 +50,7 @@ def test_a_finished_block_is_taken_with_its_record(tmp_path):
 
 def test_a_block_of_another_config_is_made_again_and_it_is_said_why(tmp_path):
     finish(tmp_path, 1)
-    with pytest.raises(NotFinishedError, match="of another config"):
+    with pytest.raises(NotFinishedError, match="made with another config"):
         BlockStore(tmp_path, ".bin").find(0, "another key")
     maker = Maker(0)
     taken(tmp_path, 0, maker, "another key")
@@ -106,7 +106,7 @@ def test_what_is_not_whole_is_made_again(damage, tmp_path):
     expected = finish(tmp_path, 2)[0]
     content = (tmp_path / "block_00000.bin").read_bytes()
     damage(tmp_path)
-    with pytest.raises(NotFinishedError, match="damaged|gone|another config"):
+    with pytest.raises(NotFinishedError, match="damaged|missing|another config"):
         BlockStore(tmp_path, ".bin").find(0, "key")
     maker = Maker(0)
     assert taken(tmp_path, 0, maker) == expected

@@ -107,7 +107,7 @@ def test_the_jobs_of_a_sweep_measure_the_random_policy_once(tmp_path):
     (kept,) = (workspace / ".minari_pipe" / "measured").iterdir()
     (kept / "block_00001.json").write_text("[]")
     done = minari_pipe(workspace, "+dataset=scores", "ref_scores.n_episodes=30")
-    assert "ref_scores: block 1 is made again: its file is damaged" in done.stderr
+    assert "ref_scores: block 1 runs again: its file is damaged" in done.stderr
     assert f"{measured[0]} (1 blocks were finished before)" in done.stderr
     done = minari_pipe(workspace, "+dataset=scores", "ref_scores.seed=5", "ref_scores.n_episodes=9")
     assert "finished before" not in done.stderr
@@ -125,6 +125,6 @@ def test_a_standard_error_that_is_not_reached_is_a_warning(limit, tmp_path):
         assert warned == []
     else:
         assert len(warned) == 1
-        assert "after 25 episodes, ref_scores.max_stderr is 1; raise" in warned[0]
+        assert "after 25 episodes, but ref_scores.max_stderr is 1; raise" in warned[0]
     done = minari_pipe(workspace, "+dataset=scores", *words)
     assert "up to date" in done.stdout

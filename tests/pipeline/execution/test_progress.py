@@ -172,7 +172,7 @@ def test_bars_are_seen_on_a_terminal_and_go_on_where_the_killed_run_was(tmp_path
     run.end()
     terminal = Terminal(place)
     assert terminal.end() == 0, terminal.shown
-    assert "collect: 2 of 4 blocks were finished before" in terminal.shown
+    assert "collect: 2 of 4 blocks were already finished" in terminal.shown
     for bar in ("collect: 100%", "12/12", "ref_scores (random): 100%", "60/60"):
         assert bar in terminal.shown, terminal.shown
     for bar in ("create: 100%", "validate: 100%"):

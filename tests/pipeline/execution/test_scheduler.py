@@ -57,7 +57,7 @@ def test_finished_blocks_are_taken_and_others_made_again_with_a_word(tmp_path):
     told = Told()
     list(scheduler(tmp_path, LocalEngine(schema.Engine()), watcher=told).records(works))
     assert told.n_reused == 3
-    assert told.lines == ["block 2 is made again: its file is damaged"]
+    assert told.lines == ["block 2 runs again: its file is damaged"]
     told = Told()
     list(
         scheduler(tmp_path, LocalEngine(schema.Engine()), key="another", watcher=told).records(
@@ -65,7 +65,7 @@ def test_finished_blocks_are_taken_and_others_made_again_with_a_word(tmp_path):
         )
     )
     assert told.n_reused == 0
-    assert told.lines == ["block 0 is made again: it is of another config"]
+    assert told.lines == ["block 0 runs again: it was made with another config"]
 
 
 def test_a_block_that_fails_is_tried_again_and_then_named(tmp_path):
@@ -119,7 +119,7 @@ def test_what_another_attempt_cannot_mend_ends_the_run_at_once(trouble, message,
 def test_a_worker_with_other_packages_makes_no_block(tmp_path):
     records = scheduler(tmp_path, LocalEngine(schema.Engine()))
     records.place = BlockPlace(tmp_path, packages=(("numpy", "0.1"),))
-    with pytest.raises(MinariPipeError, match="numpy is .* where blocks are made, the stage has 0"):
+    with pytest.raises(MinariPipeError, match=r"numpy is .* where blocks run, but 0\.1 in the st"):
         list(records.records([Text("a")]))
     assert not (tmp_path / "blocks" / "block_00000.txt").exists()
 
@@ -127,7 +127,7 @@ def test_a_worker_with_other_packages_makes_no_block(tmp_path):
 def test_too_many_failures_end_the_run(tmp_path):
     works = (Text(f"block {i}", "raises", n_failures=9) for i in itertools.count())
     records = scheduler(tmp_path, LocalEngine(schema.Engine()), skips=True, max_failures=5)
-    with pytest.raises(MinariPipeError, match="6 attempts at blocks failed, more than engine.max_"):
+    with pytest.raises(MinariPipeError, match="6 block attempts failed, more than engine.max_"):
         list(records.records(works))
 
 
@@ -157,8 +157,8 @@ def test_a_block_that_hangs_is_ended_with_its_process_and_tried_again(tmp_path):
         records = scheduler(tmp_path, engine, watcher=told, block_timeout_s=4.0)
         assert [r["text"] for r in records.records(works)] == ["a", "b"]
     assert told.lines == [
-        "block 1 failed, retry 1 of 1: it did not end within 4 s (engine.block_timeout_s), "
-        "episode 1 or one beside it hangs or is slow"
+        "block 1 failed, retry 1 of 1: it did not finish within 4 s (engine.block_timeout_s), "
+        "episode 1 or one running alongside it hangs or is slow"
     ]
     pid = int((tmp_path / "hanging").read_text())  # killed, which takes a busy machine a moment
     wait_until(lambda: not psutil.pid_exists(pid), 10, lambda: f"{pid} lives on")

@@ -176,7 +176,7 @@ def test_workers_without_a_common_disk_make_the_same_blocks(ray, tmp_path):
 def test_a_worker_without_a_common_disk_that_has_other_code_makes_no_block(ray, tmp_path):
     shared = SharedBlocks("s3://blocks/ray", ".txt")
     code = {"tests.support.engine_works": ("engine_works.py", "0" * 64)}
-    for node, told in (("", "engine_works.py is another one on "), (platform.node(), "changed")):
+    for node, told in (("", "engine_works.py differs between "), (platform.node(), "changed")):
         expected = Expected("collect", code, node=node or "elsewhere")
         made = scheduler(tmp_path, ray, ".txt", shared=shared, place=BlockPlace(tmp_path))
         made.place = BlockPlace(Path("/nowhere"), expected=expected)
@@ -211,5 +211,5 @@ def test_a_worker_takes_no_files_from_a_folder_of_somebody_else(plant, tmp_path,
         pytest.skip("only root makes folders of others")
     outcome = BlockCall(shared, 0, "key", Text("a"), "0", BlockPlace(tmp_path, files))()
     assert outcome.final
-    assert "is not a folder of this user; remove it" in str(outcome.error)
+    assert "does not belong to this user; remove it" in str(outcome.error)
     assert list((tmp_path / "elsewhere").iterdir()) == []

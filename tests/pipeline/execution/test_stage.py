@@ -91,7 +91,7 @@ def test_an_output_does_not_follow_a_link_out_of_the_workspace(tmp_path):
     (outside / "precious").touch()
     run = stage(work)
     (run.folder / "episodes").symlink_to(outside)
-    with pytest.raises(LinkError, match="episodes is a link to"), run.output("episodes"):
+    with pytest.raises(LinkError, match="episodes is a symlink to"), run.output("episodes"):
         pass
     assert (outside / "precious").exists()
 

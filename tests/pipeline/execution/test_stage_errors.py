@@ -36,7 +36,7 @@ def errors(run: Run) -> list[str]:
 
 def assert_goes_on(place: Place, wanted: Place, n_blocks: int) -> None:
     _, err = complete(place)
-    assert f"collect: {n_blocks} of 4 blocks were finished before" in err
+    assert f"collect: {n_blocks} of 4 blocks were already finished" in err
     assert place.results() == wanted.results()
     assert place.files() == wanted.files()
 
@@ -179,9 +179,12 @@ ENDS = {
     "local": ("os._exit(3)", "error: stage collect of killed ended with exit code 3 in block 0, "),
     "by a signal": (
         "os.abort()",
-        "error: stage collect of killed was ended by SIGABRT in block 0, ",
+        "error: stage collect of killed was killed by SIGABRT in block 0, ",
     ),
-    "processes": ("os._exit(3)", "error: collect: block 0: its process died with exit code 3: the"),
+    "processes": (
+        "os._exit(3)",
+        "error: collect: block 0: its process ended with exit code 3: the",
+    ),
 }
 
 
@@ -196,7 +199,7 @@ def test_a_process_that_the_environment_ends_is_named_with_block_and_episode(eng
     chosen = ["engine=processes", "engine.max_retries=0"] if engine == "processes" else []
     (line,) = errors(Run(place, "+dataset=killed", "--trust-module", "boom", *chosen))
     assert line.startswith(told)
-    assert "episode 7 or one beside it" in line
+    assert "episode 7 or one running alongside it" in line
 
 
 def test_a_fault_in_the_making_of_the_environment_is_one_line(tmp_path):

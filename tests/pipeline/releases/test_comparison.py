@@ -71,7 +71,7 @@ ROWS = {
     "no info": (
         [replace(FIRST, infos={}), replace(SECOND, infos={})],
         {},
-        "episode 0: only one of the two has infos['speed']",
+        "episode 0: only one dataset has infos['speed']",
     ),
 }
 

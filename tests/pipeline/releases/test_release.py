@@ -165,15 +165,15 @@ def no_repository(w: Workspace) -> None:
 ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     untracked_pipeline: (ConfigError, "not committed: pipelines/mine/dvc.lock; a release must be"),
     ignored_config: (ConfigError, "not committed: conf/dataset/mine.yaml"),
-    ignored_module: (ConfigError, "not committed: my_policy.py; .* git add these, conf"),
+    ignored_module: (ConfigError, "not committed: my_policy.py; .* git add on these, conf"),
     untracked_file: (ConfigError, "the git tree is not clean: .*später.txt"),
     changed_file: (ConfigError, "the git tree is not clean: dvc.yaml; commit or remove"),
-    config_of_tomorrow: (ConfigError, "params.yaml is not what conf/ gives; run .* and commit"),
+    config_of_tomorrow: (ConfigError, "params.yaml does not match conf/; run .* and commit"),
     code_of_tomorrow: (ConfigError, r"is not up to date \(collect\)"),
-    foreign_declaration: (ConfigError, "mine/dvc.yaml is not what its params.yaml gives; run py"),
-    next_version: (ConfigError, "makes 'tests/mine-v1' now; to release 'tests/mine-v0', check"),
-    touched_publication: (ConfigError, r"is not what was published \(data/main_data.hdf5 changed"),
-    no_publication: (DatasetNotFoundError, "is not there, or has no manifest"),
+    foreign_declaration: (ConfigError, "mine/dvc.yaml does not match its params.yaml; run py"),
+    next_version: (ConfigError, "now makes 'tests/mine-v1'; to release 'tests/mine-v0', check"),
+    touched_publication: (ConfigError, r"changed after it was published \(data/main_data.hdf5\)"),
+    no_publication: (DatasetNotFoundError, "is missing, or has no manifest"),
     damaged_params: (ConfigError, "params.yaml is missing or damaged"),
     parent_elsewhere: (InvalidDatasetIdError, "Malformed dataset ID: ../../secret"),
     no_repository: (ConfigError, "is not a git repository"),
@@ -239,9 +239,9 @@ def test_a_released_version_cannot_change(what, released, tmp_path):
     assert "set dataset.id=tests/mine-v1, or run minari-pipe bump mine" in output
     assert [hashes(place) for place in places] == before
     if what == "content":
-        assert f"error: publish: {ID} is released and its content changed" in output
+        assert f"error: publish: {ID} is released, but its content changed" in output
         return
-    told = f"error: {ID} is released and its config changed (author.name: 'Ada', now 'Bob');"
+    told = f"error: {ID} is released, but its config changed (author.name: 'Ada', now 'Bob');"
     assert output.startswith(told)  # before any stage
     # Under the next version it is published, and the released one stays.
     workspace.pipe("+dataset=mine", override, "dataset.id=tests/mine-v1", **TRUSTED)

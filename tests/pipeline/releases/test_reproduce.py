@@ -112,7 +112,7 @@ def test_a_scripted_dataset_is_made_again_whatever_lies_about(workspace, tmp_pat
     manifest = workspace.json("datasets/tests/push-v0/manifest.json")
     assert output.splitlines()[-1] == (
         f"tests/push-v0 is reproduced: content_sha256 {manifest['content_sha256'][:12]} and the "
-        f"bytes of all 2 files are those of the release"
+        f"bytes of all 2 files match the release"
     )
 
 
@@ -126,7 +126,7 @@ def test_demonstrations_are_replayed_again_from_a_file_under_dvc(workspace):
 
 def test_a_published_checkpoint_stands_for_its_training(released, monkeypatch, tmp_path):
     output = again(released, "trained")
-    assert "train: the published checkpoint stands for the training" in output
+    assert "train: using the published checkpoint instead of training" in output
     assert "is reproduced from its published checkpoint: content_sha256" in output
     assert "the bytes of all 6 files" in output
     # Without the checkpoint there is only training.
@@ -166,9 +166,9 @@ def test_a_changed_seed_is_named_with_its_stage(stage, workspace):
     retag(workspace, "push", f"seed: {old}", f"seed: {new}")
     output = again(workspace, "push")
     last = output.splitlines()[-1]
-    assert f"the config at {workspace.git('rev-parse', 'HEAD')[:12]} is another than was" in output
+    assert f"the config at {workspace.git('rev-parse', 'HEAD')[:12]} differs from the rel" in output
     assert last.startswith(f"error: {IDS['push']} is not reproduced (compared: bytes): ")
-    assert f"the first stage to differ is {stage}; {stage}.seed: {new}, not {old}; " in last
+    assert f"the first stage that differs is {stage}; {stage}.seed: {new}, not {old}; " in last
 
 
 def of_another_processor(workspace: Workspace, dataset_id: str) -> None:
@@ -183,22 +183,22 @@ def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_
     workspace.commit("other code")
     workspace.git("tag", "--force", IDS["push"])
     last = again(workspace, "push").splitlines()[-1]
-    assert "the first stage to differ is collect; episode 0, actions[0, 0]: " in last
+    assert "the first stage that differs is collect; episode 0, actions[0, 0]: " in last
     assert "(largest difference 9.54e-07)" in last
     of_another_processor(workspace, IDS["push"])
     last = again(workspace, "push").splitlines()[-1]
     assert "is reproduced within 0.001: 2 episodes and 40 steps as in the release, " in last
-    assert "bytes are not compared, since the processor is " in last
+    assert "bytes were not compared because the processor is " in last
     shutil.rmtree(workspace.root / "datasets" / IDS["push"])
     shutil.rmtree(workspace.minari_root / IDS["push"])
     first, *_, last = again(workspace, "push").splitlines()
     assert first.startswith("bytes may differ here (the processor is ")
-    assert first.endswith(f"run dvc pull datasets/{IDS['push']} first, if that matters")
-    assert last.endswith(f"is not here; run dvc pull datasets/{IDS['push']}")
+    assert first.endswith(f"if that matters, stop and run dvc pull datasets/{IDS['push']} first")
+    assert last.endswith(f"is not here to compare values with; run dvc pull datasets/{IDS['push']}")
     workspace.dvc("checkout")
     if FULL:
         last = again(workspace, "push", "--tolerance", "1e-9").splitlines()[-1]
-        assert "(compared: counts, and values within 1e-09): the first stage to differ is" in last
+        assert "(compared: counts, and values within 1e-09): the first stage that differs" in last
         assert "was riscv64 RVV" in last
 
 
@@ -226,7 +226,7 @@ def test_a_signal_ends_it_and_nothing_goes_on(signum, workspace):
     if signum == signal.SIGKILL:
         return
     assert process.returncode == 128 + signal.SIGTERM
-    assert told.splitlines()[-1] == "stopped; what was made is removed"
+    assert told.splitlines()[-1] == "stopped; partial results were removed"
     assert list(temporary.iterdir()) == []
 
 
@@ -283,7 +283,7 @@ def test_no_link_of_the_tag_is_read_through(place, workspace, tmp_path, monkeypa
     workspace.git("add", "--force", ".")
     workspace.commit("of a stranger")
     with (
-        pytest.raises(LinkError, match=f"{place} is a link to"),
+        pytest.raises(LinkError, match=f"{place} is a symlink to"),
         reproduction(workspace.root, "push", workspace.git("rev-parse", "HEAD").strip()),
     ):
         pass
@@ -310,7 +310,7 @@ def test_a_tree_of_git_with_two_entries_of_a_name_leads_nowhere(workspace, tmp_p
     commit = moved.git("commit-tree", made, "-m", "two").strip()
     here(moved, monkeypatch)
     with (
-        pytest.raises(LinkError, match="ws is a link to"),
+        pytest.raises(LinkError, match="ws is a symlink to"),
         reproduction(top / "ws", "push", commit),
     ):
         pass
@@ -326,7 +326,7 @@ def test_nothing_is_copied_through_a_link_of_the_workspace(workspace, tmp_path, 
     link = workspace.root / "inputs"
     link.symlink_to(tmp_path / "mine")
     with (
-        pytest.raises(LinkError, match=f"{link} is a link to"),
+        pytest.raises(LinkError, match=f"{link} is a symlink to"),
         reproduction(workspace.root, "push", workspace.git("rev-parse", "HEAD").strip()),
     ):
         pass
@@ -386,11 +386,11 @@ ROWS: dict[Callable[[Workspace], None], tuple[str, type[MinariPipeError], str]] 
     no_record: ("push", DatasetNotFoundError, "'tests/push-v0' is not released .*Released: none"),
     damaged_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
     other_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
-    lost_commit: ("push", ConfigError, "the commit '0.* was made from is not in .*; git fetch"),
-    another_version: ("push", ConfigError, "makes 'tests/push-v1', not 'tests/push-v0'; name the"),
-    no_pipeline: ("push", ConfigError, "there is no pipelines/push/params.yaml that can be read"),
+    lost_commit: ("push", ConfigError, "the commit '0.* was made from is not in .*; try git fetch"),
+    another_version: ("push", ConfigError, "makes 'tests/push-v1', not 'tests/push-v0'; give the"),
+    no_pipeline: ("push", ConfigError, "at .* pipelines/push/params.yaml is missing or damaged"),
     no_input: ("replayed", ConfigError, "reads demos.pickle, which is neither in git at this com"),
-    no_repository: ("push", ConfigError, "is not a git repository, so no version can be made"),
+    no_repository: ("push", ConfigError, "is not a git repository, so no version can be repr"),
 }
 
 
@@ -409,7 +409,7 @@ def test_what_cannot_be_made_again_is_told_in_one_line(spoil, expected, workspac
 def test_a_revision_that_is_none_is_told(released, monkeypatch):
     here(released, monkeypatch)
     for revision in ("nowhere", "--all", "HEAD:conf"):
-        with pytest.raises(ConfigError, match="no revision .*git fetch --tags may bring it"):
+        with pytest.raises(ConfigError, match="no revision .*; try git fetch --tags"):
             reproduce(IDS["push"], revision=revision, say=print)
 
 
@@ -420,5 +420,5 @@ def test_the_record_may_be_in_the_tag_alone_and_nothing_runs_that_is_not_trusted
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert "my_policy.push' is not trusted" in lines[-2]
-    assert lines[-1] == "error: push could not be made again; the lines above say why"
+    assert lines[-1] == "error: reproducing push failed; see the output above"
     assert "Traceback" not in done.stdout

@@ -147,7 +147,7 @@ def test_init_in_a_folder_of_another_user_says_so_in_its_own_words():
         [sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=False
     )
     assert done.stderr.splitlines()[-1] == (
-        "minari_pipe.errors.ConfigError: / cannot be written to; run `minari-pipe init` in another "
+        "minari_pipe.errors.ConfigError: / is not writable; run `minari-pipe init` in another "
         "folder"
     )
 

@@ -146,14 +146,14 @@ def test_an_edited_config_takes_effect_at_once_and_recorded_overrides_stay(works
     workspace.replace(params, "email: ada@example.org", "email: bob@example.org")
     workspace.replace("conf/dataset/one.yaml", "name: Ada", "name: Eve")
     output = workspace.dvc("repro")
-    assert "two: re-applies the recorded overrides author.email=bob@example.org" in output
-    assert "one: re-applies" not in output
+    assert "two: reapplying the recorded overrides author.email=bob@example.org" in output
+    assert "one: reapplying" not in output
     author_stages = ("create", "validate", "publish")
     expected = [f"{name}.{stage}" for name in ("one", "two") for stage in author_stages]
     assert sorted(ran(output)) == sorted(["config", *expected])  # the content is the same
     # A stage that runs without the composition says so as well.
     output = workspace.dvc("repro", "--single-item", "--force", "pipelines/two/dvc.yaml:create")
-    assert "create: re-applies the recorded overrides author.email=bob@example.org" in output
+    assert "create: reapplying the recorded overrides author.email=bob@example.org" in output
 
 
 def test_an_experiment_changes_one_value_and_what_depends_on_it(workspace):
@@ -188,7 +188,7 @@ def test_a_copied_pipeline_folder_is_refused(workspace):
     shutil.copytree(workspace.root / "pipelines" / "one", workspace.root / "pipelines" / "copy")
     done = workspace.call("python", "-m", SYNC)
     assert done.returncode == 1
-    assert "error: copy: pipelines/copy/params.yaml is of pipeline 'one'; remove" in done.stdout
+    assert "copy: pipelines/copy/params.yaml belongs to pipeline 'one'; remove" in done.stdout
 
 
 def test_two_configs_with_one_id_are_refused_before_anything_is_written(workspace):

@@ -274,7 +274,7 @@ def test_an_append_that_waits_for_the_new_draft_loses_no_episode(root, target, m
     monkeypatch.setattr("minari_pipe.pipeline.run.install.swap_in", swap_while_it_waits)
     install("small", ID, root, replace=False)
     appending.join()
-    assert "the dataset was replaced since" in str(said)
+    assert "was replaced since it was opened" in str(said)
     assert load_dataset(ID).total_episodes == 3
 
 
@@ -341,10 +341,10 @@ def inside_a_dataset(target: Path) -> None:
 
 
 PLACES = {
-    a_link: "is a link to",
-    a_link_to_nowhere: "is a link to",
-    a_linked_namespace: "is a link to",
-    a_link_that_a_swap_left: "is a link to",
+    a_link: "is a symlink to",
+    a_link_to_nowhere: "is a symlink to",
+    a_linked_namespace: "is a symlink to",
+    a_link_that_a_swap_left: "is a symlink to",
     a_namespace: "holds other folders \\(more-v0\\)",
     inside_a_dataset: "would lie inside the dataset 'tests/group'",
 }
@@ -361,7 +361,7 @@ def test_a_place_that_is_not_a_datasets_own_is_never_replaced(place, message, ro
 
 def test_a_damaged_publication_is_not_installed(root, target):
     (root / "datasets" / ID / "data" / "main_data.hdf5").write_text("damaged")
-    with pytest.raises(CorruptDatasetError, match="main_data.hdf5 changed"):
+    with pytest.raises(CorruptDatasetError, match=r"was changed .* \(data/main_data.hdf5\)"):
         install("small", ID, root, replace=False)
     assert not target.exists()
     assert not [p for p in target.parents[2].iterdir() if p.name.startswith(".")]
@@ -397,10 +397,13 @@ def test_only_the_command_line_can_tell_to_replace(value, overrides, expected):
 
 
 OWNERS = {
-    "another pipeline's": ("tests/taken-v0", "belongs to pipeline 'other'; give this one another"),
-    "published by another earlier": ("tests/old-v0", "'other' published earlier; .* or remove"),
-    "around a published one": ("tests/group", "'tests/group' and the published 'tests/group/...'"),
-    "inside a published one": ("tests/old-v0/x-v0", "and the published 'tests/old-v0' lie in one"),
+    "another pipeline's": ("tests/taken-v0", "belongs to pipeline 'other'; choose another id"),
+    "published by another earlier": ("tests/old-v0", "published by pipeline 'other'; .* or remove"),
+    "around a published one": (
+        "tests/group",
+        "'tests/group' conflicts with the published 'tests/group/...'",
+    ),
+    "inside a published one": ("tests/old-v0/x-v0", "the published 'tests/old-v0': one would lie"),
     "beside a damaged entry": ("tests/broken-v0", "broken-v0.json is damaged: .*; restore it from"),
 }
 

@@ -444,7 +444,7 @@ DRY_RUNS = {
         None,
         ["pipeline=other", "dataset.id=tests/other-v0"],
         [
-            *(f"{s} would run: it never ran" for s in ALL),
+            *(f"{s} would run: it has not run yet" for s in ALL),
             "would be installed in {root}/tests/other-v0",
         ],
     ),

@@ -82,8 +82,8 @@ def name_in_the_config(workspace: Workspace, target: str, config: str = "one") -
 
 def test_a_draft_is_not_uploaded_and_one_line_says_how_it_would_be(workspace):
     assert upload(workspace, "publish.targets=[file://out]") == [
-        f"one: nothing is uploaded, as {ID} is a draft; `minari-pipe release {ID}` freezes it, or "
-        "--draft uploads it as it is"
+        f"one: not uploaded, because {ID} is a draft; freeze it with `minari-pipe release {ID}`, "
+        "or upload the draft with --draft"
     ]
     assert not (workspace.root / "out").exists()
     assert not (workspace.root / RECORD).exists()
@@ -95,10 +95,10 @@ def test_a_dry_run_says_what_would_be_uploaded_and_sends_nothing(workspace):
     def last(*words: str) -> str:
         return workspace.dry_run("+dataset=one", *words)[-1]
 
-    assert last(told) == f"one: would not be uploaded to file://out, as {ID} is a draft"
+    assert last(told) == f"one: would not be uploaded to file://out, because {ID} is a draft"
     assert last(told, "--draft") == "one: would be uploaded to file://out"
     name_in_the_config(workspace, "file://other")
-    assert last("--draft").endswith("to file://other, which a file names, not you")
+    assert last("--draft").endswith("to file://other, because a file names it, not you")
     release(workspace)
     upload(workspace, told)
     assert last(told) == "one: published in file://out"
@@ -163,7 +163,7 @@ def test_a_target_that_fails_stops_no_other_and_is_retried_by_the_next_run(works
     assert "one: uploaded to file://out\n" in failed.stdout
     last = failed.stdout.splitlines()[-1]
     assert last.startswith(f"error: one: not uploaded to s3://{bucket}: s3://{bucket} does not ")
-    assert "make the bucket" in last
+    assert "create the bucket" in last
     assert s3["AWS_SECRET_ACCESS_KEY"] not in failed.stdout
     entry = workspace.json(RECORD)[f"s3://{bucket}"]
     assert "outcome" not in entry
@@ -228,10 +228,10 @@ def test_a_sweep_uploads_each_and_one_that_is_refused_is_the_only_one(workspace)
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("", "publish.targets holds ''; expected addresses such as s3://bucket"),
-        ("s4://bucket", "'s4://bucket' is no remote: expected a path, or an address that"),
-        ("s3://ada:secret@bucket", "carries a user name or a password"),
-        ("s4://ada:secret@bucket", "carries a user name or a password"),
+        ("", "publish.targets contains ''; expected addresses such as s3://bucket"),
+        ("s4://bucket", "'s4://bucket' is not a remote: expected a path or an address that"),
+        ("s3://ada:secret@bucket", "contains a user name or a password"),
+        ("s4://ada:secret@bucket", "contains a user name or a password"),
     ],
 )
 def test_what_can_be_no_target_is_refused_before_any_work(target, words):

@@ -157,7 +157,7 @@ def test_more_episodes_take_the_finished_blocks_of_fewer(tmp_path):
     run(tmp_path, n_episodes=8)
     index, watcher = run(tmp_path, n_episodes=11)
     assert watcher.n_reused == 2
-    assert watcher.lines == ["block 2 is made again: it is of another config"]
+    assert watcher.lines == ["block 2 runs again: it was made with another config"]
     assert index == run(tmp_path / "at once", n_episodes=11)[0]
 
 
@@ -166,7 +166,7 @@ def test_blocks_of_several_kinds_of_processors_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr("minari_pipe.pipeline.execution.block_task.processor", lambda: next(kinds))
     _, watcher = run(tmp_path, n_episodes=8)
     (line,) = watcher.lines
-    assert line.startswith("warning: blocks were made on processors of several kinds")
+    assert line.startswith("warning: blocks were made on different kinds of processors")
     assert "(Epyc, Xeon)" in line
 
 
@@ -178,8 +178,8 @@ def test_all_demonstrations_are_taken_unless_fewer_are_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_episodes": 6}, "collect.n_episodes is 6, the policy has 5 episodes"),
-        ({"n_steps": 99}, "collect.n_steps is 99, the policy's 5 episodes have 16 steps"),
+        ({"n_episodes": 6}, "collect.n_episodes is 6, but the policy has 5 episodes"),
+        ({"n_steps": 99}, "collect.n_steps is 99, but the policy's 5 episodes have 16 steps"),
     ],
 )
 def test_more_than_the_policy_has_is_refused(changes, message, tmp_path):

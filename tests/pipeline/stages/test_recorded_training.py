@@ -293,7 +293,7 @@ def test_infos_are_recorded_if_that_is_asked_for(tmp_path, record_infos):
 def test_an_index_leads_to_no_file_elsewhere(name, tmp_path):
     index = {"blocks": [name], "episodes": {"ended_at": [1]}}
     (tmp_path / "index.json").write_text(json.dumps(index))
-    with pytest.raises(CorruptDatasetError, match="index.json names the file .* which is none in"):
+    with pytest.raises(CorruptDatasetError, match="index.json names the file .* which is not a "):
         TrainingEpisodes(tmp_path, 1, {})
 
 

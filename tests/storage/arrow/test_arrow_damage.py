@@ -124,11 +124,11 @@ TABLES: dict[str, tuple[Change, str]] = {
     "one leaf more": (put("observations", with_field), "observations has the fields ['new']"),
     "rows of another size": (
         put("observations", part_of_struct("a", lambda a: lists(5))),
-        "observations.a has 5 values a row",
+        "observations.a has 5 values per row",
     ),
     "another dtype": (
         put("observations", part_of_struct("a", lambda a: lists(6, np.float64))),
-        "observations.a is float64, the space says float32",
+        "observations.a is float64, the space expects float32",
     ),
     "integers for flags": (
         put("observations", part_of_struct("t", part_of_struct("1", lambda a: lists(3, int)))),
@@ -180,7 +180,7 @@ TABLES: dict[str, tuple[Change, str]] = {
     ),
     "bytes that are no image": (
         put("observations", part_of_struct("a", lambda a: pa.array([b"GIF89a"] * 7))),
-        "observations.a has bytes that are no JPEG image",
+        "observations.a has bytes that are not a JPEG image",
     ),
     "an image that is cut": (
         put("observations", part_of_struct("a", lambda a: pa.array([b"\xff\xd8\xff"] * 7))),
@@ -209,12 +209,12 @@ def test_columns_of_one_name_are_refused(storage: MinariStorage) -> None:
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        (b"float32", "is float64, but marked as of the dtype float32"),
-        (b"O", "none of the standard"),
-        (b"nonsense", "none of the standard"),
-        (b"V8", "none of the standard"),
+        (b"float32", "is float64, but marked as dtype float32"),
+        (b"O", "the standard does not allow"),
+        (b"nonsense", "the standard does not allow"),
+        (b"V8", "the standard does not allow"),
         (b"<c16", "is float64, but marked"),
-        (b"(2,)f8", "none of the standard"),
+        (b"(2,)f8", "the standard does not allow"),
     ],
 )
 def test_marks_of_a_dtype_are_not_believed(storage, mark: bytes, message: str) -> None:
@@ -310,7 +310,7 @@ def test_columns_of_parquet_that_share_their_pages_are_refused() -> None:
     column = thrift((3, 12, about))
     footer = thrift((4, 9, b"\x1c" + thrift((1, 9, bytes([15 << 4 | 12, 40]) + column * 40))))
     length = len(footer).to_bytes(4, "little")
-    with pytest.raises(CorruptDatasetError, match="its columns lie upon one another"):
+    with pytest.raises(CorruptDatasetError, match="its columns overlap"):
         list(column_chunks(b"PAR1" + bytes(64) + footer + length + b"PAR1"))
 
 
@@ -393,7 +393,7 @@ def test_a_bomb_is_refused_in_64_mib_and_four_times_the_file(tmp_path, data_form
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [name for name, *_ in found] == [bomb.name for bomb in bombs]
     for name, size, memory, text in found:
-        assert "of data that no metadata announce" in text, name
+        assert "of data that the metadata do not announce" in text, name
         assert memory <= 2**26 + 4 * size, name
 
 
@@ -420,7 +420,7 @@ def test_what_the_metadata_announce_is_read_however_well_it_is_packed(tmp_path, 
     # the same rows are too many where the dataset has fewer
     path = storage.data_path / "metadata.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"total_steps": 10}))
-    with pytest.raises(CorruptDatasetError, match="of data that no metadata announce"):
+    with pytest.raises(CorruptDatasetError, match="of data that the metadata do not announce"):
         list(storage.get_episodes([0]))
 
 
@@ -614,5 +614,5 @@ def test_batches_in_another_order_than_they_lie_in_are_refused(compression):
     footer = data[begin:end]
     blocks = begin + follow(footer, field(footer, follow(footer, 0), 3)) + 4
     data[blocks : blocks + 48] = data[blocks + 24 : blocks + 48] + data[blocks : blocks + 24]
-    with pytest.raises(CorruptDatasetError, match="names its batches in another order"):
+    with pytest.raises(CorruptDatasetError, match="lists its batches in the wrong order"):
         read_ipc(bytes(data))

@@ -475,7 +475,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_damaged(tmp_path: Path) -> None:
     found = storage.get_episodes(range(80))
     next(found)
     os.truncate(tmp_path / "data" / FILE, 3000)
-    with pytest.raises(CorruptDatasetError, match="cut while it was read"):
+    with pytest.raises(CorruptDatasetError, match="truncated while it was read"):
         list(found)
     with pytest.raises(CorruptDatasetError):
         list(storage.get_episodes([0]))

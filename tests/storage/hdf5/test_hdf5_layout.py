@@ -290,7 +290,7 @@ def test_an_attribute_that_cannot_be_stored_is_named_and_changes_nothing(tmp_pat
         write(found, whole)
         with pytest.raises(InvalidEpisodeError, match="^episode 3: x cannot be stored"):
             write(found, bad)
-        with pytest.raises(InvalidEpisodeError, match="^episode 2: two values have"):
+        with pytest.raises(InvalidEpisodeError, match="^episode 2: two values share"):
             write(found, clash)
         assert len(found) == 2
 
@@ -633,7 +633,7 @@ def test_a_damaged_file_that_h5py_would_continue_is_refused(tmp_path: Path) -> N
     (tmp_path / "x").write_bytes(content)
     with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y") as file:
         write(file, steps_of(3, first=2))
-        with pytest.raises(CorruptDatasetError, match="a node of level"):
+        with pytest.raises(CorruptDatasetError, match="a tree node of level"):
             file.read(2, BOX, spaces.Discrete(3))
 
 

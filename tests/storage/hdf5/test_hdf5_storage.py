@@ -247,7 +247,8 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_arrays_that_no_file_holds_are_refused_before_they_are_read(storage, path, name) -> None:
     changed = plant(path, BOMBS[name])
-    with pytest.raises(CorruptDatasetError, match=r"episode 1.*of data that no metadata announce"):
+    message = r"episode 1.*of data that the metadata do not announce"
+    with pytest.raises(CorruptDatasetError, match=message):
         list(changed.get_episodes([1]))
     assert_episode(next(iter(changed.get_episodes([0]))), make()[0])
 
@@ -288,7 +289,7 @@ def test_what_only_libhdf5_unpacks_may_not_grow_without_end(storage, path: Path)
 
 def test_rows_that_refer_to_one_text_are_refused(storage, path: Path) -> None:
     _one_text_many_times(path / "main_data.hdf5")
-    with pytest.raises(CorruptDatasetError, match="many refers to values that others"):
+    with pytest.raises(CorruptDatasetError, match="many refers to the same values as others"):
         list(MinariStorage.read(path).get_episodes([1]))
 
 
@@ -597,7 +598,7 @@ def test_keys_of_spaces_that_are_no_names_in_hdf5_are_refused(tmp_path: Path, ke
     ],
 )
 def test_spaces_with_two_values_in_one_place_are_refused(tmp_path: Path, space) -> None:
-    with pytest.raises(UnsupportedSpaceError, match="two values have the name 'observations/a"):
+    with pytest.raises(UnsupportedSpaceError, match="two values share the name 'observations/a"):
         MinariStorage.new(tmp_path / "data", space, ACTION)
 
 

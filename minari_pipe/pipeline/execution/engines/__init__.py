@@ -21,8 +21,8 @@ def crowded(settings: schema.Engine) -> str | None:
     if n is None or n <= cores or settings.name == "local" or settings.address is not None:
         return None
     return (
-        f"engine.n_workers is {n}, this process may use {cores} cores: unless the environment "
-        f"waits for something else, {cores} workers are faster"
+        f"engine.n_workers is {n}, but this process may use only {cores} cores; unless the "
+        f"environment waits for something else, {cores} workers are faster"
     )
 
 

@@ -107,8 +107,8 @@ class ProcessesEngine(Engine):
 
 
 #: Errors of a block whose worker is gone.
-DIED = "its process died, killed or crashed (is there too little memory?)"
-CALLED_EXIT = "the policy, the environment or a library of theirs ended it"
+DIED = "its process was killed or crashed (out of memory?)"
+CALLED_EXIT = "the policy, the environment or one of their libraries caused it"
 
 #: The exit code that multiprocessing reports if the fork server was killed as well.
 _UNKNOWN = 255
@@ -138,8 +138,8 @@ class _Worker:
         if code in (None, -signal.SIGKILL, _UNKNOWN):
             return DIED
         if code < 0:
-            return f"its process died by {signal.Signals(-code).name}: {CALLED_EXIT}"
-        return f"its process died with exit code {code}: {CALLED_EXIT}"
+            return f"its process was killed by {signal.Signals(-code).name}: {CALLED_EXIT}"
+        return f"its process ended with exit code {code}: {CALLED_EXIT}"
 
     def end(self) -> None:
         """Kill the process and all processes that it started."""

@@ -109,7 +109,7 @@ class RayEngine(Engine):
             if not done:
                 self._check_nodes()
         except (ConnectionError, RayError) as exc:
-            raise MinariPipeError(f"the Ray cluster is lost: {_one_line(exc)}") from exc
+            raise MinariPipeError(f"lost the Ray cluster: {_one_line(exc)}") from exc
         except SystemError as exc:  # Cython wraps an exception raised in a signal handler
             if isinstance(exc.__cause__, Stopped):
                 raise exc.__cause__ from None
@@ -129,8 +129,8 @@ class RayEngine(Engine):
             if now - self._had_head > _SECONDS_WITHOUT_HEAD:
                 self._is_lost = True
                 raise MinariPipeError(
-                    f"the Ray cluster at {self._head} is gone: {_one_line(exc)}; finished work is "
-                    f"kept: the same command goes on once there is a cluster"
+                    f"the Ray cluster at {self._head} does not respond: {_one_line(exc)}; finished "
+                    f"work is kept; once it is up, run the same command to continue"
                 ) from exc
             return
         self._had_head = now
@@ -139,8 +139,8 @@ class RayEngine(Engine):
         elif now - self._had_nodes > _SECONDS_WITHOUT_NODES:
             raise MinariPipeError(
                 f"the Ray cluster has had no node with a processor for "
-                f"{_SECONDS_WITHOUT_NODES:.0f} s; finished work is kept: the same command goes "
-                f"on once there are nodes"
+                f"{_SECONDS_WITHOUT_NODES:.0f} s; finished work is kept; once it has nodes, run "
+                f"the same command to continue"
             )
 
     def cancel(self, ticket: int) -> None:
@@ -232,8 +232,8 @@ def _start(ray: Any, n_workers: int, folder: str) -> None:
     if not ipaddress.ip_address(address).is_loopback:
         ray.shutdown()
         raise MinariPipeError(
-            f"Ray started on {address}, which others can reach, in place of 127.0.0.1; start a "
-            f"cluster yourself and name it with engine.address=HOST:PORT"
+            f"Ray started on {address}, which other machines can reach, instead of 127.0.0.1; "
+            f"start a cluster yourself and set engine.address=HOST:PORT"
         )
 
 
@@ -266,7 +266,7 @@ def _connect(ray: Any, address: str) -> None:
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as exc:
         raise ConfigError(
             f"no Ray cluster at engine.address={address!r}: {_one_line(exc).rstrip('.')}. Start "
-            f"one with `ray start --head`, or leave engine.address out to use this machine alone"
+            f"one with `ray start --head`, or leave out engine.address to use only this machine"
         ) from exc
 
 

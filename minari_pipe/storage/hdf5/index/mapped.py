@@ -102,7 +102,7 @@ class MappedFile:
             CorruptDatasetError: the file is shorter than it was.
         """
         if self.map.size() < len(self.map):
-            raise CorruptDatasetError(f"{self.path}: the file was cut while it was read")
+            raise CorruptDatasetError(f"{self.path}: the file was truncated while it was read")
 
     def looked_at(self, episodes: int, total: int) -> None:
         """Count accessed episodes, out of all episodes in the file."""

@@ -151,11 +151,11 @@ def _prove(path: Path, size: int) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "reading it does not end"
+        return "reading it timed out"
     if result.returncode == 0:
         return None
     said = result.stdout.decode("utf-8", "replace")
-    return said or f"it is damaged so that libhdf5 crashes (exit code {result.returncode})"
+    return said or f"it is damaged and crashes libhdf5 (exit code {result.returncode})"
 
 
 def _version(path: Path) -> _Version:
@@ -215,7 +215,7 @@ class H5pyGroup(nodes.Group):
     def __getitem__(self, name: str) -> nodes.Group | nodes.Dataset:
         """Return a member that is in this file."""
         if self.link_kind(name) != "hard":
-            raise CorruptDatasetError(f"{self.name}/{name} is a link to another place")
+            raise CorruptDatasetError(f"{self.name}/{name} is a soft or external link")
         return adapt(self._group[name])
 
     def link_kind(self, name: str) -> str:
@@ -238,7 +238,7 @@ class H5pyFile(H5pyGroup, nodes.File):
         there = status_below(path, below or path.parent)
         if _version(path) != version or not os.path.samestat(opened, there):
             self.file.close()
-            raise CorruptDatasetError("the file was changed while it was opened, or is a link")
+            raise CorruptDatasetError("the file changed while it was opened, or is a symlink")
         super().__init__(self.file)
 
     def close(self) -> None:

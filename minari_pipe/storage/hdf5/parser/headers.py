@@ -45,20 +45,20 @@ def read_header(source: FileBytes, address: int) -> Messages:
             kind, size, flags = head.unpack_from(block, at)
             at += length + extra
             if at + size > end:
-                raise CorruptDatasetError(f"a message of {size} bytes ends after its header")
+                raise CorruptDatasetError(f"a message of {size} bytes extends past its header")
             if kind:
                 message = block[at : at + size]
                 if kind == CONTINUED:
                     place, more = _PAIR.unpack_from(message)
                     room -= more
                     if room < 0 or not more:
-                        raise CorruptDatasetError("an object header continues in a circle")
+                        raise CorruptDatasetError("the blocks of an object header form a cycle")
                     if head is _MESSAGE:
                         blocks.append(source.take(place, more, "object header"))
                     else:
                         blocks.append(_continued2(source, place, more))
                 elif kind > _LAST_KIND:
-                    raise CorruptDatasetError(f"a message of the unknown kind {kind}")
+                    raise CorruptDatasetError(f"a message of unknown kind {kind}")
                 elif flags & 2:
                     raise NotUnderstoodError("shared messages")
                 elif kind in messages:
@@ -74,7 +74,7 @@ def read_header(source: FileBytes, address: int) -> Messages:
 def _blocks2(source: FileBytes, address: int, start: bytes) -> list[bytes]:
     version, flags = start[4:6]
     if version != 2:
-        raise CorruptDatasetError(f"an object header of version {version}")
+        raise CorruptDatasetError(f"an object header of unknown version {version}")
     at = 6 + (16 if flags & 32 else 0) + (4 if flags & 16 else 0)
     width = 1 << (flags & 3)
     size = int.from_bytes(source.take(address + at, width, "object header"), "little")

@@ -34,7 +34,7 @@ def refuse_endless_heaps(path: Path) -> None:
             place = data.find(_SIGNATURE)
             while place >= 0:
                 if _is_endless(data, place, size):
-                    raise CorruptDatasetError(f"{path} has a damaged heap of strings at {place}")
+                    raise CorruptDatasetError(f"{path} has a damaged string heap at byte {place}")
                 place = data.find(_SIGNATURE, place + 1)
 
 

@@ -86,7 +86,7 @@ def _type(message: bytes) -> tuple[Type, int]:
     bits = int.from_bytes(message[1:4], "little")
     (size,) = struct.unpack_from("<I", message, 4)
     if not 1 <= version <= 5 or kind > 12 or not size:
-        raise CorruptDatasetError(f"a type of version {version}, class {kind}, {size} bytes")
+        raise CorruptDatasetError(f"invalid type: version {version}, class {kind}, {size} bytes")
     order = ">" if bits & 1 else "<"
     if kind == 0:
         offset, precision = struct.unpack_from("<HH", message, 8)
@@ -114,14 +114,14 @@ def _type(message: bytes) -> tuple[Type, int]:
     if kind == 9:
         base, used = _type(message[8:])
         if size != REFERENCE.itemsize or bits & 15 > 1:
-            raise CorruptDatasetError(f"values of variable length with {size} bytes each")
+            raise CorruptDatasetError(f"invalid variable-length values of {size} bytes each")
         if bits & 15 == 1:
             if bits >> 8 & 15 > 1:
-                raise CorruptDatasetError("strings of an unknown character set")
+                raise CorruptDatasetError("strings in an unknown character set")
             encoding = ("ascii", "utf-8")[bits >> 8 & 15]
             return Type(h5py.string_dtype(encoding), REFERENCE, encoding), 8 + used
         if base.dtype.kind not in "iuf":
-            raise NotUnderstoodError(f"sequences of variable length of {base.dtype}")
+            raise NotUnderstoodError(f"variable-length sequences of {base.dtype}")
         return Type(h5py.vlen_dtype(base.dtype), REFERENCE, base=base.dtype), 8 + used
     raise NotUnderstoodError(f"values of type class {kind}")
 
@@ -175,13 +175,13 @@ def parse_space(message: bytes) -> Space:
     """Parse a dataspace message."""
     version, rank, flags = message[:3]
     if version not in (1, 2) or rank > _MAX_RANK or flags > 3:
-        raise CorruptDatasetError(f"a shape of version {version} with {rank} dimensions")
+        raise CorruptDatasetError(f"invalid shape: version {version}, {rank} dimensions")
     if flags & 2:
         raise NotUnderstoodError("permuted dimensions")
     if version == 2:
         kind = message[3]
         if kind > 2 or (kind != 1 and rank):
-            raise CorruptDatasetError(f"a shape of kind {kind} with {rank} dimensions")
+            raise CorruptDatasetError(f"invalid shape: kind {kind}, {rank} dimensions")
         if kind == 2:
             return Space(None, None, 0)
     at = 8 if version == 1 else 4
@@ -196,7 +196,7 @@ def parse_space(message: bytes) -> Space:
     for size in shape:
         count *= size
     if count >= 2**62:
-        raise CorruptDatasetError(f"the shape {shape} has more values than any file")
+        raise CorruptDatasetError(f"the shape {shape} has more values than any file can hold")
     return Space(shape, maxshape, count)
 
 
@@ -206,7 +206,7 @@ def parse_layout(message: bytes) -> DataLayout:
     if version in (1, 2):
         raise NotUnderstoodError(f"a layout of version {version}")
     if version not in (3, 4, 5) or kind > 3:
-        raise CorruptDatasetError(f"a layout of version {version}, class {kind}")
+        raise CorruptDatasetError(f"invalid layout: version {version}, class {kind}")
     if kind == 0:
         (size,) = struct.unpack_from("<H", message, 2)
         return DataLayout("compact", data=message[4 : 4 + size], size=size)
@@ -221,7 +221,7 @@ def parse_layout(message: bytes) -> DataLayout:
     (address,) = struct.unpack_from("<Q", message, 3)
     chunk = struct.unpack_from(f"<{rank}I", message, 11)
     if not 2 <= rank <= _MAX_RANK + 1 or 0 in chunk:
-        raise CorruptDatasetError(f"chunks of the shape {chunk}")
+        raise CorruptDatasetError(f"invalid chunks of shape {chunk}")
     return DataLayout("chunked", address, chunk=chunk)
 
 
@@ -232,7 +232,7 @@ def parse_fill(message: bytes, *, old: bool) -> bytes:
     else:
         version, flags = message[:2]
         if version not in (1, 2, 3):
-            raise CorruptDatasetError(f"a fill value of version {version}")
+            raise CorruptDatasetError(f"a fill value of unknown version {version}")
         at = 2 if version == 3 else 4
         if not (flags & 0x20 if version == 3 else version == 1 or message[3]):
             return b""
@@ -241,7 +241,7 @@ def parse_fill(message: bytes, *, old: bool) -> bytes:
     (size,) = struct.unpack_from("<i", message, at)
     value = message[at + 4 : at + 4 + max(0, size)]
     if len(value) < size:
-        raise CorruptDatasetError(f"a fill value of {size} bytes is cut")
+        raise CorruptDatasetError(f"a fill value of {size} bytes is truncated")
     return value
 
 
@@ -249,7 +249,7 @@ def parse_filters(message: bytes) -> list[tuple[int, tuple[int, ...]]]:
     """Parse a filter pipeline message: number and values of each filter, in writing order."""
     version, count = message[:2]
     if version not in (1, 2) or count > _MAX_RANK:
-        raise CorruptDatasetError(f"{count} filters of version {version}")
+        raise CorruptDatasetError(f"invalid filter list: version {version}, {count} filters")
     at = 8 if version == 1 else 2
     filters = []
     for _ in range(count):
@@ -266,7 +266,7 @@ def parse_filters(message: bytes) -> list[tuple[int, tuple[int, ...]]]:
         if number not in (1, 2):
             raise NotUnderstoodError(f"filter {number}")
     if [number for number, _ in filters].count(1) > 1:
-        raise CorruptDatasetError("its chunks are packed several times over")
+        raise CorruptDatasetError("its chunks are compressed more than once")
     return filters
 
 
@@ -284,7 +284,7 @@ def unfilter(
             except zlib.error as error:
                 raise CorruptDatasetError(f"a chunk cannot be decompressed: {error}") from None
             if not inflate.eof and len(data) != size:
-                raise CorruptDatasetError("a compressed chunk is cut")
+                raise CorruptDatasetError("a compressed chunk is truncated")
         elif values and values[0] > 1:
             width = values[0]
             whole = len(data) // width * width
@@ -297,7 +297,7 @@ def parse_attribute(message: bytes) -> tuple[str, Type, Space, bytes]:
     """Parse an attribute message: name, type, shape and the bytes of the value."""
     version, flags, name_size, type_size, space_size = _ATTRIBUTE.unpack_from(message)
     if version not in (1, 2, 3):
-        raise CorruptDatasetError(f"an attribute of version {version}")
+        raise CorruptDatasetError(f"an attribute of unknown version {version}")
     if version > 1 and flags & 3:
         raise NotUnderstoodError("attributes with a shared type or shape")
     at = 9 if version == 3 else 8
@@ -316,9 +316,9 @@ def parse_attribute(message: bytes) -> tuple[str, Type, Space, bytes]:
     size = space.count * stored.raw.itemsize
     value = message[at : at + size]
     if len(value) < size:
-        raise CorruptDatasetError(f"the attribute {name!r} is cut")
+        raise CorruptDatasetError(f"the attribute {name!r} is truncated")
     if name[-1:] != b"\0":
-        raise CorruptDatasetError(f"the name of the attribute {name!r} has no end")
+        raise CorruptDatasetError(f"the name of the attribute {name!r} is not NUL-terminated")
     return as_name(name[:-1]), stored, space, value
 
 
@@ -326,7 +326,7 @@ def parse_link(message: bytes) -> tuple[str, str, int]:
     """Parse a link message: name, kind (hard, soft, external), and address if hard."""
     version, flags = message[:2]
     if version != 1:
-        raise CorruptDatasetError(f"a link of version {version}")
+        raise CorruptDatasetError(f"a link of unknown version {version}")
     at = 2
     kind = 0
     if flags & 8:
@@ -339,7 +339,7 @@ def parse_link(message: bytes) -> tuple[str, str, int]:
     at += width
     name = message[at : at + size]
     if not size or len(name) < size:
-        raise CorruptDatasetError("a link whose name is cut")
+        raise CorruptDatasetError("the name of a link is truncated")
     if kind == 0:
         (address,) = struct.unpack_from("<Q", message, at + size)
         return as_name(name), "hard", address
@@ -352,7 +352,7 @@ def as_name(name: bytes) -> str:
     """Decode a name as h5py does."""
     text = name.decode("utf-8", "surrogateescape")
     if not text or "\0" in text:
-        raise CorruptDatasetError(f"the name {name!r} is empty or has a NUL in it")
+        raise CorruptDatasetError(f"the name {name!r} is empty or contains NUL")
     return text
 
 

@@ -53,7 +53,7 @@ def own_members(group: h5py.Group) -> list[str]:
     names = list(group)
     for name in names:
         if "/" in name or name == ".":
-            raise ValueError(f"{group.name} has a member that is named {name!r}, which is a path")
+            raise ValueError(f"{group.name} has a member named {name!r}, which is a path")
     return [n for n in names if isinstance(group.get(n, getlink=True), h5py.HardLink)]
 
 
@@ -78,8 +78,8 @@ def check_chunks(dataset: h5py.Dataset) -> None:
     for code in filters:
         if code not in _LENGTHS:
             raise ValueError(
-                f"{dataset.name} has filter {code}; read are gzip, shuffle, fletcher32 and lzf: "
-                f"write the file anew with h5repack -f GZIP=6"
+                f"{dataset.name} has filter {code}, expected gzip, shuffle, fletcher32 or lzf; "
+                f"rewrite the file with h5repack -f GZIP=6"
             )
     expected = math.prod(dataset.chunks) * _stored_size(dataset)
     steps = (range(0, end, step) for end, step in zip(dataset.shape, dataset.chunks))
@@ -98,7 +98,7 @@ def check_chunks(dataset: h5py.Dataset) -> None:
                 f"{dataset.name}: the chunk at {place} has {len(data)} bytes, expected {expected}"
             )
     if left:
-        raise ValueError(f"{dataset.name} has {left} chunks that cannot be read, or not by place")
+        raise ValueError(f"{dataset.name} has {left} chunks that cannot be read or are misplaced")
 
 
 def _stored_size(dataset: h5py.Dataset) -> int:
@@ -155,7 +155,9 @@ def _take(left: int, values: Iterable[Any], what: str) -> int:
         elif isinstance(value, np.ndarray):
             left -= value.nbytes
     if left < 0:
-        raise ValueError(f"{what} refers to values that others have referred to, again and again")
+        raise ValueError(
+            f"{what} refers to the same values as others, together far more than its file can hold"
+        )
     return left
 
 

@@ -124,7 +124,7 @@ class Group(nodes.Group):
         kind, address = self.links[name]
         path = f"{self.name}/{name}" if self.name != "/" else f"/{name}"
         if kind != "hard":
-            raise CorruptDatasetError(f"{path} is a link to another place")
+            raise CorruptDatasetError(f"{path} is a soft or external link")
         node = self._file._node(path, address)
         if self._members is not None:
             self._members[name] = node
@@ -154,8 +154,8 @@ class Dataset(nodes.Dataset):
             size = self._type.raw.itemsize
             if len(self.chunks) != len(self.shape or ()) or self._layout.chunk[-1] != size:
                 raise CorruptDatasetError(
-                    f"chunks of shape {self._layout.chunk} in an array of shape {self.shape} "
-                    f"with elements of {size} bytes"
+                    f"invalid chunks of shape {self._layout.chunk} in an array of shape "
+                    f"{self.shape} with elements of {size} bytes"
                 )
             self._filters = parse_filters(messages[FILTERS][0]) if FILTERS in messages else []
         elif FILTERS in messages:
@@ -258,7 +258,7 @@ class Dataset(nodes.Dataset):
         if layout.kind != "chunked":
             if layout.size != needed and (needed or layout.address != UNDEFINED):
                 raise CorruptDatasetError(
-                    f"it has {layout.size} bytes, {needed} expected of shape {shape}"
+                    f"it has {layout.size} bytes, expected {needed} for shape {shape}"
                 )
             return [((0,) * len(shape), layout.address, needed, 0)]
         if layout.address == UNDEFINED:
@@ -288,7 +288,7 @@ class Dataset(nodes.Dataset):
             if layout.address == UNDEFINED:
                 return self._filled()
             if layout.address + layout.size > source.size:
-                raise CorruptDatasetError("its values are outside of the file")
+                raise CorruptDatasetError("its values are outside the file")
             return np.frombuffer(source.data, raw, count, layout.address).copy()
         inside = 1
         expected = 1
@@ -303,7 +303,9 @@ class Dataset(nodes.Dataset):
                 data = source.data[address : address + size]
                 data = unfilter(data, self._filters, mask, inside * raw.itemsize)
                 if len(data) != inside * raw.itemsize:
-                    raise CorruptDatasetError(f"the chunk at {place} has {len(data)} bytes")
+                    raise CorruptDatasetError(
+                        f"the chunk at {place} has the wrong size: {len(data)} bytes"
+                    )
                 part = np.frombuffer(data, raw)
             else:
                 part = np.frombuffer(source.data, raw, inside, address)
@@ -346,7 +348,9 @@ class Dataset(nodes.Dataset):
             for message in self._messages.get(kind, ()):
                 value = parse_fill(message, old=kind == OLD_FILL)
                 if value and len(value) != self._type.raw.itemsize:
-                    raise CorruptDatasetError(f"its fill value has {len(value)} bytes")
+                    raise CorruptDatasetError(
+                        f"its fill value has the wrong size: {len(value)} bytes"
+                    )
                 if value:
                     return value
         return b""
@@ -400,7 +404,9 @@ class File(Group, nodes.File):
             messages = self._header(name, address)
             if sum(map(bool, map(messages.get, (LAYOUT, SYMBOLS, LINK_INFO)))) > 1:
                 # libhdf5 could take it for another of these.
-                raise CorruptDatasetError("it is a group and a dataset, or a group in two ways")
+                raise CorruptDatasetError(
+                    "it is both a group and a dataset, or a group stored in two ways"
+                )
             if LAYOUT in messages:
                 return Dataset(self, name, messages)
             if SYMBOLS in messages or LINK_INFO in messages:
@@ -455,7 +461,7 @@ class File(Group, nodes.File):
         self.source.check_still_whole()
         try:
             if SYMBOLS in messages and (messages.get(LINK_INFO) or LINK in messages):
-                raise CorruptDatasetError("it names its members twice, in two ways")
+                raise CorruptDatasetError("it stores its members in two ways")
             if SYMBOLS in messages:
                 tree, heap = _PAIR.unpack_from(messages[SYMBOLS][0])
                 return _without_paths(symbol_table(self.source, tree, heap))
@@ -478,7 +484,7 @@ class File(Group, nodes.File):
         """Return messages from a fractal heap: tree kind 5 holds links, kind 8 attributes."""
         version, flags = info[:2]
         if version:
-            raise CorruptDatasetError(f"members or attributes of version {version}")
+            raise CorruptDatasetError(f"members or attributes of unknown version {version}")
         heap_address, tree = _PAIR.unpack_from(info, 2 + (order_size if flags & 1 else 0))
         if heap_address == UNDEFINED:
             return []
@@ -507,7 +513,7 @@ class File(Group, nodes.File):
             size = length * (kind.base.itemsize if kind.base is not None else 1)
             budget -= size
             if budget < 0:
-                raise CorruptDatasetError("its values are far more than the file can hold")
+                raise CorruptDatasetError("it declares far more values than the file can hold")
             parts.append(self._heap.get(address, index, size, (name, row)) if size else b"")
         if kind.encoding is None:
             values = np.empty(len(parts), kind.dtype)
@@ -578,5 +584,5 @@ def _without_paths(links: Links) -> Links:
     """Return the links; raise an error if h5py would take a name for a path to another file."""
     for name in links:
         if "/" in name or name == ".":
-            raise CorruptDatasetError(f"it has a member that is named {name!r}, which is a path")
+            raise CorruptDatasetError(f"it has a member named {name!r}, which is a path")
     return links

@@ -88,7 +88,7 @@ class FileBytes:
             if self._length:
                 raise CorruptDatasetError("the file is closed")
         elif self._map.size() < self._length:
-            raise CorruptDatasetError("the file was cut while it was read")
+            raise CorruptDatasetError("the file was truncated while it was read")
 
     def take(self, address: int, size: int, what: str) -> bytes:
         """Return bytes of the file.
@@ -99,7 +99,7 @@ class FileBytes:
         end = address + size
         if end > self.size:
             raise CorruptDatasetError(
-                f"{what} of {size} bytes at address {address} is outside of the file of "
+                f"{what} of {size} bytes at address {address} is outside the file of "
                 f"{self.size} bytes"
             )
         return self.data[address:end]
@@ -135,12 +135,12 @@ class FileBytes:
             raise NotUnderstoodError(f"addresses and lengths of {sizes} bytes")
         if base not in (start, 0) or not end:
             raise CorruptDatasetError(
-                f"the superblock at {start} says that the file starts at {base}, ends at {end}"
+                f"the superblock at {start} says that the file starts at {base} and ends at {end}"
             )
         end -= base
         if end > self.size:
             raise CorruptDatasetError(
-                f"the file was cut: it has {self.size} bytes, its superblock says {end}"
+                f"the file is truncated: it has {self.size} bytes, its superblock says {end}"
             )
         self.size = end
         return root
@@ -153,7 +153,7 @@ def check_sum(block: bytes, what: str) -> None:
         CorruptDatasetError: it does not match.
     """
     if lookup3(block[:-4]) != int.from_bytes(block[-4:], "little"):
-        raise CorruptDatasetError(f"{what} does not agree with its checksum")
+        raise CorruptDatasetError(f"{what} does not match its checksum")
 
 
 def lookup3(data: bytes) -> int:

@@ -52,16 +52,18 @@ def symbol_table(source: FileBytes, tree: int, heap: int) -> Links:
             raise CorruptDatasetError(f"no symbol table at address {address}")
         entries = source.take(address + 8, 40 * count, "symbol table")
         if 40 * (len(found) + count) > source.size:
-            raise CorruptDatasetError("a group has more members than fit the file")
+            raise CorruptDatasetError("a group has more members than the file can hold")
         for offset, header, cache, _ in _SYMBOL.iter_unpack(entries):
             end = names.find(b"\0", offset)
             if end <= offset:
-                raise CorruptDatasetError(f"a name at {offset} in a heap of {len(names)} bytes")
+                raise CorruptDatasetError(
+                    f"invalid name at {offset} in a heap of {len(names)} bytes"
+                )
             if cache > 2:
-                raise CorruptDatasetError(f"a member of kind {cache}")
+                raise CorruptDatasetError(f"a member of unknown kind {cache}")
             found.append((names[offset:end], "soft" if cache == 2 else "hard", header))
     if any(left[0] >= right[0] for left, right in pairwise(found)):
-        raise CorruptDatasetError("the members of a group are not in the order of their names")
+        raise CorruptDatasetError("the members of a group are not sorted by name")
     return {as_name(name): (kind, header) for name, kind, header in found}
 
 
@@ -75,7 +77,7 @@ def _local_heap(source: FileBytes, address: int) -> bytes:
         following, length = struct.unpack_from("<QQ", names, free)
         gone += length
         if gone > size or length < 16 or free + length > size:
-            raise CorruptDatasetError(f"the free places of the heap at {address} are damaged")
+            raise CorruptDatasetError(f"the free list of the heap at address {address} is damaged")
         free = following
     return names
 
@@ -106,17 +108,19 @@ def _leaf_nodes(
     while pending:
         address, expected = pending.pop()
         if address in visited:
-            raise CorruptDatasetError(f"the tree at address {root} leads in a circle")
+            raise CorruptDatasetError(f"the tree at address {root} contains a cycle")
         visited.add(address)
         node = _NODE.unpack(source.take(address, 24, "tree"))
         signature, found, level, count, _, _ = node
         if signature != b"TREE" or found != kind:
             raise CorruptDatasetError(f"no tree of kind {kind} at address {address}")
         if level > _MAX_DEPTH or (expected is not None and level != expected):
-            raise CorruptDatasetError(f"a node of level {level} where {expected} was expected")
+            raise CorruptDatasetError(f"a tree node of level {level}, expected {expected}")
         budget -= count
         if budget < 0:
-            raise CorruptDatasetError(f"the tree at address {root} has more than fits the file")
+            raise CorruptDatasetError(
+                f"the tree at address {root} has more entries than the file can hold"
+            )
         block = source.take(address + 24, count * step + key_size, "tree")
         if not level:
             yield block, count
@@ -163,23 +167,25 @@ def chunks(
                 found.append((tuple(offset), address, size, mask))
                 outside = any(at % by or at >= end for at, by, end in zip(offset, chunk, shape))
                 if zero or outside:
-                    raise CorruptDatasetError(f"a chunk at {offset} of an array of shape {shape}")
+                    raise CorruptDatasetError(
+                        f"misplaced chunk at {offset} of an array of shape {shape}"
+                    )
             continue
         entries = np.frombuffer(block, form, count)
         places = entries["place"]
         misplaced = (places % np.array(chunk[:-1], "<u8") != 0) | (places >= np.array(shape, "<u8"))
         if misplaced.any() or entries["zero"].any():
             raise CorruptDatasetError(
-                f"chunks at {places[:4].tolist()} of an array of shape {shape}"
+                f"misplaced chunks at {places[:4].tolist()} of an array of shape {shape}"
             )
         columns = (entries[name].tolist() for name in ("place", "at", "size", "mask"))
         found += [(tuple(place), *rest) for place, *rest in zip(*columns)]
     for (place, _, _, _), (after, _, _, _) in pairwise(found):
         if after <= place:
-            raise CorruptDatasetError(f"a chunk at {after} of an array of shape {shape}")
+            raise CorruptDatasetError(f"misplaced chunk at {after} of an array of shape {shape}")
     for place, address, size, _ in found:
         if address + size > source.size:
-            raise CorruptDatasetError(f"the chunk at {place} is outside of the file")
+            raise CorruptDatasetError(f"the chunk at {place} is outside the file")
     return found
 
 
@@ -253,14 +259,14 @@ class GlobalHeap:
             self._readers.add((address, index, reader))
             self._left -= length
             if self._left < 0:
-                raise CorruptDatasetError("its values are far more than the file can hold")
+                raise CorruptDatasetError("it declares far more values than the file can hold")
         objects = self._collections.get(address)
         if objects is None:
             objects = self._collections[address] = self._collection(address)
         start, size = objects.get(index, (0, -1))
         if length > size:
             raise CorruptDatasetError(
-                f"no value of {length} bytes is at {index} of the heap at address {address}"
+                f"no value of {length} bytes at index {index} of the heap at address {address}"
             )
         return self._source.data[start : start + length]
 
@@ -341,7 +347,7 @@ class FractalHeap:
         if kind == 2 and self._id_size <= 18:
             return identifier[1 : 2 + (identifier[0] & 15)]
         if kind != 1:
-            raise CorruptDatasetError(f"an object of kind {kind} in a fractal heap")
+            raise CorruptDatasetError(f"an object of unknown kind {kind} in a fractal heap")
         if self._id_size - 1 >= 16:
             place, length = struct.unpack_from("<QQ", identifier, 1)
             return self._source.take(place, length, "an object of a heap")
@@ -351,7 +357,7 @@ class FractalHeap:
             self._long = {key: (place, length) for place, length, key in unpacked}
         key = int.from_bytes(identifier[1 : min(self._id_size, 9)], "little")
         if key not in self._long:
-            raise CorruptDatasetError("a fractal heap has not the object that is asked for")
+            raise CorruptDatasetError("an object is missing from a fractal heap")
         return self._source.take(*self._long[key], "an object of a heap")
 
     def _managed(self, offset: int, length: int) -> bytes:
@@ -359,7 +365,7 @@ class FractalHeap:
         place, address, size = self._blocks[index] if index >= 0 else (0, 0, 0)
         inside = offset - place
         if inside + length > size or inside < 13 + self._offset_size:
-            raise CorruptDatasetError("an object of a fractal heap is outside of its block")
+            raise CorruptDatasetError("an object of a fractal heap is outside its block")
         if address not in self._checked:
             self._check_block(address, place, size)
         return self._source.take(address + inside, length, "an object of a heap")
@@ -396,7 +402,9 @@ class FractalHeap:
             extent = start if row == 0 else start << (row - 1)
             if child != UNDEFINED:
                 if len(self._blocks) > self._source.size // start:
-                    raise CorruptDatasetError("a fractal heap has more blocks than fit the file")
+                    raise CorruptDatasetError(
+                        "a fractal heap has more blocks than the file can hold"
+                    )
                 if row < direct_rows:
                     self._blocks.append((place, child, extent))
                 else:
@@ -415,7 +423,7 @@ def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
         raise CorruptDatasetError(f"no tree of kind {kind} at address {address}")
     check_sum(head, "a tree")
     if depth > _MAX_DEPTH or not 0 < record <= node_size or node_size > source.size:
-        raise CorruptDatasetError(f"a tree with {depth} levels of nodes of {node_size} bytes")
+        raise CorruptDatasetError(f"invalid tree: {depth} levels, nodes of {node_size} bytes")
     most = (node_size - 10) // record
     width = _width_of(most)
     widths = [0]  # bytes of the record count below a node, by level
@@ -430,16 +438,18 @@ def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
 
     def visit(place: int, entries: int, level: int) -> None:
         if place in visited or len(records) + entries > total:
-            raise CorruptDatasetError(f"the tree at address {address} leads in a circle")
+            raise CorruptDatasetError(f"the tree at address {address} contains a cycle")
         visited.add(place)
         pointer = 8 + width + (widths[level - 1] if level > 1 else 0)
         size = 6 + entries * record + ((entries + 1) * pointer if level else 0) + 4
         if size > node_size:
-            raise CorruptDatasetError(f"{entries} records in a node of {node_size} bytes")
+            raise CorruptDatasetError(
+                f"too many records in a tree node of {node_size} bytes: {entries}"
+            )
         block = source.take(place, size, "tree")
-        check_sum(block, "a node of a tree")
+        check_sum(block, "a tree node")
         if block[:6] != (b"BTIN\0" if level else b"BTLF\0") + bytes([kind]):
-            raise CorruptDatasetError(f"no node of a tree at address {place}")
+            raise CorruptDatasetError(f"no tree node at address {place}")
         own = [block[at : at + record] for at in range(6, 6 + entries * record, record)]
         if not level:
             records.extend(own)
@@ -455,7 +465,7 @@ def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
     if root != UNDEFINED and total:
         visit(root, count, depth)
     if len(records) != total:
-        raise CorruptDatasetError(f"a tree has {len(records)} records, its head says {total}")
+        raise CorruptDatasetError(f"a tree has {len(records)} records, its header says {total}")
     return records
 
 

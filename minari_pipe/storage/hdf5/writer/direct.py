@@ -365,8 +365,8 @@ def written(attributes: Mapping[str, Any]) -> dict[str, Any]:
                 attributes[key] = json.dumps(attributes[key], sort_keys=True)
             except (TypeError, ValueError) as error:
                 raise InvalidEpisodeError(
-                    f"{key} cannot be stored: {attributes[key]!r:.60}: {error}; a name of our own, "
-                    "rename yours"
+                    f"{key} cannot be stored: {attributes[key]!r:.60}: {error}; this name is "
+                    "reserved, rename your key"
                 ) from None
     return flatten_attributes(attributes)
 
@@ -490,7 +490,7 @@ def _sort(value: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
     if value.dtype.kind == "O":
         return None, value.shape
     if value.dtype.metadata:
-        raise InexpressibleError("a type with metadata, of which h5py makes another type")
+        raise InexpressibleError("a type with metadata, which h5py stores as another type")
     return value.dtype, value.shape
 
 
@@ -540,7 +540,7 @@ def _copy(source: BinaryIO, target: BinaryIO, size: int) -> None:
     while done < size:
         block = source.read(min(size - done, 2**20))
         if not block:
-            raise OSError(errno.EIO, "it was cut while it was copied", str(target.name))
+            raise OSError(errno.EIO, "it was truncated while it was copied", str(target.name))
         done += len(block)
         rest = memoryview(block)
         while rest:
