@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -42,7 +43,8 @@ class TimeLimit(Check):
     """Warns of episode ends that contradict the environment's time limit.
 
     An episode is truncated at the limit; one that terminates may be truncated as well only there.
-    If all truncated episodes have one length, that was their limit, whatever the spec says.
+    If all truncated episodes have one length, that was their limit, whatever the spec says. So it
+    was if most of them have it and no episode is longer; a collector may have closed the others.
     """
 
     name = "time_limit"
@@ -54,13 +56,15 @@ class TimeLimit(Check):
         self._n_episodes = 0
         self._found: dict[str, list[int]] = {"both-flags": [], "not-truncated-at-limit": []}
         """Indices of the episodes, by warning id."""
-        self._lengths: set[int] = set()
-        self._n_truncated = 0
+        self._lengths: Counter[int] = Counter()
+        """Number of truncated episodes by length."""
+        self._longest = 0
 
     def episode(self, episode: Episode) -> Iterator[Finding]:
         if episode.faults or not episode.n_steps:
             return
         self._n_episodes += 1
+        self._longest = max(self._longest, episode.n_steps)
         terminated, truncated = bool(episode.terminations[-1]), bool(episode.truncations[-1])
         at_limit = self._limit is not None and episode.n_steps >= self._limit
         if not episode.is_verified:
@@ -71,9 +75,7 @@ class TimeLimit(Check):
             ):
                 self._found["not-truncated-at-limit"].append(episode.index)
         if truncated and not terminated:
-            self._n_truncated += 1
-            if len(self._lengths) < 2:
-                self._lengths.add(episode.n_steps)
+            self._lengths[episode.n_steps] += 1
         yield from ()
 
     def finish(self) -> Iterator[Finding]:
@@ -84,14 +86,18 @@ class TimeLimit(Check):
             if found := self._found[id]:
                 total = f"{len(found)} of {self._n_episodes} episodes"
                 yield self.warning(f"episode {found[0]} / truncations", f"{what}; {total}", id)
-        if self._limit is None or self._n_truncated < 2 or len(self._lengths) > 1:
+        if self._limit is None or not self._lengths:
             return
-        (length,) = self._lengths
-        if length < self._limit:
+        length, n_truncated = max(self._lengths), self._lengths.total()
+        alike = self._lengths[length]
+        all_alike = alike == n_truncated >= 2
+        most_alike = alike >= 3 and 4 * alike >= 3 * n_truncated and length == self._longest
+        if length < self._limit and (all_alike or most_alike):
+            which = f"all {alike}" if all_alike else f"{alike} of the {n_truncated}"
             yield self.warning(
                 "metadata / env_spec",
-                f"max_episode_steps is {self._limit}, but all {self._n_truncated} truncated "
-                f"episodes ended after {length} steps",
+                f"max_episode_steps is {self._limit}, but {which} truncated episodes "
+                f"ended after {length} steps",
                 "time-limit-not-reached",
             )
 

@@ -1,4 +1,4 @@
-"""Compare the infos of episodes, and warn of missing values and shifted rows."""
+"""Compare the infos of episodes, and warn of values that are not finite and of shifted rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
+from minari_pipe.checks.values import finite_rows
 from minari_pipe.core.tree import Path, join_path, leaves
 
 #: Dtype kind and row shape; integers and floats are one kind, as a collector may widen them.
@@ -118,10 +119,11 @@ def _joined(path: Path) -> str:
 
 
 class InfoRows(Check):
-    """Warns of infos that are NaN, and of infos that are shifted by one row.
+    """Warns of infos that are NaN or infinite, and of infos that are shifted by one row.
 
-    NaN is legitimate in rows that a collector filled, and if replay saw the environment give it.
-    If an info element repeats an observation element or the reward, its rows must match theirs.
+    Such values are legitimate in rows that a collector filled, and if replay saw the environment
+    give them. If an info element repeats an observation element or the reward, its rows must match
+    theirs.
     """
 
     name = "info_rows"
@@ -146,11 +148,14 @@ class InfoRows(Check):
                 continue
             where = episode.path(_joined(path))
             if path not in episode.replayed_infos and where not in episode.reported:
-                missing = np.isnan(column).reshape(len(column), -1).any(axis=1)
+                finite = finite_rows(column)
                 for begin, end in episode.infos_filled.get(join_path(path), []):
-                    missing[begin:end] = False
-                if missing.any():
-                    self._count("nan-infos", path, where, f"row {missing.argmax()} is NaN")
+                    finite[begin:end] = True
+                if not finite.all():
+                    row = int(finite.argmin())
+                    values = column[row][~np.isfinite(column[row])]
+                    value = "NaN" if np.isnan(values).any() else values[0]
+                    self._count("nan-infos", path, where, f"row {row} is {value}")
             is_replayed = path in episode.replayed_infos
             if looks_at_rows and not is_replayed and (off := _rows_off(episode, column)):
                 self._count("shifted-infos", path, where, off)
@@ -189,7 +194,7 @@ def _rows_off(episode: Episode, column: np.ndarray) -> str | None:
     for name, values in repeated.items():
         values = values[:, :MAX_ELEMENTS]
         if name == "rewards":  # the reward of step t belongs to info row t + 1
-            pairs = {0: (info[1:], values), -1: (info[:-1], values)}
+            pairs = {0: (info[1:], values), -1: (info[:-1], values), 1: (info[2:], values[:-1])}
         else:
             pairs = {0: (info, values), -1: (info[:-1], values[1:]), 1: (info[1:], values[:-1])}
         for shift, (theirs, ours) in pairs.items():

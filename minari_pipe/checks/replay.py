@@ -45,12 +45,14 @@ from minari_pipe.checks.coverage import Coverage
 from minari_pipe.checks.environment import recover, spec_fault
 from minari_pipe.checks.pictures import picture_difference
 from minari_pipe.checks.stepwise import (
+    AFTER_DRIFT,
     BY_OBSERVATION,
     BY_STATE,
     FLOOR,
     NO_START,
     Place,
     Steps,
+    Tolerance,
     Verdict,
     at,
     judge_run,
@@ -169,7 +171,7 @@ class Replay(Check):
         if start is None:
             if self._way_to_place(episode, NO_START)[0] is not None:
                 coverage.steps += n_steps
-                yield from self._step_by_step(episode, NO_START, n_steps)
+                yield from self._step_by_step(episode, NO_START, n_steps, BY_OBSERVATION)
             return
         coverage.replayed += 1
         coverage.steps += n_steps
@@ -205,10 +207,10 @@ class Replay(Check):
             if verdict.agrees or verdict.is_error or place is None:
                 yield from self._judged(episode, steps, verdict, NOT_VERIFIED)
             else:
-                yield from self._step_by_step(episode, start, n_steps)
+                yield from self._step_by_step(episode, start, n_steps, AFTER_DRIFT)
 
     def _step_by_step(
-        self, episode: Episode, start: Mapping[str, Any], n_steps: int
+        self, episode: Episode, start: Mapping[str, Any], n_steps: int, tolerance: Tolerance
     ) -> Iterator[Finding]:
         """Simulate each step from the observation before it, if that determines the state."""
         place, _ = self._way_to_place(episode, start)
@@ -218,7 +220,7 @@ class Replay(Check):
         if isinstance(steps, Finding):
             yield steps
         else:
-            verdict = judge_steps(steps, BY_OBSERVATION)
+            verdict = judge_steps(steps, tolerance)
             if self.coverage.reason and not verdict.agrees:
                 # Other versions may explain it, but an action's effect may be as small.
                 is_error = judge_steps(steps, BY_STATE).is_error
@@ -244,7 +246,7 @@ class Replay(Check):
         self.coverage.stepwise += place is not None
         try:
             first, info = self._env.reset(**copy.deepcopy(dict(start)))
-            episode.replayed_infos |= _not_numbers(info, episode)
+            episode.replayed_infos |= _not_finite(info, episode)
             states = {} if place else _state_columns(self._env, episode, info)
             divergence = None
             if start is not NO_START:
@@ -554,11 +556,11 @@ def _state_columns(env: gym.Env, episode: Episode, info: Any) -> dict[Path, Any]
     return columns if same else {}
 
 
-def _not_numbers(info: Any, episode: Episode) -> set[Path]:
-    """Return the recorded infos for which the environment itself gives NaN."""
+def _not_finite(info: Any, episode: Episode) -> set[Path]:
+    """Return the recorded infos for which the environment itself gives NaN or infinity."""
     values = {path: at(info, path) for path, _ in leaves(episode.infos or {})}
     numbers = {p: np.asarray(v) for p, v in values.items() if np.asarray(v).dtype.kind == "f"}
-    return {path for path, value in numbers.items() if np.isnan(value).any()}
+    return {path for path, value in numbers.items() if not np.isfinite(value).all()}
 
 
 def _is_filled(episode: Episode, path: Path, row: int) -> bool:

@@ -26,7 +26,7 @@ from minari_pipe.checks.base import MISSING, Episode, shown
 from minari_pipe.core.tree import Path, leaves, map_leaves, stack
 from minari_pipe.policies.rollout import simulator_state
 
-#: Absolute and relative difference that is always allowed.
+#: Relative difference that is always allowed; the absolute one shrinks with a column's spread.
 FLOOR = 1e-3
 #: Absolute and relative difference up to which two values are equal apart from rounding.
 ROUNDING = 1e-6
@@ -71,12 +71,17 @@ class Steps:
         Args:
             path: path of the column.
             share: share of the range of each element that is allowed on top of the floor.
-            floor: allowed absolute and relative difference.
+            floor: allowed relative difference, and the most that is allowed as an absolute one.
         """
         differences = self._differences(path)
         allowed = np.full_like(differences, floor)
         if _is_continuous(self.recorded[path]):
             recorded = np.nan_to_num(_flat(self.recorded[path]))
+            if self.recorded[path].dtype.kind == "f":  # bytes differ by 1 at least
+                # All values of a column may be below FLOOR. A few large ones, such as a terminal
+                # reward, do not count.
+                spread = np.subtract(*np.percentile(recorded, [95, 5], axis=0))
+                allowed = np.minimum(allowed, 10 * ROUNDING + floor * spread)
             allowed += floor * np.abs(recorded) + share * np.ptp(recorded, axis=0)
         return np.max(differences / allowed, axis=1, initial=0)
 
@@ -153,6 +158,9 @@ class Tolerance:
 BY_STATE = Tolerance(half=0.02, most=0.1, few=0.02)
 #: For steps from observations, which may omit details; Hopper's, for example, clip velocities.
 BY_OBSERVATION = Tolerance(half=0, most=0.01, few=0.5)
+#: For steps from observations of an episode that left the recording when run from its start.
+#: That may be drift, or one changed value that a share of the range would hide.
+AFTER_DRIFT = Tolerance(half=0, most=0, few=0.5)
 
 
 def judge_steps(steps: Steps, tolerance: Tolerance) -> Verdict:

@@ -17,6 +17,7 @@ from minari_pipe.checks import Finding, Options, Report, replay, stepwise
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.policies.random import RandomPolicy
 from minari_pipe.policies.rollout import run_episodes
+from minari_pipe.policies.scripted import ScriptedPolicy
 from tests.support.checks_datasets import (
     Planted,
     cartpole,
@@ -76,6 +77,7 @@ class Counting(gym.Env):
         info["nothing yet"] = None if self.step_number < 5 else 1.5
         info["word"] = None if self.step_number % 2 else "now"
         info["unknown"] = np.array([np.nan, 1.0])
+        info["no obstacle"] = np.inf
         if self.step_number % 2:
             info["odd"] = True
         if self.fault == "infos carry over" and self.step_number == 4:
@@ -564,6 +566,81 @@ def test_late_actions_that_did_something_else_are_reported_whatever_the_requirem
             actions[30:] = change(actions[30:])
     finding, *_ = data.check().findings
     assert finding.level == "error" or finding.id == "inexact-steps"
+
+
+def gentle(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return rng.uniform(-0.05, 0.05, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "change"),
+    [
+        ("rewards", 0, np.negative),
+        ("rewards", 0, lambda rewards: rewards * 4),
+        ("actions", 120, np.negative),
+    ],
+    ids=["negated rewards", "rewards times 4", "actions negated late"],
+)
+def test_wrong_values_that_are_small_are_reported_whatever_the_requirements_say(
+    name: str, first: int, change: Callable[[np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
+    """Rewards below 2.5e-4 and velocities within 0.01, which the floor alone would allow."""
+
+    def make_env() -> gym.Env:
+        return gym.make("MountainCarContinuous-v0", max_episode_steps=250)
+
+    buffers = list(run_episodes(make_env, ScriptedPolicy(gentle), range(2), seed=1))
+    clean = planted(tmp_path / "clean", make_env(), buffers, "small/steps-v0")
+    clean.update(requirements=["numpy==1.0"])
+    assert clean.check().findings == []
+    for i, buffer in enumerate(buffers):
+        column = np.array(getattr(buffer, name))
+        column[first:] = change(column[first:])
+        buffers[i] = replace(buffer, **{name: column})
+    wrong = planted(tmp_path / "wrong", make_env(), buffers, "small/steps-v0")
+    wrong.update(requirements=["numpy==1.0"])
+    finding, *_ = wrong.check().findings
+    assert finding.level == "error" or finding.id == "inexact-steps"
+
+
+def test_one_large_value_does_not_widen_the_tolerance_of_the_others() -> None:
+    """A terminal reward of 100 after small ones."""
+    recorded = np.append(np.linspace(-2e-4, -1e-4, 99), 100.0)
+    steps = stepwise.Steps({("rewards",): recorded}, {("rewards",): [*-recorded[:-1], 100.0]})
+    assert (steps.excess(("rewards",), 0)[:-1] > 1).all()
+
+
+def balance(observation: np.ndarray) -> int:
+    return int(observation[2] + 0.3 * observation[3] > 0)
+
+
+def test_a_small_jump_is_counted_though_the_steps_beside_it_agree(tmp_path: Path) -> None:
+    """The run from the start leaves the recording there, and the steps before and after do not."""
+
+    def make_env() -> gym.Env:
+        return gym.make("CartPole-v1", max_episode_steps=150)
+
+    buffers = run_episodes(make_env, ScriptedPolicy(balance), range(2), seed=1)
+    data = planted(tmp_path, make_env(), buffers, "balanced/steps-v0")
+    data.update(requirements=["numpy==1.0"])
+    assert data.check().findings == []
+    with data.file() as file:
+        observations = file["episode_1/observations"]
+        velocity = observations[:, 1]
+        jump = 0.009 * np.ptp(velocity)
+        velocity[90] += jump
+        observations[:, 1] = velocity
+    finding = only(data.check())
+    assert (finding.level, finding.id) == ("warning", "inexact-steps")
+    assert finding.message.startswith("2 of 300 steps, ")  # into the row and out of it
+    assert f"largest difference is {jump:.3g}, episode 1 / observations at st" in finding.message
+
+
+def test_infos_that_the_environment_gives_are_no_finding_on_other_versions(tmp_path: Path) -> None:
+    """NaN and infinity among them."""
+    data = collect(tmp_path, record_infos=True)
+    data.update(requirements=["numpy==1.0"])
+    assert data.check().findings == []
 
 
 def random_episodes(path: Path, env_id: str, n_episodes: int) -> Planted:

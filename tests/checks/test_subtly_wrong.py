@@ -295,6 +295,30 @@ def limit(n_steps: int) -> Wrong:
     return plant
 
 
+def cut(*lengths: int) -> Wrong:
+    """Truncate the episodes after so many steps; a negative number terminates one."""
+
+    def plant(made: Made) -> None:
+        buffers = itertools.islice(itertools.cycle(made.buffers), len(lengths))
+        made.buffers = [shortened(b, i, n) for i, (b, n) in enumerate(zip(buffers, lengths))]
+
+    return plant
+
+
+def shortened(buffer: EpisodeBuffer, id: int, length: int) -> EpisodeBuffer:
+    n_steps = abs(length)
+    ends = np.arange(1, n_steps + 1) == n_steps
+    return replace(
+        buffer,
+        id=id,
+        observations=buffer.observations[: n_steps + 1],
+        actions=buffer.actions[:n_steps],
+        rewards=buffer.rewards[:n_steps],
+        terminations=ends & (length < 0),
+        truncations=ends & (length > 0),
+    )
+
+
 def flags(*, terminated: bool, truncated: bool) -> Wrong:
     def last(value: bool) -> Any:
         return lambda column: np.concatenate([column[:-1], [value]])
@@ -337,9 +361,12 @@ def swapped(column: np.ndarray) -> np.ndarray:
     return np.where(column < 2, 1 - column, column).astype(column.dtype)
 
 
-def nan_row(buffer: EpisodeBuffer) -> np.ndarray:
-    column = buffer.observations[:, 0].copy()
-    column[3] = np.nan
+def with_row_3(value: float) -> Callable[[EpisodeBuffer], np.ndarray]:
+    def column(buffer: EpisodeBuffer) -> np.ndarray:
+        values = buffer.observations[:, 0].copy()
+        values[3] = value
+        return values
+
     return column
 
 
@@ -448,6 +475,11 @@ ROWS: dict[str, tuple[str, Wrong, set[str]]] = {
     "one seed for all": ("no environment", one_seed, {"equal-seeds"}),
     # Ends.
     "a limit that is never reached": ("seeded", limit(200), {"time-limit-not-reached"}),
+    "a limit that no episode reached, one closed early": (
+        "seeded",
+        both(limit(200), cut(20, 20, 20, 7)),
+        {"time-limit-not-reached"},
+    ),
     "a limit that was passed": ("unseeded", limit(20), {ERROR}),
     "a limit that a walker passed": (
         "unseeded walker",
@@ -460,16 +492,22 @@ ROWS: dict[str, tuple[str, Wrong, set[str]]] = {
         {ERROR, "not-truncated-at-limit"},
     ),
     # Infos.
-    "an info that is missing": ("unseeded", infos(nan_row), {"nan-infos"}),
+    "an info that is missing": ("unseeded", infos(with_row_3(np.nan)), {"nan-infos"}),
+    "an info that is infinite": ("seeded", infos(with_row_3(np.inf)), {"nan-infos"}),
     "infos late": ("seeded", infos(lambda b: late(b.observations[:, 2])), {"shifted-infos"}),
     "infos early": (
         "no environment",
         infos(lambda b: np.roll(b.observations, -1, axis=0)),
         {"shifted-infos"},
     ),
-    "rewards in infos late": (
+    "rewards in infos early": (
         "no environment",
         infos(lambda b: np.append(b.rewards, 0.0)),
+        {"shifted-infos"},
+    ),
+    "rewards in infos late": (
+        "no environment",
+        infos(lambda b: np.concatenate([[0.0, 0.0], b.rewards[:-1]])),
         {"shifted-infos"},
     ),
     # Discrete states and whole rewards.
@@ -575,6 +613,41 @@ def test_a_warning_that_does_not_occur_may_be_acknowledged(tmp_path: Path) -> No
     known = ("equal-seeds", "demonstration-returns")
     options = Options(require_scores=False, acknowledge=known)
     assert run(Subject.open(data_path, options=options)).findings == []
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [(30, 29, 28, 27), (20, 20, 20, 30), (20, 20, 7), (20, 20, 20, 7, 7), (20, 20, 20, 7, -30)],
+    ids=["all different", "one beyond", "only two", "too few", "one terminated beyond"],
+)
+def test_ends_below_the_limit_are_legitimate_if_few_are_alike(
+    lengths: tuple[int, ...], tmp_path: Path
+) -> None:
+    made = BASES["seeded"]()
+    both(limit(200), cut(*lengths))(made)
+    data_path = written(made, tmp_path / "data", "hdf5")
+    found = run(Subject.open(data_path, options=Options(skip=("replay",)))).findings
+    assert "time-limit-not-reached" not in {f.id for f in found}
+
+
+def test_an_info_may_repeat_the_rewards_from_its_second_row_on(tmp_path: Path) -> None:
+    """The first row is the reset's."""
+    made = BASES["no environment"]()
+    infos(lambda b: np.concatenate([[0.0], b.rewards]))(made)
+    assert [f.id for f in checked(made, tmp_path, "hdf5")] == ["not-replayed"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(np.nan, "NaN"), (np.inf, "inf"), (-np.inf, "-inf")], ids=str
+)
+def test_a_finding_of_an_info_says_what_the_value_is(
+    value: float, said: str, tmp_path: Path
+) -> None:
+    made = BASES["seeded"]()
+    infos(with_row_3(value))(made)
+    (finding,) = checked(made, tmp_path, "hdf5")
+    assert (finding.id, finding.path) == ("nan-infos", "episode 0 / infos.of.mine")
+    assert finding.message == f"row 3 is {said}; in 4 of 4 episodes"
 
 
 # --- demonstrations --------------------------------------------------------------------------
