@@ -633,7 +633,7 @@ def test_a_small_jump_is_counted_though_the_steps_beside_it_agree(tmp_path: Path
     finding = only(data.check())
     assert (finding.level, finding.id) == ("warning", "inexact-steps")
     assert finding.message.startswith("2 of 300 steps, ")  # into the row and out of it
-    assert f"largest difference is {jump:.3g}, episode 1 / observations at st" in finding.message
+    assert f"largest difference is {jump:.3g}, at episode 1 / observations, st" in finding.message
 
 
 def test_infos_that_the_environment_gives_are_no_finding_on_other_versions(tmp_path: Path) -> None:
