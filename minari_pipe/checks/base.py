@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeGuard
 
 import gymnasium as gym
 
-from minari_pipe.core.files.links import read_below
+from minari_pipe.core.files.atomic import read_whole
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.core.tree import Path as LeafPath
 from minari_pipe.errors import ConfigError
@@ -163,7 +163,7 @@ def _raw_metadata(path: Path) -> dict[str, Any]:
     The storage rejects metadata with wrong totals; the metadata check names the wrong field.
     """
     try:
-        metadata = json.loads(read_below(path, path.parent))
+        metadata = json.loads(read_whole(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return metadata if isinstance(metadata, dict) else {}

@@ -20,6 +20,16 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 _MOST_ALIKE = 5
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
+#: a character of an address in a text; a quote that no letter follows ends the address
+_LETTER = r"(?:[^\s'\"<>]|['\"](?=\w))"
+#: user information up to the last ``@`` before the path; an unquoted password may hold a slash, and
+#: a ``Path`` of an address has one slash
+_USER = re.compile(
+    rf"((?<![\w/])//|(?<=\w\w:)/(?!/))"
+    rf"(?:(?:(?!/){_LETTER})*|(?:(?![/:\[]){_LETTER})*:(?!\d+/){_LETTER}*)@"
+)
+_QUERY = re.compile(rf"(\w\w:/(?:(?!\?){_LETTER})*\?){_LETTER}*[^\s'\"<>).,;:]")
+
 
 def printable(text: str) -> str:
     r"""Escape the characters that a terminal would interpret or that no encoding has.
@@ -54,18 +64,28 @@ def without_passwords(text: str, mark: str = "…@") -> str:
         >>> without_passwords("GET http://ada:p@ss@example.org/data failed")
         'GET http://…@example.org/data failed'
     """
-    return re.sub(r"//[^/\s'\"<>]*@", f"//{mark}", text)
+    return _USER.sub(rf"\1{mark}", text)
+
+
+def without_credentials(text: str) -> str:
+    """Remove user names, passwords and queries, which may be signed, from addresses in a text.
+
+    Example:
+        >>> without_credentials("https://ada:secret@example.org/data?token=1")
+        'https://…@example.org/data?…'
+    """
+    return _QUERY.sub(r"\1…", without_passwords(text))
 
 
 def tell(level: str, text: str) -> None:
-    """Write an error or a warning to stderr as one line.
+    """Write an error or a warning to stderr as one line without credentials.
 
     Args:
         level: ``error`` or ``warning``.
         text: what is wrong.
     """
     if sys.stderr is not None:
-        sys.stderr.write(f"{level}: {one_line(text)}\n")
+        sys.stderr.write(f"{level}: {one_line(without_credentials(text))}\n")
         sys.stderr.flush()
 
 

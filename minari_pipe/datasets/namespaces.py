@@ -22,8 +22,9 @@ from minari_pipe.core.dataset_id import (
     validate_namespace,
 )
 from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
+from minari_pipe.core.files.atomic import check_size, read_whole
 from minari_pipe.core.files.changes import write_new
-from minari_pipe.core.files.links import held_folder, read_below, walk
+from minari_pipe.core.files.links import held_folder, walk
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.errors import (
     CorruptDatasetError,
@@ -31,7 +32,6 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     InvalidDatasetIdError,
     InvalidMetadataError,
-    LinkError,
     did_you_mean,
 )
 
@@ -120,7 +120,7 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     Raises:
         InvalidDatasetIdError: the name is malformed.
         DatasetNotFoundError: it does not exist.
-        CorruptDatasetError: its file is not a JSON object, or is a symlink.
+        CorruptDatasetError: its file is too large, not a JSON object, or a symlink.
 
     Example:
         >>> from minari_pipe import create_namespace, delete_namespace, get_namespace_metadata
@@ -131,8 +131,8 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     """
     path = _existing(namespace)
     try:
-        metadata = json.loads(read_below(path, path.parent))
-    except LinkError:
+        metadata = json.loads(read_whole(path))
+    except CorruptDatasetError:
         raise
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
@@ -146,10 +146,9 @@ def namespace_metadata_bytes(namespace: str) -> bytes:
 
     Raises:
         DatasetNotFoundError: it does not exist.
-        LinkError: its file is a symlink.
+        CorruptDatasetError: its file is too large, or a symlink.
     """
-    path = _existing(namespace)
-    return read_below(path, path.parent)
+    return read_whole(_existing(namespace))
 
 
 def write_namespace(namespace: str, metadata: dict[str, Any], *, overwrite: bool = False) -> None:
@@ -306,11 +305,13 @@ def _existing(namespace: str) -> Path:
 
 def _dump(metadata: dict[str, Any]) -> str:
     try:
-        return json.dumps(metadata)
+        text = json.dumps(metadata)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMetadataError(
             f"the metadata of a namespace cannot be written as JSON: {error}"
         ) from error
+    check_size(NAMESPACE_METADATA_FILENAME, text.encode())
+    return text
 
 
 def _replace(path: Path, text: str) -> None:
@@ -358,7 +359,9 @@ def _remove(directory: Path) -> bool:
         path = folder / NAMESPACE_METADATA_FILENAME
         if set(os.listdir(folder)) - {path.name, _BESIDE}:
             return False
-        text = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        text = None
+        with suppress(CorruptDatasetError):  # it is too large, or a link
+            text = read_whole(path) if path.is_file() else None
         path.unlink(missing_ok=True)
         path.with_name(_BESIDE).unlink(missing_ok=True)
         try:

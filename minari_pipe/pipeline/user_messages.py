@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import errno
 
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import MinariPipeError
 
 
 def user_message(exc: BaseException) -> str:
-    """Return the message for an exception that ends a block or a stage."""
+    """Return the message for an exception that ends a block or a stage, without credentials."""
+    return without_credentials(_message(exc))
+
+
+def _message(exc: BaseException) -> str:
     if isinstance(exc, MinariPipeError):
         return str(exc)
     if isinstance(exc, OSError):

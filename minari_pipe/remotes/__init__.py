@@ -11,6 +11,7 @@ import os
 import re
 from importlib.metadata import EntryPoint, entry_points
 
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.remotes.base import Remote
 
@@ -89,21 +90,44 @@ def check_remote_address(address: str) -> None:
         minari_pipe.errors.ConfigError: 's4://bucket' is not a remote: expected a path or an ...
     """
     if _UNSHOWABLE.search(address.strip()):
-        raise ConfigError(f"{address[:300]!r} is not a remote: it contains control characters")
-    scheme, place = split_scheme(address.strip())
+        raise ConfigError(
+            f"{_shown(address)[:300]!r} is not a remote: it contains control characters"
+        )
+    address = address.strip()
+    scheme, place = split_scheme(address)
     others = {} if scheme in _REMOTES else _of_others()
     if "@" in place and scheme != "file" and scheme not in others:
-        raise ConfigError(
-            f"the address {scheme}://...@{place.rpartition('@')[2]} contains a user name or a "
-            "password; remove it, and set the credentials in the provider's own configuration"
-        )
+        raise carries_login(address)
     if scheme not in _REMOTES and scheme not in others:
         known = [*_REMOTES, *others]
         hint = did_you_mean(scheme, known, prefix="")
         raise ConfigError(
-            f"{address!r} is not a remote: expected a path or an address that begins with "
+            f"{_shown(address)!r} is not a remote: expected a path or an address that begins with "
             f"{', '.join(f'{name}://' for name in known)}.{hint}"
         )
+    path = address.partition("://")[2] if "://" in address else address
+    is_path = path.startswith(("/", "~")) and "@" not in path.partition("/")[0]
+    if scheme == "file" and (not path or (path != address and not is_path)):
+        raise ConfigError(
+            f"{_shown(address)!r} does not name a directory: expected a path, or an "
+            "address such as file:///share, with three slashes"
+        )
+
+
+def carries_login(address: str) -> ConfigError:
+    """Return the error for an address with a user name or a password, which it does not show."""
+    return ConfigError(
+        f"the address {_shown(address)} contains a user name or a password; remove it, and set the "
+        "credentials in the provider's own configuration"
+    )
+
+
+def _shown(address: str) -> str:
+    """Return an address without credentials, which may hold any character."""
+    if "@" in address:
+        start = address[: address.find("://") + 3] if "://" in address else ""
+        address = f"{start}…@{address.rpartition('@')[2]}"
+    return without_credentials(address)
 
 
 def _of_others() -> dict[str, EntryPoint]:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.links import PathLike, opener
-from minari_pipe.core.messages import without_passwords
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.remotes.thread_pool import N_THREADS, OverError, ThreadPool, in_order
 
@@ -325,12 +325,11 @@ def one_line(message: object) -> str:
 
     Example:
         >>> one_line("GET http://me:pw@host/file?signature=1\n\x1b[31mfailed")
-        'GET http://…@host/file [31mfailed'
+        'GET http://…@host/file?… [31mfailed'
     """
     # Cut first: a server may send megabytes, and the patterns may start to match anywhere.
     text = " ".join(str(message)[: 4 * _LONGEST_TEXT].split())
-    text = re.sub(r"(?<![\w.])[\w.+-]+:[^\s/'\"]+@(?=[\w\[])", "…@", without_passwords(text))
-    text = re.sub(r"(\w+://[^\s?'\"]*)\?[^\s'\"]*", r"\1", text)
+    text = re.sub(r"(?<![\w.])[\w.+-]+:[^\s/'\"]+@(?=[\w\[])", "…@", without_credentials(text))
     text = "".join(character for character in text if character.isprintable())
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 

@@ -21,7 +21,7 @@ from minari_pipe.core.files.atomic import MANIFEST, remove_all_but, sha256_file
 from minari_pipe.core.files.changes import new_file, remove
 from minari_pipe.core.files.links import expand_user, held_folder, refuse_links, walk
 from minari_pipe.core.files.locks import exclusive
-from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError, RemoteError
+from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
@@ -47,18 +47,13 @@ class DirectoryRemote(Remote):
         """Parse the address.
 
         Args:
-            address: a path, or ``file://`` and a path.
+            address: a path, or ``file://`` and an absolute path.
             token: not used: the file system decides who may write.
 
         Raises:
-            ConfigError: the address does not name a directory.
+            ConfigError: it begins with ``~name``, and there is no such user.
         """
         path = address.partition("://")[2] if "://" in address else address
-        if not path or (path != address and path[0] not in "/~"):
-            raise ConfigError(
-                f"{address!r} does not name a directory: expected a path, or an address such as "
-                "file:///share, with three slashes"
-            )
         self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
         self._root = expand_user(path).absolute()
 

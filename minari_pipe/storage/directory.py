@@ -13,7 +13,7 @@ import gymnasium as gym
 
 from minari_pipe.core.datasets_root import open_folder
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.core.files.atomic import transaction
+from minari_pipe.core.files.atomic import check_size, transaction
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
 from minari_pipe.core.files.links import OpenedFolder, files_below, opener
 from minari_pipe.core.files.manifest import stage_manifest, write_manifest
@@ -164,6 +164,7 @@ def _write_metadata(
         metadata["dataset_size"] = megabytes(others + len(text))
         text = dump_metadata(metadata)
     data = text.encode("utf-8")
+    check_size(METADATA_FILE_NAME, data)
     with open(stage / METADATA_FILE_NAME, "wb", opener=opener(stage)) as file:
         file.write(data)
     return entry_of_bytes([data])

@@ -445,6 +445,8 @@ def _metadata_file(data_path: Path, folder: OpenedFolder | None) -> dict[str, An
         text = current(path, partial(read_text, below=folder))
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except CorruptDatasetError:
+        raise
     except (OSError, ValueError) as error:
         raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
     try:

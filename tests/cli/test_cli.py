@@ -485,6 +485,48 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name) -> None:
     run("list")
 
 
+@pytest.mark.parametrize(
+    ("name", "limit"), [("data/metadata.json", 2**24), ("manifest.json", 2**28)]
+)
+def test_a_file_too_large_to_read_is_named_and_can_be_deleted(name, limit, tmp_path) -> None:
+    folder = make().storage.data_path.parent
+    os.truncate(folder / name, limit + 1)
+    words = f"{folder / name} has {limit + 1} bytes; expected {limit} at most"
+    assert words in error("show", ID)
+    assert words in error("upload", ID, "--to", str(tmp_path / "remote"))
+    assert words in run("validate", ID, "--no-replay", code=1).output.replace("\n", "")
+    if name != "manifest.json":  # which these do not read
+        assert words in error("combine", ID, ID, "--dataset-id", "tests/new-v0")
+        assert words in run("list").stderr
+    run("delete", ID, "--yes")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("list", "file://ada:hunter2@host/x"),
+        ("list", "https://host/x?token=hunter2"),
+        ("migrate", "https://ada:hunter2@host/x.hdf5", "aa/b-v0"),
+        ("download", "file://ada:hunter2@host/aa/b-v0"),
+        ("upload", ID, "--to", "gs4://host/x?token=hunter2"),
+    ],
+    ids=" ".join,
+)
+def test_no_error_shows_credentials_of_an_address(command) -> None:
+    make()
+    assert "…" in error(*command)
+    assert "hunter2" not in error(*command)
+
+
+@pytest.mark.parametrize("address", ["file://ada:hunter2@host/x", "https://host/x?token=hunter2"])
+def test_no_error_shows_credentials_of_the_default_remote(address, monkeypatch) -> None:
+    make()
+    monkeypatch.setenv("MINARI_REMOTE", address)
+    for command in (("list", "remote"), ("upload", ID), ("download", "aa/b-v0")):
+        assert "hunter2" not in error(*command)
+
+
 def test_a_leftover_of_minaris_with_nothing_in_its_metadata_is_listed() -> None:
     folder = minari_pipe.get_dataset_path() / "tmpabcdefgh"
     folder.mkdir()

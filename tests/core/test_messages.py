@@ -1,10 +1,52 @@
-"""What a run prints stays short, whatever user code warns of."""
+"""Messages stay short, show no credentials of an address, and hide nothing else."""
 
 from __future__ import annotations
 
 import warnings
 
-from minari_pipe.core.messages import each_warning_once
+import pytest
+
+from minari_pipe.core.messages import each_warning_once, tell, without_credentials
+
+SECRETS = {
+    "file://ada:hunter2@host/x": "file://…@host/x",
+    "no 'https://ada@host/x.hdf5', nor b": "no 'https://…@host/x.hdf5', nor b",
+    "s3://ada:hun@ter2@bucket": "s3://…@bucket",
+    "s3://ada:hun/ter2@bucket/x": "s3://…@bucket/x",
+    "at 'https://host/x?token=hunter2': no": "at 'https://host/x?…': no",
+    "GET http://host/x?a=hunter2&sig=b (404), again": "GET http://host/x?… (404), again",
+    "see (https://host?token=hunter2).": "see (https://host?…).",
+    "[s3://a?b=hun'ter2, 's3://c?d=hunter2','e']": "[s3://a?…, 's3://c?…','e']",
+    "Looked at https:/ada:hunter2@host/x, s3:/b?a=hunter2/data": (
+        "Looked at https:/…@host/x, s3:/b?…"
+    ),
+    "ray://ada:hunter2@host:1/x?y=hunter2": "ray://…@host:1/x?…",
+}
+ORDINARY = [
+    "ada@example.org wrote a?b",
+    "no dataset 'a'. Did you mean 'b'? See https://example.org/docs.",
+    "is it at https://example.org/x? If not, ask ada@example.org",
+    "did you mean 's3://bucket'?",
+    "http://127.0.0.1:8080/api/@latest, http://[::1]:8080/@latest",
+    "file:///home/ada@work/x, /srv//ada@work/x C:/ada@x and a:/b?c",
+    "s3://bucket/a@b",
+]
+
+
+@pytest.mark.parametrize(("text", "shown"), SECRETS.items())
+def test_user_information_and_queries_of_addresses_are_hidden(text, shown):
+    assert without_credentials(text) == shown
+    assert without_credentials(shown) == shown
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_is_not_hidden(text):
+    assert without_credentials(text) == text
+
+
+def test_no_line_on_stderr_shows_credentials(capsys):
+    tell("warning", "https://ada:hunter2@host/x?token=hunter2 is slow")
+    assert capsys.readouterr().err == "warning: https://…@host/x?… is slow\n"
 
 
 def test_warnings_that_differ_in_numbers_alone_do_not_fill_a_log() -> None:

@@ -50,6 +50,7 @@ from minari_pipe.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
+    InvalidMetadataError,
     LinkError,
     MinariPipeError,
     TrustError,
@@ -456,6 +457,40 @@ def test_a_broken_dataset_is_named_and_skipped(text: str | None, root: Path) -> 
     with pytest.raises(MinariPipeError):
         load_dataset("b-v0")
     delete_dataset("b-v0")
+
+
+def test_metadata_too_large_to_read_is_named_skipped_and_deleted(root: Path) -> None:
+    install("a-v0")
+    install("b-v0")
+    os.truncate(root / "b-v0/data/metadata.json", 2**24 + 1)
+    words = r"b-v0/data/metadata\.json has 16777217 bytes; expected 16777216 at most"
+    with pytest.warns(UserWarning, match=rf"^Misconfigured dataset named b-v0: .*{words}"):
+        assert list(list_local_datasets()) == ["a-v0"]
+    for verify in (False, True):
+        with pytest.raises(CorruptDatasetError, match=words):
+            load_dataset("b-v0", verify=verify)
+    delete_dataset("b-v0")
+    assert list(list_local_datasets()) == ["a-v0"]
+
+
+def test_a_manifest_too_large_to_read_is_named(root: Path) -> None:
+    install("a-v0")
+    os.truncate(root / "a-v0/manifest.json", 2**28 + 1)
+    words = r"a-v0/manifest\.json has 268435457 bytes; expected 268435456 at most"
+    with pytest.raises(CorruptDatasetError, match=words):
+        load_dataset("a-v0", verify=True)
+    assert load_dataset("a-v0").total_episodes == 1
+
+
+def test_metadata_too_large_to_read_is_not_written(root: Path) -> None:
+    install("a-v0")
+    dataset = load_dataset("a-v0")
+    with pytest.raises(InvalidMetadataError, match=r"the metadata have 1677\d+ bytes; expected"):
+        dataset.storage.update_metadata({"description": "x" * 2**24})
+    assert "description" not in load_dataset("a-v0", verify=True).storage.metadata
+    with pytest.raises(InvalidMetadataError, match="the metadata have"):
+        install("b-v0", description="x" * 2**24)
+    assert list(list_local_datasets()) == ["a-v0"]
 
 
 def test_data_that_is_no_folder_is_named(root: Path) -> None:

@@ -278,3 +278,29 @@ def test_the_metadata_of_another_process_is_not_overwritten(monkeypatch, root: P
     monkeypatch.setattr(namespaces.os.path, "lexists", meanwhile)
     dataset("aa/bb-v0")
     assert "theirs" in (root / "aa/namespace_metadata.json").read_text()
+
+
+def test_metadata_too_large_to_read_is_named_and_deleted(root: Path) -> None:
+    create_namespace("aa")
+    os.truncate(root / "aa/namespace_metadata.json", 2**24 + 1)
+    words = r"aa/namespace_metadata\.json has 16777217 bytes; expected 16777216 at most"
+    for read in (get_namespace_metadata, namespaces.namespace_metadata_bytes):
+        with pytest.raises(CorruptDatasetError, match=words):
+            read("aa")
+    delete_namespace("aa")
+    assert list_local_namespaces() == []
+
+
+def test_metadata_too_large_to_read_is_not_written(root: Path) -> None:
+    create_namespace("aa")
+    for write in (lambda text: create_namespace("bb", text), update):
+        with pytest.raises(InvalidMetadataError, match="have 16777235 bytes; expected 16777216"):
+            write("x" * 2**24)
+    assert (content(root), get_namespace_metadata("aa")) == (
+        ["aa", "aa/namespace_metadata.json"],
+        {},
+    )
+
+
+def update(text: str) -> None:
+    update_namespace_metadata("aa", text)

@@ -297,6 +297,9 @@ def test_an_upload_to_an_address_of_two_slashes_makes_no_folder(tmp_path, monkey
     step_index_dataset(ID)
     with pytest.raises(ConfigError, match="does not name a directory"):
         publish_dataset(ID, "file://other")
+    with pytest.raises(ConfigError, match="'file://…@host/x' does not name a directory") as caught:
+        publish_dataset(ID, "file://ada:hunter2@host/x")
+    assert "hunter2" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["shared"]
     publish_dataset(ID, "./other")
     assert list(list_remote_datasets("other")) == [ID]

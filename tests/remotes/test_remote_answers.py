@@ -332,6 +332,29 @@ def test_a_password_in_the_address_of_the_hub_is_not_shown(hub, monkeypatch) -> 
 
 
 @pytest.mark.parametrize(
+    ("endpoint", "shown"),
+    [
+        ("http://127.0.0.1:99999", "http://127.0.0.1:99999"),
+        ("http://ada:hunter2@host:x", "http://…@host:x"),
+        ("http://ada:hun ter2@host", "http://…@host"),
+        ("huggingface.co", "huggingface.co"),
+        ("ftp://host/x?token=hunter2", "ftp://host/x?…"),
+        ("http://", "http:"),
+        ("http://[::1", "http://[::1"),
+    ],
+)
+def test_an_endpoint_that_is_no_address_is_named_without_its_password(
+    endpoint, shown, monkeypatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    text = refusal(lambda: list_remote_datasets("hf://org"), ConfigError)
+    assert text == (
+        f"HF_ENDPOINT is {shown!r}; expected an address such as https://huggingface.co, with a "
+        "port from 0 to 65535 if it has one"
+    )
+
+
+@pytest.mark.parametrize(
     "text", ["http://ada:pa@ss@host/x", "ada:pa@ss@host:1", "GET http://ada:pa@ss@host failed"]
 )
 def test_a_password_with_an_at_sign_is_not_shown(text: str) -> None:

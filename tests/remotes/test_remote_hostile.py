@@ -20,6 +20,7 @@ import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 from xxhash import xxh3_128_hexdigest
 
+from minari_pipe.core.files import atomic
 from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import DatasetExistsError, RemoteError
@@ -153,7 +154,7 @@ BROKEN: dict[str, Callable[[str], bytes]] = {
 def test_a_listing_names_what_is_broken_and_skips_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minari_pipe.remotes.transfer.listing._LARGEST", 1_000_000)
+    monkeypatch.setitem(atomic.LARGEST, "metadata.json", 1_000_000)
     assert upload(place, OTHER).error is None
     ids = {f"example/{name}-v0": content for name, content in BROKEN.items()}
     put(place, {f"{name}/{METADATA}": content(name) for name, content in ids.items()})
@@ -397,6 +398,29 @@ def test_a_file_that_is_none_is_told_of(
 def test_a_namespace_whose_metadata_are_hostile_is_made_without_them(directory: Path) -> None:
     (directory / "example" / "namespace_metadata.json").write_bytes(b"[" * 100_000)
     assert download(Place("directory", str(directory), {}, None)).error is None
+
+
+@pytest.mark.parametrize("file", ["manifest.json", METADATA])
+def test_a_file_too_large_to_read_is_named(file: str, directory: Path) -> None:
+    limit = atomic.LARGEST[Path(file).name]
+    os.truncate(directory / ID / file, limit + 1)
+    place = Place("directory", str(directory), {}, None)
+    words = f"its {Path(file).name} is larger than {limit >> 20} MiB"
+    if file == METADATA:
+        assert words in download(place).warned[0]
+        assert words in listed(place).warned[0]
+        assert f"{ID} in {directory} is damaged: {words}" in upload(place).line
+    else:
+        assert words in download(place).line
+
+
+def test_a_namespace_whose_metadata_is_too_large_to_read_is_made_without_it(
+    directory: Path,
+) -> None:
+    file = Path("example/namespace_metadata.json")
+    (directory / file).write_text(" " * 2**24 + '{"description": "long"}')
+    assert download(Place("directory", str(directory), {}, None)).error is None
+    assert (directory.parent / "fresh" / file).read_text() == "{}"
 
 
 # an unfinished download that somebody changed

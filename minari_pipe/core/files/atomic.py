@@ -28,7 +28,7 @@ from minari_pipe.core.files.links import (
     replaced,
 )
 from minari_pipe.core.files.locks import exclusive
-from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError
+from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, InvalidMetadataError
 
 try:
     import fcntl
@@ -49,6 +49,9 @@ _RESERVE, _SPACE = 0x40305828, struct.Struct("=hh4xqq24x")
 
 #: the file beside the data directory of a dataset; a transaction may change it
 MANIFEST = "manifest.json"
+#: largest sizes in bytes of files that are read whole, by name, as they may come from a stranger; a
+#: manifest has 35 bytes for each MiB of data
+LARGEST = {"metadata.json": 2**24, "namespace_metadata.json": 2**24, MANIFEST: 2**28}
 #: path components that do not name an entry of the folder before them
 NO_NAMES = frozenset({"", ".", ".."})
 #: folders in which git and DVC find commands that they run
@@ -98,19 +101,48 @@ def remove_all_but(folder: Path, sizes: Mapping[Path, int]) -> None:
                 path.unlink()
 
 
-def read_text(path: Path, below: PathLike | None = None) -> str:
-    """Return a file's text; a reader for :func:`current`.
+def read_whole(path: Path, below: PathLike | None = None) -> bytes:
+    """Return the bytes of metadata or a manifest; a reader for :func:`current`.
 
     Args:
-        path: the file.
+        path: the file, whose name is in :data:`LARGEST`.
         below: the folder below which symlinks are not followed; the file's own by default.
 
     Raises:
+        CorruptDatasetError: it is too large.
         OSError: it cannot be read, is a symlink, or is a FIFO or device, which may never end.
+    """
+    with open(path, "rb", opener=opener(below or path.parent)) as file:
+        size = os.fstat(file.fileno()).st_size
+        limit = LARGEST[path.name.lstrip(".")]  # a staged manifest is hidden
+        if size > limit:
+            raise CorruptDatasetError(f"{path} has {size} bytes; expected {limit} at most")
+        return file.read()
+
+
+def read_text(path: Path, below: PathLike | None = None) -> str:
+    """Return the text of metadata or a manifest; see :func:`read_whole`.
+
+    Raises:
         UnicodeDecodeError: it is not UTF-8.
     """
-    with open(path, encoding="utf-8", opener=opener(below or path.parent)) as file:
-        return file.read()
+    return read_whole(path, below).decode("utf-8")
+
+
+def check_size(name: str, data: bytes) -> None:
+    """Refuse to write metadata that :func:`read_whole` would refuse to read.
+
+    Args:
+        name: name of the file.
+        data: its content.
+
+    Raises:
+        InvalidMetadataError: it is too large.
+    """
+    if len(data) > LARGEST[name]:
+        raise InvalidMetadataError(
+            f"the metadata have {len(data)} bytes; expected {LARGEST[name]} at most"
+        )
 
 
 @contextmanager

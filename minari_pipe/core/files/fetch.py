@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.links import expand_user
-from minari_pipe.core.messages import without_passwords
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.core.progress_bar import ProgressBar
 from minari_pipe.errors import ConfigError, RemoteError
 
@@ -100,10 +100,10 @@ def locate(source: FileSource, *, what: str, override: str) -> Path:
     if source.address.startswith("shipped:"):
         return _local(SHIPPED / _shipped_name(source.address, what), what, override, sha256)
     _check_address(source.address, what)
-    name = _file_name(source.address, what)
+    name, shown = _file_name(source.address, what), without_credentials(source.address)
     if sha256 is None:
         raise ConfigError(
-            f"{what}: the address {source.address} is given without the sha256 of its file, so "
+            f"{what}: the address {shown} is given without the sha256 of its file, so "
             f"the download could not be verified. Add the sha256, or name a file with {override}"
         )
     target = cache_folder() / "downloads" / sha256 / name
@@ -137,6 +137,7 @@ def _local(path: Path, what: str, override: str, sha256: str | None) -> Path:
 
 def _fetch(address: str, target: Path, *, sha256: str, what: str, override: str) -> None:
     """Put the file into the cache, from the mirror or from the address."""
+    shown = without_credentials(address)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target.parent)
@@ -146,18 +147,18 @@ def _fetch(address: str, target: Path, *, sha256: str, what: str, override: str)
         found = _download(address, target, sha256=sha256, what=what)
     except (_NotThereError, _DownloadError) as error:
         raise RemoteError(
-            f"{what}: {address} cannot be downloaded ({error}){problem}. Without internet, set "
+            f"{what}: {shown} cannot be downloaded ({error}){problem}. Without internet, set "
             f"{MIRROR_VARIABLE} to a folder or an address prefix that has {target.name!r}, or name "
             f"the file with {override}"
         ) from error
     except OSError as error:
         raise RemoteError(
-            f"{what}: {address} cannot be stored in {target.parent}: {error.strerror or error}. "
+            f"{what}: {shown} cannot be stored in {target.parent}: {error.strerror or error}. "
             f"Make room, set {CACHE_VARIABLE} to another folder, or name the file with {override}"
         ) from error
     if found != sha256:
         raise RemoteError(
-            f"{what}: {address} has sha256 {found}, but {sha256} is expected; the download was "
+            f"{what}: {shown} has sha256 {found}, but {sha256} is expected; the download was "
             f"discarded. The file has changed, or the config has the wrong sha256; use "
             f"{MIRROR_VARIABLE} or {override} to name the right file"
         )
@@ -168,7 +169,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
     mirror = os.environ.get(MIRROR_VARIABLE, "").strip()
     if not mirror:
         return ""
-    shown = without_passwords(mirror)
+    shown = without_credentials(mirror)
     if not _SCHEME.match(mirror):
         place = expand_user(mirror) / target.name
         if not place.is_file():
@@ -194,7 +195,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
         return None
     warnings.warn(
         f"{what}: {where} has sha256 {found}, but {sha256} is expected; the mirror's file is not "
-        f"used; trying {address} instead",
+        f"used; trying {without_credentials(address)} instead",
         stacklevel=4,
     )
     return f"; {where} has the wrong sha256 {found}"
@@ -392,7 +393,7 @@ def _checked_sha256(sha256: str | None, what: str) -> str | None:
 
 
 def _check_address(address: str, owner: str, *, password_allowed: bool = False) -> None:
-    shown = without_passwords(address)
+    shown = without_credentials(address)
     try:
         parts = urlsplit(address)
         usable = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
@@ -414,8 +415,8 @@ def _file_name(address: str, what: str) -> str:
     name = unquote(urlsplit(address).path.rpartition("/")[2])
     if not _FILE_NAME.fullmatch(name):
         raise ConfigError(
-            f"{what}: the address {address} ends in {name!r}, which is not a plain file "
-            f"name (letters, digits and _ . + = @ , -)"
+            f"{what}: the address {without_credentials(address)} ends in {name!r}, which is not a "
+            f"plain file name (letters, digits and _ . + = @ , -)"
         )
     return name
 

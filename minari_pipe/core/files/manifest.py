@@ -45,6 +45,7 @@ from minari_pipe.core.files.atomic import (
     is_file_name,
     is_manifest,
     read_text,
+    read_whole,
     sha256_file,
     staged_manifest,
     transaction,
@@ -62,7 +63,6 @@ from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
     InvalidMetadataError,
-    LinkError,
     UnsupportedVersionError,
 )
 
@@ -182,7 +182,7 @@ def ensure_manifest(dataset: Path) -> None:
         return
     data = dataset / "data"
     try:
-        metadata = json.loads((data / "metadata.json").read_text(encoding="utf-8"))
+        metadata = json.loads(read_text(data / "metadata.json"))
     except FileNotFoundError:
         return
     if metadata.keys() >= set(_TOTALS):
@@ -254,7 +254,7 @@ def read_manifest(dataset: Path) -> dict[str, Any] | None:
         text = current(path, read_text, directory=dataset / "data")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except LinkError:
+    except CorruptDatasetError:
         raise
     except (OSError, ValueError) as error:
         raise CorruptDatasetError(f"{path} is not a manifest: {error}") from error
@@ -460,7 +460,7 @@ def _faults(
             found = current(dataset / name, fault, directory=dataset / "data")
         except (FileNotFoundError, NotADirectoryError):
             found = "is missing"
-        except LinkError as error:
+        except CorruptDatasetError as error:
             found = f"cannot be read: {error}"
         except OSError as error:
             found = f"cannot be read: {error.strerror}"
@@ -525,7 +525,7 @@ def _is_published(path: Path, expected: Mapping[str, Any]) -> bool:
     A directory that is both a remote and a root has this form, and so has data that real Minari
     fetched.
     """
-    content = path.read_bytes()
+    content = read_whole(path)
     own = unnamed(content)
     if own == content or len(own) != expected["size"]:
         return False

@@ -10,11 +10,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import ConfigError
-from minari_pipe.remotes import check_remote_address
+from minari_pipe.remotes import carries_login, check_remote_address
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -69,6 +71,26 @@ def resolved(text: str) -> str:
     return _WRITTEN.sub(value, text)
 
 
+def check_engine_address(key: str, address: str) -> None:
+    """Refuse an address with a user name or a password, before it is recorded.
+
+    Args:
+        key: ``engine.address`` or ``engine.storage``.
+        address: its value.
+
+    Raises:
+        ConfigError: the address contains one.
+    """
+    place = resolved(address)
+    if key == "engine.storage":  # which may be a path
+        scheme, _, place = place.partition("://")
+        if scheme.lower().endswith(("file", "local")):
+            place = place.partition("/")[0]
+    if "@" in place:
+        with _named(key, address):
+            raise carries_login(resolved(address))
+
+
 def check_targets(targets: list[str]) -> None:
     """Refuse invalid ``publish.targets`` before any work is done.
 
@@ -80,15 +102,22 @@ def check_targets(targets: list[str]) -> None:
             raise ConfigError(
                 f"publish.targets contains {target!r}; expected addresses such as s3://bucket"
             )
-        try:
+        with _named("publish.targets", target):
             check_remote_address(resolved(target))
-        except ConfigError as exc:
-            if "${" in target:  # the message may hold a part of a secret
-                raise ConfigError(
-                    f"publish.targets: {target} is not the address of a remote; check the value of "
-                    f"the environment variable"
-                ) from None
-            raise ConfigError(f"publish.targets: {exc}") from exc
+
+
+@contextmanager
+def _named(key: str, address: str) -> Iterator[None]:
+    """Name the key in an error about an address."""
+    try:
+        yield
+    except ConfigError as exc:
+        if "${" in address:  # the message may hold a part of a secret
+            raise ConfigError(
+                f"{key}: {without_credentials(address)} is not a usable address; check the value "
+                f"of the environment variable"
+            ) from None
+        raise ConfigError(f"{key}: {exc}") from exc
 
 
 def is_told(text: str) -> bool:

@@ -338,7 +338,7 @@ class Publish:
 
     targets: list[str] = field(default_factory=list)
     """Upload a released version (with ``--draft``, any) to: hf://ORG, s3://BUCKET/FOLDER,
-    gs://BUCKET, file://FOLDER or a path, relative to the workspace. Used only if the command line
+    gs://BUCKET, file:///FOLDER or a path, relative to the workspace. Used only if the command line
     names them or the user trusts them; no stage depends on them."""
     replace: bool = False
     """Replace a dataset in the Minari root that is not a draft of this pipeline; accepted only on

@@ -17,7 +17,7 @@ from minari_pipe.core.trust import check_target, split_target
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
-from minari_pipe.pipeline.config.oc_env import check_targets, resolved
+from minari_pipe.pipeline.config.oc_env import check_engine_address, check_targets, resolved
 from minari_pipe.pipeline.config.packages import editable_modules, installed_packages, is_masked
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
@@ -520,6 +520,8 @@ def _check_engine(engine: Engine) -> None:
             raise ConfigError(
                 f"engine.{key} is only for engine=ray, but engine.name is {engine.name}"
             )
+        if place is not None:
+            check_engine_address(f"engine.{key}", place)
     # With these, Ray would start a cluster on this machine, listening on every interface.
     if engine.address is not None and resolved(engine.address).strip() in ("", "local"):
         raise ConfigError(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minari_pipe.core.messages import without_passwords
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.releases.releasable import pipelines_of
@@ -161,13 +160,3 @@ def _told(exc: BaseException) -> str:
         cause = cause.__cause__
     text = f"{exc}: {cause}" if cause is not exc else str(exc)
     return without_credentials(" ".join(text.split()))
-
-
-def without_credentials(text: str) -> str:
-    """Mask user names, passwords and signed queries in the addresses of a text.
-
-    Example:
-        >>> without_credentials("https://ada:secret@example.org/data?token=1")
-        'https://…@example.org/data?…'
-    """
-    return re.sub(r"(\w+://[^\s?]*\?)\S+", r"\1…", without_passwords(text))

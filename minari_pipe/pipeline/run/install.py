@@ -13,7 +13,7 @@ from typing import Any
 
 from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id
 from minari_pipe.core.datasets_root import get_dataset_path
-from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.atomic import MANIFEST, read_text
 from minari_pipe.core.files.changes import remove
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.core.files.manifest import CARD, POLICIES, changed_files, identity_of
@@ -137,7 +137,7 @@ def check_before(name: str, params: Config, root: Path, *, replace: bool) -> Non
 def _config_of(target: Path) -> str | None:
     """Return the config hash that an installed dataset records, or ``None``."""
     try:
-        found = json.loads((target / "data" / "metadata.json").read_text(encoding="utf-8"))
+        found = json.loads(read_text(target / "data" / "metadata.json"))
         return str(found["minari_pipe"]["config_sha256"])
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minari_pipe.core.messages import without_passwords
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline.run.dvc_settings import repository
 from minari_pipe.pipeline.signals import run_stoppable
@@ -181,9 +181,9 @@ def _checked_remote(root: Path) -> str:
 
 
 def _text(exc: BaseException) -> str:
-    """Return an exception's message in one line without passwords."""
+    """Return an exception's message in one line without credentials."""
     cause = exc
     while cause.__cause__ is not None:
         cause = cause.__cause__
     text = " ".join(f"{type(cause).__name__}: {cause}".split())
-    return without_passwords(text)
+    return without_credentials(text)

@@ -18,6 +18,7 @@ from minari_pipe.errors import ConfigError, InvalidDatasetIdError, RemoteError
 from minari_pipe.remotes import Remote, split_scheme
 from minari_pipe.remotes.base import METADATA
 from minari_pipe.remotes.objects import ObjectStore
+from minari_pipe.remotes.transfer.listing import read_small
 from minari_pipe.remotes.transfer.published import unnamed
 
 #: Number of datasets to read until one names its id.
@@ -90,7 +91,7 @@ def _places(path: str) -> Iterator[str]:
 def _own_id(remote: Remote, dataset_id: str) -> str | None:
     """Return the id that the metadata of a dataset name, None if they name none."""
     try:
-        content = remote.retried(partial(remote.read, f"{dataset_id}/{METADATA}"))
+        content = read_small(remote, f"{dataset_id}/{METADATA}")
         own = json.loads(unnamed(content))["dataset_id"]
         parse_dataset_id(own)
     except (InvalidDatasetIdError, OSError, ValueError, TypeError, KeyError, RecursionError):

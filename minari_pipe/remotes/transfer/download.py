@@ -413,7 +413,7 @@ def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) 
         overwrite: replace existing metadata.
     """
     try:
-        content = remote.retried(partial(remote.read, f"{namespace}/{NAMESPACE_METADATA}"))
+        content = read_small(remote, f"{namespace}/{NAMESPACE_METADATA}")
         metadata = json.loads(content)
     except (FileNotFoundError, ValueError, RecursionError):
         return False

@@ -10,14 +10,12 @@ from functools import partial
 from typing import Any
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
+from minari_pipe.core.files.atomic import LARGEST
 from minari_pipe.datasets.listing import check_summary
 from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError, RemoteError
 from minari_pipe.remotes.base import METADATA, Remote
 from minari_pipe.remotes.thread_pool import N_WAITING, ThreadPool
 from minari_pipe.remotes.transfer.published import unnamed
-
-#: Largest size in bytes of a file to read whole.
-_LARGEST = 64 * 2**20
 
 
 def datasets(remote: Remote, prefix: str = "") -> dict[str, dict[str, Any]]:
@@ -87,17 +85,16 @@ def published_metadata(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str
 
 
 def read_small(remote: Remote, path: str) -> bytes:
-    """Read a small file of a dataset, whose size is up to its publisher.
+    """Read metadata or a manifest, whose size is up to its publisher.
 
     Raises:
         CorruptDatasetError: it is larger than such files are.
         FileNotFoundError: there is no such file.
     """
-    content = remote.retried(partial(remote.read, path, 0, _LARGEST + 1))
-    if len(content) > _LARGEST:
-        raise CorruptDatasetError(
-            f"its {path.rpartition('/')[2]} is larger than {_LARGEST / 1e6:.0f} MB"
-        )
+    name = path.rpartition("/")[2]
+    content = remote.retried(partial(remote.read, path, 0, LARGEST[name] + 1))
+    if len(content) > LARGEST[name]:
+        raise CorruptDatasetError(f"its {name} is larger than {LARGEST[name] >> 20} MiB")
     return content
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from minari_pipe.core.dataset_id import check_new_dataset_id, namespace_hierarchy, parse_dataset_id
 from minari_pipe.core.datasets_root import data_in, data_path_of, open_folder, root_of
-from minari_pipe.core.files.atomic import MANIFEST, settle
+from minari_pipe.core.files.atomic import MANIFEST, read_whole, settle
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
-from minari_pipe.core.files.links import OpenedFolder, read_below, status_below
+from minari_pipe.core.files.links import OpenedFolder, status_below
 from minari_pipe.core.files.manifest import (
     CARD,
     ORDER_BLIND,
@@ -49,6 +49,7 @@ from minari_pipe.remotes.base import (
     other_content,
     remote_sha256,
 )
+from minari_pipe.remotes.transfer.listing import read_small
 from minari_pipe.remotes.transfer.progress import progress
 from minari_pipe.remotes.transfer.published import manifest_named, naming, parse_manifest, unnamed
 from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
@@ -121,7 +122,7 @@ def upload(
             name: entry_of(place / name, sha256=True, below=opened.below(name))
             for name in files_of(place)
         }
-        metadata_there = read_below(place / METADATA, opened.data)
+        metadata_there = read_whole(place / METADATA, opened.data)
         entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
         if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:
             raise _changing(place / METADATA)
@@ -214,7 +215,7 @@ def _read_metadata(path: Path, below: OpenedFolder, dataset_id: str) -> bytes:
             "uploaded"
         )
     # the root may be a remote, or may have been filled by real Minari
-    content = unnamed(read_below(path, below))
+    content = unnamed(read_whole(path, below))
     try:
         if json.loads(content) != raw:
             raise ValueError
@@ -249,7 +250,7 @@ def _manifest(
     content = compose(metadata, entries)
     content["content_sha256"] = checked_content_sha256(place, metadata, own, opened.data)
     if content == own:
-        return read_below(place / MANIFEST, opened.whole)
+        return read_whole(place / MANIFEST, opened.whole)
     return (json.dumps(content) + "\n").encode()
 
 
@@ -285,7 +286,7 @@ def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
     for namespace in namespaces:
         path = root / namespace / NAMESPACE_METADATA
         try:
-            content = read_below(path, root)
+            content = read_whole(path, root)
             found[namespace] = content if isinstance(json.loads(content), dict) else b"{}"
         except LinkError:
             raise
@@ -309,7 +310,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
     if METADATA not in there:
         _refuse_nesting(remote, place, there)
         return None
-    published = remote.retried(partial(remote.read, f"{place}/{METADATA}"))
+    published = _read_published(remote, place, METADATA)
     if published == upload.metadata:
         _check_whole(remote, place, upload.files, there)
         return "same"
@@ -318,7 +319,7 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
         if unnamed(published) == metadata and _same_files(remote, upload, there):
             return "same"
     else:
-        manifest = remote.retried(partial(remote.read, f"{place}/{MANIFEST}"))
+        manifest = _read_published(remote, place, MANIFEST)
         is_whole = hashlib.sha256(manifest).hexdigest() == named
         if is_whole and (told := parse_manifest(manifest)).get("content_sha256") == content:
             entries = entries_of(told, card=True).items()
@@ -332,6 +333,15 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
                 f"({_differing(unnamed(published), metadata)}); it is left unchanged"
             )
     raise other_content(remote, place)
+
+
+def _read_published(remote: Remote, dataset_id: str, name: str) -> bytes:
+    try:
+        return read_small(remote, f"{dataset_id}/{name}")
+    except CorruptDatasetError as error:
+        raise CorruptDatasetError(
+            f"{dataset_id} in {remote.address} is damaged: {error}"
+        ) from error
 
 
 def _check_whole(

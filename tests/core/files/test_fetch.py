@@ -485,3 +485,20 @@ def test_what_cannot_be_meant_is_refused(source: FileSource, message: str) -> No
 def test_sha256_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(CONTENT)
     assert sha256_file(tmp_path / "file") == SHA256
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        FileSource(address="http://127.0.0.1:9/x.hdf5?sig=hunter2", sha256=SHA256),
+        FileSource(address="http://127.0.0.1:9/x.hdf5?sig=hunter2"),
+        FileSource(address="http://127.0.0.1:9/?sig=hunter2", sha256=SHA256),
+        FileSource(address="ftp://h/x?sig=hunter2", sha256=SHA256),
+    ],
+)
+def test_no_error_shows_the_query_of_an_address(source, monkeypatch):
+    monkeypatch.setattr(fetch, "_WAITS", ())
+    monkeypatch.setenv("MINARI_PIPE_MIRROR", "http://127.0.0.1:9/mirror?sig=hunter2")
+    with pytest.raises((ConfigError, RemoteError), match=r"\?…") as caught:
+        locate(source, what=WHAT, override=OVERRIDE)
+    assert "hunter2" not in str(caught.value)

@@ -119,3 +119,41 @@ def test_a_run_uses_the_value_and_writes_it_nowhere(workspace, own_home):
             if path.is_file():
                 assert SECRET.encode() not in path.read_bytes(), path
     assert os.environ["TOKEN"] == SECRET
+
+
+@pytest.mark.parametrize(
+    ("key", "address", "shown"),
+    [
+        ("engine.storage", "s3://ada:hunter2@bucket/x", "s3://…@bucket/x"),
+        ("engine.storage", "file://ada:hunter2@host/x", "file://…@host/x"),
+        ("engine.storage", "simplecache::s3://ada:hunter2@bucket", "simplecache::s3://…@bucket"),
+        ("engine.address", "ray://ada:hunter2@host:1", "ray://…@host:1"),
+        ("engine.address", "ada:hunter2@host:1", "…@host:1"),
+        ("publish.targets", "[s3://ada:hunter2@bucket/x]", "s3://…@bucket/x"),
+        ("publish.targets", "['file://ada:hunter2@host/x']", "file://…@host/x"),
+    ],
+)
+def test_a_password_in_an_address_is_refused_before_it_is_recorded(key, address, shown, workspace):
+    done = minari_pipe(workspace, "+dataset=tiny", "engine=ray", f"{key}={address}")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {key}: ")
+    assert shown in done.stderr
+    assert "hunter2" not in done.stdout + done.stderr
+    assert not (workspace / "pipelines").exists()
+
+
+def test_addresses_without_a_password_are_taken():
+    oc_env.check_engine_address("engine.storage", "s3://bucket/x")
+    oc_env.check_engine_address("engine.storage", "file:///home/ada@work/x")
+    oc_env.check_engine_address("engine.storage", "/home/ada@work/x")
+    oc_env.check_engine_address("engine.storage", "ada@work/x")
+    oc_env.check_engine_address("engine.address", "auto")
+    oc_env.check_engine_address("engine.address", "ray://host:1")
+    oc_env.check_engine_address("engine.address", "host:1")
+
+
+def test_a_password_from_the_environment_is_refused_and_not_told(monkeypatch):
+    monkeypatch.setenv("LOGIN", "ada:hunter2")
+    with pytest.raises(ConfigError, match="see the value of the environment") as caught:
+        oc_env.check_engine_address("engine.storage", "s3://${oc.env:LOGIN}@bucket")
+    assert "hunter2" not in str(caught.value)

@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from minari_pipe.cli import app
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, LinkError, RemoteError
 from minari_pipe.pipeline.releases.bump import bump
 from minari_pipe.pipeline.releases.diff import difference
-from minari_pipe.pipeline.releases.dvc_remote import push, without_credentials
+from minari_pipe.pipeline.releases.dvc_remote import push
 from minari_pipe.pipeline.releases.release import release
 from tests.pipeline.releases.test_release import here
 from tests.support.repositories import (

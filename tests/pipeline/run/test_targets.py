@@ -81,7 +81,7 @@ def name_in_the_config(workspace: Workspace, target: str, config: str = "one") -
 
 
 def test_a_draft_is_not_uploaded_and_one_line_says_how_it_would_be(workspace):
-    assert upload(workspace, "publish.targets=[file://out]") == [
+    assert upload(workspace, "publish.targets=[./out]") == [
         f"one: not uploaded, because {ID} is a draft; freeze it with `minari-pipe release {ID}`, "
         "or upload the draft with --draft"
     ]
@@ -90,43 +90,43 @@ def test_a_draft_is_not_uploaded_and_one_line_says_how_it_would_be(workspace):
 
 
 def test_a_dry_run_says_what_would_be_uploaded_and_sends_nothing(workspace):
-    told = "publish.targets=[file://out]"
+    told = "publish.targets=[./out]"
 
     def last(*words: str) -> str:
         return workspace.dry_run("+dataset=one", *words)[-1]
 
-    assert last(told) == f"one: would not be uploaded to file://out, because {ID} is a draft"
-    assert last(told, "--draft") == "one: would be uploaded to file://out"
-    name_in_the_config(workspace, "file://other")
-    assert last("--draft").endswith("to file://other, because a file names it, not you")
+    assert last(told) == f"one: would not be uploaded to ./out, because {ID} is a draft"
+    assert last(told, "--draft") == "one: would be uploaded to ./out"
+    name_in_the_config(workspace, "./other")
+    assert last("--draft").endswith("to ./other, because a file names it, not you")
     release(workspace)
     upload(workspace, told)
-    assert last(told) == "one: published in file://out"
+    assert last(told) == "one: published in ./out"
 
 
 def test_a_released_version_is_uploaded_once_and_then_without_a_network(workspace, s3, tmp_path):
     release(workspace)
     before = hashes(workspace.root / "datasets"), workspace.json(f"catalog/{ID}.json")
     place = f"s3://bucket/{tmp_path.name}"
-    told = f"publish.targets=[file://out,{place}]"
+    told = f"publish.targets=[./out,{place}]"
     first = upload(workspace, told, **s3)
-    assert first[:2] == ["one: uploaded to file://out", f"one: uploaded to {place}"]
+    assert first[:2] == ["one: uploaded to ./out", f"one: uploaded to {place}"]
     assert "does not enforce exclusive creation" in first[2]
     record = workspace.json(RECORD)
     assert {name: entry["outcome"] for name, entry in record.items()} == {
-        "file://out": "uploaded",
+        "./out": "uploaded",
         place: "uploaded",
     }
     content = workspace.json(f"catalog/{ID}.json")["content_sha256"]
     assert {entry["content_sha256"] for entry in record.values()} == {content}
     shutil.rmtree(workspace.root / "out")  # it is not even looked at
     again = upload(workspace, told, **{**s3, **REFUSING})
-    assert again == [f"one: published in file://out, {place}"]
+    assert again == [f"one: published in ./out, {place}"]
     assert workspace.json(RECORD) == record
     assert not (workspace.root / "out").exists()
     workspace.git("init", "--quiet")
     workspace.git("add", "--force", RECORD)  # as a clone may bring it
-    assert upload(workspace, told, **s3)[0] == "one: uploaded to file://out"
+    assert upload(workspace, told, **s3)[0] == "one: uploaded to ./out"
     shutil.rmtree(workspace.root / ".git")
     # The key decides no byte, and no stage depends on it.
     assert (hashes(workspace.root / "datasets"), workspace.json(f"catalog/{ID}.json")) == before
@@ -157,10 +157,10 @@ def test_what_the_target_has_already_is_recorded_too(workspace):
 
 def test_a_target_that_fails_stops_no_other_and_is_retried_by_the_next_run(workspace, s3, tmp_path):
     bucket = tmp_path.name.replace("_", "-")
-    told = ("--draft", f"publish.targets=[s3://{bucket},file://out]")
+    told = ("--draft", f"publish.targets=[s3://{bucket},./out]")
     failed = call(workspace, *told, **s3)
     assert failed.returncode == 1
-    assert "one: uploaded to file://out\n" in failed.stdout
+    assert "one: uploaded to ./out\n" in failed.stdout
     last = failed.stdout.splitlines()[-1]
     assert last.startswith(f"error: one: not uploaded to s3://{bucket}: s3://{bucket} does not ")
     assert "create the bucket" in last
@@ -172,19 +172,19 @@ def test_a_target_that_fails_stops_no_other_and_is_retried_by_the_next_run(works
         S3FileSystem(use_listings_cache=False, skip_instance_cache=True).mkdir(bucket)
     shutil.rmtree(workspace.root / "out")
     assert upload(workspace, *told, **s3)[:2] == [
-        "one: published in file://out",
+        "one: published in ./out",
         f"one: uploaded to s3://{bucket}",
     ]
     assert not (workspace.root / "out").exists()
 
 
 def test_a_target_that_only_a_file_names_is_refused_until_the_user_trusts_it(workspace):
-    name_in_the_config(workspace, "file://shared/folder")
+    name_in_the_config(workspace, "./shared/folder")
     refused = call(workspace, "--draft")
     assert refused.returncode == 1
     last = refused.stdout.splitlines()[-1]
-    assert last.startswith("error: one: not uploaded to file://shared/folder: a file names it")
-    assert "'publish.targets=[file://shared/folder]'" in last
+    assert last.startswith("error: one: not uploaded to ./shared/folder: a file names it")
+    assert "'publish.targets=[./shared/folder]'" in last
     assert f"the line {workspace.root}/shared/folder to {workspace.home}" in last
     assert not (workspace.root / "shared").exists()
     # A parent is trusted with all that lies below it.
@@ -193,14 +193,12 @@ def test_a_target_that_only_a_file_names_is_refused_until_the_user_trusts_it(wor
     config = workspace.home / "config" / "minari_pipe" / "trusted_addresses"
     config.parent.mkdir(parents=True)
     config.write_text(f"file://{workspace.root}/shared  # of all of us\n")
-    assert upload(workspace, "--draft") == ["one: uploaded to file://shared/folder"]
+    assert upload(workspace, "--draft") == ["one: uploaded to ./shared/folder"]
 
 
 def test_dvc_repro_uploads_nothing_of_what_an_earlier_command_line_named(workspace):
-    upload(workspace, "publish.targets=[file://out]")
-    assert (
-        "publish.targets=[file://out]" in (workspace.root / "pipelines/one/params.yaml").read_text()
-    )
+    upload(workspace, "publish.targets=[./out]")
+    assert "publish.targets=[./out]" in (workspace.root / "pipelines/one/params.yaml").read_text()
     release(workspace)
     workspace.dvc("repro", "--force", "--single-item", "pipelines/one/dvc.yaml:publish")
     assert not (workspace.root / "out").exists()
@@ -208,7 +206,7 @@ def test_dvc_repro_uploads_nothing_of_what_an_earlier_command_line_named(workspa
 
 
 def test_a_sweep_uploads_each_and_one_that_is_refused_is_the_only_one(workspace):
-    told = ("-m", "+dataset=one,two", "--draft", "publish.targets=[file://out]")
+    told = ("-m", "+dataset=one,two", "--draft", "publish.targets=[./out]")
     assert call(workspace, *told[1:], "-m").returncode == 0
     out = workspace.root / "out"
     assert sorted(p.parent.parent.name for p in out.rglob("metadata.json")) == ["one-v0", "two-v0"]
@@ -220,8 +218,8 @@ def test_a_sweep_uploads_each_and_one_that_is_refused_is_the_only_one(workspace)
     workspace.replace("conf/dataset/one.yaml", "n_envs: 2", "n_envs: 2, seed: 3")
     done = call(workspace, *told)
     assert done.returncode == 1
-    assert f"error: one: not uploaded to file://out: {ID} already exists in {out}, " in done.stdout
-    assert "two: uploaded to file://out" in done.stdout
+    assert f"error: one: not uploaded to ./out: {ID} already exists in {out}, " in done.stdout
+    assert "two: uploaded to ./out" in done.stdout
     assert data.read_bytes() == before
 
 
@@ -232,11 +230,15 @@ def test_a_sweep_uploads_each_and_one_that_is_refused_is_the_only_one(workspace)
         ("s4://bucket", "'s4://bucket' is not a remote: expected a path or an address that"),
         ("s3://ada:secret@bucket", "contains a user name or a password"),
         ("s4://ada:secret@bucket", "contains a user name or a password"),
+        ("file://out", "'file://out' does not name a directory: expected a path, or an address"),
+        ("file://ada:secret@host/x", "'file://…@host/x' does not name a directory"),
+        ("file://~ada:secret@host/x", "does not name a directory"),
+        ("s4://bucket?sig=secret", r"'s4://bucket\?…' is not a remote"),
     ],
 )
 def test_what_can_be_no_target_is_refused_before_any_work(target, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        check_targets(["file://out", target])
+        check_targets(["./out", target])
     assert "secret" not in str(caught.value)
 
 
