@@ -16,6 +16,7 @@ from minari_pipe.errors import InvalidDatasetIdError, InvalidMetadataError
 #: version of the standard that this package writes, named after the Minari release
 MINARI_VERSION = "0.5.4"
 
+#: Versions of the standard that can be read; so can data from before 0.4, which states none.
 supported_dataset_versions = {
     "0.4.0",
     "0.4.1",
@@ -27,7 +28,6 @@ supported_dataset_versions = {
     "0.5.3",
     "0.5.4",
 }
-"""Versions of the standard that can be read; so can data from before 0.4, which states none."""
 
 
 def is_supported_version(version: str | None) -> bool:

@@ -15,8 +15,8 @@ from minari_pipe.errors import UnknownFormatError
 if TYPE_CHECKING:
     from minari_pipe.storage.base import MinariStorage
 
+#: Name of the metadata file in the data directory of a dataset.
 METADATA_FILE_NAME = "metadata.json"
-"""Name of the metadata file in the data directory of a dataset."""
 #: writable formats, by ``data_format``
 _FORMATS = {
     "hdf5": "minari_pipe.storage.hdf5.storage:HDF5Storage",

@@ -24,6 +24,7 @@ from tests.support.servers.gcs import gcs_server
 from tests.support.servers.proxy import Answer, Proxy, fault_proxy
 from tests.support.servers.running import entered
 from tests.support.servers.s3 import s3_server
+from tests.support.workspaces import minari_pipe
 
 Variables = dict[str, str]
 
@@ -352,6 +353,13 @@ def test_an_endpoint_that_is_no_address_is_named_without_its_password(
         f"HF_ENDPOINT is {shown!r}; expected an address such as https://huggingface.co, with a "
         "port from 0 to 65535 if it has one"
     )
+
+
+def test_the_command_line_names_such_an_endpoint_too(tmp_path) -> None:
+    """In a new process: ``huggingface_hub`` cannot be imported with it."""
+    done = minari_pipe(tmp_path, "list", "hf://org", HF_ENDPOINT="http://127.0.0.1:99999")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: HF_ENDPOINT is 'http://127.0.0.1:99999'; expected")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ import re
 import threading
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from minari_pipe._version import __version__
-from minari_pipe.core.messages import without_credentials, without_passwords
-from minari_pipe.errors import ConfigError, MissingDependencyError, RemoteError
+from minari_pipe.core.messages import without_passwords
+from minari_pipe.errors import MissingDependencyError, RemoteError
 from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault, check_length, one_line
+from minari_pipe.remotes.hub.endpoint import check_endpoint
 from minari_pipe.remotes.hub.index import RepoIndex
 
 try:
@@ -63,7 +64,7 @@ class HubClient:
         self._token = token
         # read here: huggingface_hub reads it only once, when it is imported
         self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
-        _check_endpoint(self.endpoint)
+        check_endpoint()
         #: for messages and pages: with a proxy, the endpoint may contain a password
         self.shown = without_passwords(self.endpoint, "")
         self.api = HfApi(self.endpoint, token, "minari_pipe", __version__)
@@ -336,23 +337,3 @@ class HubClient:
                     )
                 self._headers = headers
             return self._headers
-
-
-def _check_endpoint(endpoint: str) -> None:
-    """Raise an error unless ``HF_ENDPOINT`` is an address to which requests can be sent.
-
-    Raises:
-        ConfigError: it is not; the message shows no password.
-    """
-    try:
-        parts = urlsplit(endpoint)
-        _ = parts.port  # raises
-        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        is_usable = False
-    if not is_usable or re.search(r"\s", endpoint):
-        shown = without_credentials(re.sub(r"\s", "%20", endpoint))
-        raise ConfigError(
-            f"HF_ENDPOINT is {shown!r}; expected an address such as https://huggingface.co, with a "
-            "port from 0 to 65535 if it has one"
-        )

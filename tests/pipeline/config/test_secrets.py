@@ -154,6 +154,6 @@ def test_addresses_without_a_password_are_taken():
 
 def test_a_password_from_the_environment_is_refused_and_not_told(monkeypatch):
     monkeypatch.setenv("LOGIN", "ada:hunter2")
-    with pytest.raises(ConfigError, match="see the value of the environment") as caught:
+    with pytest.raises(ConfigError, match="check the value of the environment") as caught:
         oc_env.check_engine_address("engine.storage", "s3://${oc.env:LOGIN}@bucket")
     assert "hunter2" not in str(caught.value)

@@ -218,7 +218,7 @@ def test_a_sweep_uploads_each_and_one_that_is_refused_is_the_only_one(workspace)
     workspace.replace("conf/dataset/one.yaml", "n_envs: 2", "n_envs: 2, seed: 3")
     done = call(workspace, *told)
     assert done.returncode == 1
-    assert f"error: one: not uploaded to ./out: {ID} already exists in {out}, " in done.stdout
+    assert f"error: one: not uploaded to ./out: {ID} already exists in {out} " in done.stdout
     assert "two: uploaded to ./out" in done.stdout
     assert data.read_bytes() == before
 
