@@ -106,7 +106,7 @@ class ConfigError(MinariPipeError, ValueError):
     """A configuration has a wrong key, a wrong type or a missing value."""
 
 
-class ToldError(MinariPipeError):
+class ReportedError(MinariPipeError):
     """The error was already printed; the caller only has to fail."""
 
 

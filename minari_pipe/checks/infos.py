@@ -92,13 +92,13 @@ class Infos(Check):
                 continue
             if path in usual:
                 index, others = self._first_lacking[path]
-                told = f"{n - having} of {n} episodes lack it; this is the first"
+                text = f"{n - having} of {n} episodes lack it; this is the first"
             else:
                 index, others = self._first_having[path], frozenset(usual)
-                told = f"{having} of {n} episodes have it; this is the first"
-            found.setdefault((index, _branch(path, others)), told)
-        for (index, branch), told in found.items():
-            yield self.warning(f"episode {index} / {_joined(branch)}", told)
+                text = f"{having} of {n} episodes have it; this is the first"
+            found.setdefault((index, _branch(path, others)), text)
+        for (index, branch), text in found.items():
+            yield self.warning(f"episode {index} / {_joined(branch)}", text)
 
 
 def _branch(path: Path, others: Collection[Path]) -> Path:

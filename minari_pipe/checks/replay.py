@@ -55,8 +55,8 @@ from minari_pipe.checks.stepwise import (
     Tolerance,
     Verdict,
     at,
-    judge_run,
-    judge_steps,
+    compare_run,
+    compare_steps,
     placing,
     row_of,
     simulate,
@@ -201,11 +201,11 @@ class Replay(Check):
         if isinstance(steps, Finding):
             yield steps
         elif by_state:
-            yield from self._judged(episode, steps, judge_steps(steps, BY_STATE), INEXACT_STEPS)
+            yield from self._reported(episode, steps, compare_steps(steps, BY_STATE), INEXACT_STEPS)
         else:
-            verdict = judge_run(steps)
+            verdict = compare_run(steps)
             if verdict.agrees or verdict.is_error or place is None:
-                yield from self._judged(episode, steps, verdict, NOT_VERIFIED)
+                yield from self._reported(episode, steps, verdict, NOT_VERIFIED)
             else:
                 yield from self._step_by_step(episode, start, n_steps, AFTER_DRIFT)
 
@@ -220,12 +220,12 @@ class Replay(Check):
         if isinstance(steps, Finding):
             yield steps
         else:
-            verdict = judge_steps(steps, tolerance)
+            verdict = compare_steps(steps, tolerance)
             if self.coverage.reason and not verdict.agrees:
                 # Other versions may explain it, but an action's effect may be as small.
-                is_error = judge_steps(steps, BY_STATE).is_error
+                is_error = compare_steps(steps, BY_STATE).is_error
                 verdict = replace(verdict, is_error=is_error)
-            yield from self._judged(episode, steps, verdict, INEXACT_STEPS)
+            yield from self._reported(episode, steps, verdict, INEXACT_STEPS)
 
     def _way_to_place(
         self, episode: Episode, start: Mapping[str, Any]
@@ -261,7 +261,7 @@ class Replay(Check):
             what = f"{type(exc).__name__}: {shown(exc, 200)}"
             return self.error(episode.path(), f"the replay failed with {what}")
 
-    def _judged(
+    def _reported(
         self, episode: Episode, steps: Steps, verdict: Verdict, kind: str
     ) -> Iterator[Finding]:
         """Report an error, or count a difference that may be rounding."""

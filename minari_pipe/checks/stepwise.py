@@ -163,7 +163,7 @@ BY_OBSERVATION = Tolerance(half=0, most=0.01, few=0.5)
 AFTER_DRIFT = Tolerance(half=0, most=0, few=0.5)
 
 
-def judge_steps(steps: Steps, tolerance: Tolerance) -> Verdict:
+def compare_steps(steps: Steps, tolerance: Tolerance) -> Verdict:
     """Compare steps that were each simulated from their recorded state or observation."""
     most = tolerance.most
     beyond = np.max([steps.excess(path, most) for path in steps.recorded], axis=0) > 1
@@ -182,7 +182,7 @@ def judge_steps(steps: Steps, tolerance: Tolerance) -> Verdict:
     return Verdict(False, row, path, why, rows.size > tolerance.few * n, rows.size)
 
 
-def judge_run(steps: Steps) -> Verdict:
+def compare_run(steps: Steps) -> Verdict:
     """Compare an episode that was simulated from its start and may drift."""
     apart = np.max([steps.excess(path, 0) for path in steps.recorded], axis=0) > 1
     if not apart.any():

@@ -20,7 +20,7 @@ from minari_pipe.cli.lineage import diff, reproduce
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import bump, init, release
-from minari_pipe.core.messages import each_warning_once, tell
+from minari_pipe.core.messages import each_warning_once, print_line
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config.import_graph import make_importable
@@ -67,9 +67,9 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
     """Wrap a command so that an exception is printed in one line and exits with code 1."""
 
     @wraps(command)
-    def told(*args: Any, **kwargs: Any) -> None:
+    def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
-            with each_warning_once(partial(tell, "warning")):
+            with each_warning_once(partial(print_line, "warning")):
                 warnings.simplefilter("always")
                 with suppress(ConfigError):  # not in a workspace
                     make_importable(find_root())
@@ -84,13 +84,13 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
         except Exception as exc:
             if os.environ.get(_DEBUG) == "1":
                 raise
-            tell("error", _told(exc))
+            print_line("error", _message(exc))
             raise typer.Exit(1) from exc
 
-    return told
+    return wrapped
 
 
-def _told(exc: Exception) -> str:
+def _message(exc: Exception) -> str:
     if isinstance(exc, MinariPipeError | OSError) and str(exc):
         return str(exc)
     return f"{type(exc).__name__}: {exc}; --debug before the command shows where"

@@ -117,8 +117,8 @@ def show(
         try:
             return show_remote(dataset_id, as_json)
         except MinariPipeError as other:
-            told = str(error).removesuffix(HOW_TO_FETCH)
-            raise DatasetNotFoundError(f"{told} On the remote: {other}") from other
+            text = str(error).removesuffix(HOW_TO_FETCH)
+            raise DatasetNotFoundError(f"{text} On the remote: {other}") from other
     metadata = dataset.storage.read_raw_metadata(dataset.storage.data_path)
     path = dataset.storage.data_path
     manifest = read_manifest(path.parent)

@@ -21,7 +21,7 @@ from minari_pipe.pipeline.signals import stop_on_signals
 
 _Id = Annotated[str, typer.Argument(autocompletion=complete_id, help="Id with its version.")]
 _LONGEST = 60
-#: Hash digits that are enough to tell versions apart.
+#: Hash digits that are enough to print_line versions apart.
 _HASH = 12
 
 _TITLES = {

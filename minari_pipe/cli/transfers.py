@@ -14,7 +14,7 @@ from minari_pipe.cli.tables import counted, print_json, print_table, size
 from minari_pipe.core.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.core.files.links import files_below
 from minari_pipe.core.files.manifest import read_manifest
-from minari_pipe.core.messages import one_line, tell
+from minari_pipe.core.messages import one_line, print_line
 from minari_pipe.datasets.library import HOW_TO_FETCH, latest_version_of
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
 from minari_pipe.remotes import Remote, default_address, split_scheme
@@ -71,23 +71,23 @@ def upload(
     _check_all_are_there(datasets)
     named = list(dict.fromkeys(datasets))
     notes = unnamed_parents(named)  # metadata name the parents, and may come from a stranger
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for name in named:
         try:
             done = publish(name, remote, dry_run=dry_run)
         except (MinariPipeError, OSError) as error:
-            tell("error", f"{name}: {error}")
-            told.append({"dataset_id": name, "outcome": "failed", "error": str(error)})
+            print_line("error", f"{name}: {error}")
+            results.append({"dataset_id": name, "outcome": "failed", "error": str(error)})
             continue
         notes += done.notes
-        told.append(_facts(done))
+        results.append(_facts(done))
         if not as_json:
             _show(done)
     for note in notes:
-        tell("warning", note)
+        print_line("warning", note)
     if as_json:
-        print_json(told)
-    if any(entry["outcome"] == "failed" for entry in told):
+        print_json(results)
+    if any(entry["outcome"] == "failed" for entry in results):
         raise typer.Exit(1)
 
 
@@ -125,8 +125,8 @@ def _check_all_are_there(dataset_ids: Iterable[str]) -> None:
         if latest != name:
             raise ConfigError(f"{name!r} has no version; to upload the latest, use {latest!r}")
     if len(missing) == 1:
-        told = str(*missing.values()).removesuffix(HOW_TO_FETCH)
-        raise DatasetNotFoundError(told)
+        text = str(*missing.values()).removesuffix(HOW_TO_FETCH)
+        raise DatasetNotFoundError(text)
     if missing:
         raise DatasetNotFoundError(
             f"no datasets {', '.join(map(repr, missing))} in {get_dataset_path()}; "
@@ -207,7 +207,7 @@ def download(
         try:
             remote, metadata = find_datasets(wanted, source, force=force)
         except (MinariPipeError, OSError) as error:
-            tell("error", str(error))
+            print_line("error", str(error))
             failed = True
             continue
         found.update(dict.fromkeys(metadata, remote))
@@ -228,7 +228,7 @@ def download(
         try:
             fetched = fetch(remote, name, replace=name in here, alone=name in by_path)
         except (MinariPipeError, OSError) as error:
-            tell("error", str(error))
+            print_line("error", str(error))
             failed = True
         else:
             for each in fetched:

@@ -77,7 +77,7 @@ def without_credentials(text: str) -> str:
     return _QUERY.sub(r"\1…", without_passwords(text))
 
 
-def tell(level: str, text: str) -> None:
+def print_line(level: str, text: str) -> None:
     """Write an error or a warning to stderr as one line without credentials.
 
     Args:

@@ -128,7 +128,7 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
 
 
 def check_files(
-    where: str, values: Any, *, below: Path | None, told: Collection[str] = ()
+    where: str, values: Any, *, below: Path | None, given: Collection[str] = ()
 ) -> list[str]:
     """Refuse arguments with an outside file, which a config must not get read or published.
 
@@ -139,7 +139,7 @@ def check_files(
         where: the key that holds the values, for the message.
         values: arguments as JSON and YAML hold them, nested or not.
         below: a folder that the user named, whose files may be read; relative paths start there.
-        told: texts that the user gave.
+        given: texts that the user gave.
 
     Returns:
         Outside files that may be read because the user named them.
@@ -150,13 +150,13 @@ def check_files(
     Example:
         >>> check_files("kwargs", {"render_mode": "human", "topic": "/top"}, below=None)
         []
-        >>> check_files("kwargs", {"xml_file": "../ant.xml"}, below=None, told=["../ant.xml"])
+        >>> check_files("kwargs", {"xml_file": "../ant.xml"}, below=None, given=["../ant.xml"])
         ['../ant.xml']
     """
     found = []
     for key, text in texts(where, values):
         place = _elsewhere(text, below)
-        if place is not None and text in told:
+        if place is not None and text in given:
             found.append(place)
         elif place is not None and not is_trusted_address(place):
             raise TrustError(

@@ -33,7 +33,7 @@ class Outside:
         >>> outside.holds(7, 0)
         False
         >>> outside.count(7, 0)
-        >>> print(outside.told(3, 10).splitlines()[1].split(" are")[0])
+        >>> print(outside.warning(3, 10).splitlines()[1].split(" are")[0])
         Episode 3: 1 of 10 actions
     """
 
@@ -126,7 +126,7 @@ class Outside:
             value = map_leaves(lambda leaf: leaf[found[0] - first], rows)
             self.count(value, found[0], len(found))
 
-    def told(self, episode: int, of: int) -> str | None:
+    def warning(self, episode: int, of: int) -> str | None:
         """Return the warning about an episode, None if all its values were inside.
 
         Args:
@@ -155,11 +155,11 @@ class SpaceChecker:
         >>> space = spaces.Discrete(3)
         >>> judge = SpaceChecker(space, space, strict=False)
         >>> judge.columns(0, episode_columns(buffer, space, space, episode=0))
-        >>> [line for line in judge.told[0].splitlines() if line.endswith("space.")]
+        >>> [line for line in judge.warnings[0].splitlines() if line.endswith("space.")]
         ['Observation is not in observation space.', 'Reward is not in reward space.']
 
     Attributes:
-        told: the warnings, one text for each episode with a fault.
+        warnings: the warnings, one text for each episode with a fault.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class SpaceChecker:
             action_space: space of one action.
             strict: raise for an episode with a fault.
         """
-        self.told: list[str] = []
+        self.warnings: list[str] = []
         self._strict = strict
         self._outside = {
             "observations": Outside("observation", observation_space, strict=strict),
@@ -221,13 +221,13 @@ class SpaceChecker:
             except InvalidEpisodeError as error:
                 raise InvalidEpisodeError(f"episode {episode}: {error}") from None
             of_reset = name == "observations" and not continues
-            texts.append(part.told(episode, len(columns["rewards"]) + of_reset))
+            texts.append(part.warning(episode, len(columns["rewards"]) + of_reset))
         if not (columns["terminations"][-1] or columns["truncations"][-1]):
             texts.append(_open_end(episode))
             if self._strict:
                 raise InvalidEpisodeError(texts[-1])
         if any(texts):
-            self.told.append("\n".join(filter(None, texts)))
+            self.warnings.append("\n".join(filter(None, texts)))
 
 
 def _open_end(number: int) -> str:

@@ -68,12 +68,12 @@ def new_copy(
         InvalidDatasetIdError: the id is malformed.
     """
     with new_dataset(dataset_id) as data_path:
-        told = {key: value for key, value in metadata.items() if key not in STORAGE_KEYS}
-        told |= {"dataset_id": dataset_id, "minari_version": MINARI_VERSION}
+        described = {key: value for key, value in metadata.items() if key not in STORAGE_KEYS}
+        described |= {"dataset_id": dataset_id, "minari_version": MINARI_VERSION}
         MinariStorage.create(
             data_path,
             StableBuffers(episodes),
-            metadata={key: value for key, value in told.items() if value is not None},
+            metadata={key: value for key, value in described.items() if value is not None},
             observation_space=observation_space,
             action_space=action_space,
             data_format=file_format(data_format),

@@ -249,7 +249,7 @@ def create_dataset_from_buffers(
             texts: Any = (eval_env, algorithm_name, author, author_email)
             algorithm_name, author, author_email, code_permalink = texts
             eval_env = None
-    judge_version(minari_version)
+    check_version(minari_version)
     if env is None:
         env_spec = None
         if observation_space is None or action_space is None:
@@ -266,7 +266,7 @@ def create_dataset_from_buffers(
                 made.close()
     else:
         raise TypeError(f"Unsupported env type {type(env).__name__}")
-    told = Description(
+    details = Description(
         eval_env=eval_env,
         algorithm_name=algorithm_name,
         author=author,
@@ -280,7 +280,7 @@ def create_dataset_from_buffers(
         requirements=requirements,
     )
     with new_dataset(dataset_id) as data_path:
-        metadata = told.metadata(dataset_id, env_spec)
+        metadata = details.metadata(dataset_id, env_spec)
         judge = SpaceChecker(observation_space, action_space, strict=strict)
         MinariStorage.create(
             data_path,
@@ -293,16 +293,16 @@ def create_dataset_from_buffers(
             jpeg_encoding=jpeg_encoding,
             judge=judge,
         )
-        for text in judge.told:
+        for text in judge.warnings:
             warnings.warn(text, stacklevel=2)
     return open_dataset(dataset_id)
 
 
-def judge_version(minari_version: str | None) -> None:
+def check_version(minari_version: str | None) -> None:
     """Warn if a version or specifier, as Minari 0.4 took it, excludes the one that is written.
 
     Example:
-        >>> judge_version("~=0.5")
+        >>> check_version("~=0.5")
     """
     if minari_version is None:
         return

@@ -463,7 +463,7 @@ class MinariDataset(DatasetDescription):
         self.storage.update_episodes(as_buffers(buffer), judge=judge)
         new = np.arange(first, self.storage.total_episodes)
         self.episode_indices = np.append(self.episode_indices, new)
-        for text in judge.told:
+        for text in judge.warnings:
             warnings.warn(text, stacklevel=2)
 
     def update_dataset_from_collector_env(self, collector_env: Any) -> None:

@@ -174,10 +174,10 @@ def checked_content_sha256(
     if data is not None and not storage.is_of(data):
         raise replaced(dataset / "data")
     found = content_sha256(storage, metadata)
-    told = (content or {}).get("content_sha256", found)
-    if told != found:
+    recorded = (content or {}).get("content_sha256", found)
+    if recorded != found:
         raise CorruptDatasetError(
-            f"{dataset / MANIFEST} has content_sha256 {told[:12]}, but the data have "
+            f"{dataset / MANIFEST} has content_sha256 {recorded[:12]}, but the data have "
             f"{found[:12]}: the manifest is damaged or belongs to another dataset. Download or "
             "publish the dataset again"
         )

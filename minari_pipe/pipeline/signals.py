@@ -210,7 +210,7 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
         stages = [c for c in children if _is_stage(c)] if waited < _SECONDS_TO_UNWIND else []
         for child in stages or children:
             if waited > _SECONDS_TO_UNWIND or _listens(child):
-                _tell(child, kill=waited > _SECONDS_TO_STOP)
+                _send_signal(child, kill=waited > _SECONDS_TO_STOP)
         if not children and not interrupted:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
@@ -268,7 +268,7 @@ def _listens(child: Any) -> bool:
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
-def _tell(child: Any, *, kill: bool) -> None:
+def _send_signal(child: Any, *, kill: bool) -> None:
     import psutil
 
     with suppress(psutil.Error):

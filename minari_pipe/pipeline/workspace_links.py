@@ -207,5 +207,5 @@ def follow_own_cache(root: Path) -> bool:
 
 def cache_types(cache: dict[str, Any]) -> list[str]:
     """Return the link types in DVC's ``cache`` section, which is a string or a list."""
-    told = cache.get("type") or []
-    return [kind.strip() for kind in (told.split(",") if isinstance(told, str) else told)]
+    types = cache.get("type") or []
+    return [kind.strip() for kind in (types.split(",") if isinstance(types, str) else types)]

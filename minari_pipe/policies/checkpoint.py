@@ -280,9 +280,9 @@ def load_policy(
 
     weights = load_weights(path) if weights is None else weights
     recorded = claims.describe(path)
-    told = claims.plain_settings(recorded, [tuple(value.shape) for value in weights.values()])
+    claimed = claims.plain_settings(recorded, [tuple(value.shape) for value in weights.values()])
     known = plain_settings(algorithm, policy_class)
-    used = {k: v for k, v in told.items() if k in known} | dict(policy_kwargs or {})
+    used = {k: v for k, v in claimed.items() if k in known} | dict(policy_kwargs or {})
     policy = build_policy(algorithm, policy_class, used, observation_space, action_space)
     difference = _first_difference(weights, policy.state_dict())
     other = claims.other_spaces(
@@ -293,7 +293,7 @@ def load_policy(
     if difference:
         raise ConfigError(
             f"checkpoint {path} does not fit the config: {difference}. Set policy_class and "
-            f"policy_kwargs to those it was trained with{claims.told_kwargs(recorded)}"
+            f"policy_kwargs to those it was trained with{claims.kwargs_hint(recorded)}"
         )
     other = claims.other_setting(recorded, policy, used)
     if other:

@@ -60,9 +60,9 @@ def other_spaces(
         spaces = {"observation": network_observation_space(observation_space), **spaces}
     differing = []
     for name, space in spaces.items():
-        told, has = _recorded_words(recorded, f"{name}_space"), _words(space)
-        if told not in (None, has):
-            differing.append(f"{name} space {_short(told)}, the environment has {_short(has)}")
+        stored, has = _recorded_words(recorded, f"{name}_space"), _words(space)
+        if stored not in (None, has):
+            differing.append(f"{name} space {_short(stored)}, the environment has {_short(has)}")
     return "; ".join(differing) or None
 
 
@@ -108,11 +108,11 @@ def plain_settings(
         recorded: result of :func:`describe`.
         shapes: shapes of the weights.
     """
-    told = recorded.get("policy_kwargs")
-    if not isinstance(told, dict):
+    stored = recorded.get("policy_kwargs")
+    if not isinstance(stored, dict):
         return {}
     found: dict[str, Any] = {}
-    for name, text in told.items():
+    for name, text in stored.items():
         value = _parsed(text)
         if name == "activation_fn":
             if (value := activation(text)) in ACTIVATIONS:
@@ -136,12 +136,12 @@ def _has_layers(net_arch: Any, shapes: Collection[tuple[int, ...]]) -> bool:
     return named <= weights and all(sizes[0] in outputs for sizes in networks if sizes)
 
 
-def told_kwargs(recorded: Mapping[str, Any]) -> str:
+def kwargs_hint(recorded: Mapping[str, Any]) -> str:
     """Return the end of a message, with the ``policy_kwargs`` that the file names, if any."""
-    told = recorded.get("policy_kwargs")
-    if not isinstance(told, dict):
+    stored = recorded.get("policy_kwargs")
+    if not isinstance(stored, dict):
         return ""
-    plain = {k: v for k, v in told.items() if not k.startswith(":")}
+    plain = {k: v for k, v in stored.items() if not k.startswith(":")}
     if recorded.get("use_sde") is True:  # the algorithm passes it to its policy
         plain["use_sde"] = True
     if "activation_fn" in plain:
@@ -159,13 +159,13 @@ def other_setting(
         policy: the policy that was built from the config.
         used: the ``policy_kwargs`` that it was built from, with classes by name.
     """
-    told = recorded.get("policy_kwargs")
-    if not isinstance(told, dict):
+    stored = recorded.get("policy_kwargs")
+    if not isinstance(stored, dict):
         return None
     parameters = inspect.signature(type(policy).__init__).parameters
     for name in sorted(_unseen(policy) & parameters.keys()):
         default = parameters[name].default
-        theirs, ours = (_comparable(name, d.get(name, default)) for d in (told, used))
+        theirs, ours = (_comparable(name, d.get(name, default)) for d in (stored, used))
         if theirs != ours:
             return (
                 f"the file says it was trained with {name} {theirs!r}, the config implies "

@@ -20,7 +20,7 @@ from minari_pipe.core.environments import spec_json
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.datasets.bounds import SpaceChecker
-from minari_pipe.datasets.create import Description, judge_version
+from minari_pipe.datasets.create import Description, check_version
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.library import get_dataset_path, new_dataset, open_dataset
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
@@ -105,8 +105,8 @@ class Collecting:
     def _warn(self, stacklevel: int = 3) -> None:
         """Issue the warnings about finished episodes."""
         if self._recorded.warnings:
-            told, self._recorded.warnings = self._recorded.warnings, []
-            for text in told:
+            texts, self._recorded.warnings = self._recorded.warnings, []
+            for text in texts:
                 warnings.warn(text, stacklevel=stacklevel)
 
     def create_dataset(
@@ -154,8 +154,8 @@ class Collecting:
             ConfigError: ``on_episode`` of the collector takes the episodes.
             DatasetNotFoundError: the collector is closed.
         """
-        judge_version(minari_version)
-        told = Description(
+        check_version(minari_version)
+        details = Description(
             eval_env=eval_env,
             algorithm_name=algorithm_name,
             author=author,
@@ -169,7 +169,7 @@ class Collecting:
             requirements=requirements,
         )
         with self._taken(), new_dataset(dataset_id) as data_path:
-            metadata = told.metadata(dataset_id, self._spec())
+            metadata = details.metadata(dataset_id, self._spec())
             self._store(data_path, metadata)
         return open_dataset(dataset_id)
 
@@ -216,7 +216,7 @@ class Collecting:
             dataset.storage.update_episodes(episodes, judge=judge)
             new = np.arange(first, dataset.storage.total_episodes)
             dataset.episode_indices = np.append(dataset.episode_indices, new)
-        self._recorded.warnings += judge.told if judge else []
+        self._recorded.warnings += judge.warnings if judge else []
         self._warn()
 
     @contextmanager

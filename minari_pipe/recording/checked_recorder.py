@@ -29,7 +29,7 @@ class CheckedRecorder(EpisodeRecorder):
         ...                            record_infos=False)
         >>> recorder.start(0, {})
         >>> recorder.step(1, 7, 0.5, False, True, {})
-        >>> print(recorder.told(3).splitlines()[1].split(" are")[0])
+        >>> print(recorder.warning(3).splitlines()[1].split(" are")[0])
         Episode 3: 1 of 2 observations
     """
 
@@ -101,7 +101,7 @@ class CheckedRecorder(EpisodeRecorder):
             and math.isfinite(sum(self._rewards))
         )
 
-    def told(self, episode: int) -> str | None:
+    def warning(self, episode: int) -> str | None:
         """Return the warning about the episode before it is finished, None if there is none.
 
         Args:
@@ -115,8 +115,8 @@ class CheckedRecorder(EpisodeRecorder):
         if not (observations or actions or self._outside_rewards):
             return None
         steps = len(self)
-        texts = [observations.told(episode, steps + 1)]
-        texts += [part.told(episode, steps) for part in (actions, self._outside_rewards)]
+        texts = [observations.warning(episode, steps + 1)]
+        texts += [part.warning(episode, steps) for part in (actions, self._outside_rewards)]
         return "\n".join(filter(None, texts))
 
 
@@ -222,5 +222,5 @@ class StrictRecorder(EpisodeRecorder):
         self._outside_rewards.holds(reward, steps)
         super().step(action, observation, reward, terminated, truncated, info, extras)
 
-    def told(self, episode: int) -> None:
+    def warning(self, episode: int) -> None:
         """Return None, as a strict recorder has no warnings."""

@@ -96,7 +96,7 @@ def list_leftovers() -> list[Leftover]:
         folders = sorted(get_dataset_path().glob("tmp*"))
     except (OSError, ConfigError):
         folders = []
-    return found + [_of_minari(folder) for folder in folders if _is_minari_s(folder)]
+    return found + [_of_minari(folder) for folder in folders if _is_minari_folder(folder)]
 
 
 def recover(
@@ -142,15 +142,15 @@ def recover(
     """
     chosen = _chosen(leftover)
     _refuse_if_alive(chosen, force=force)
-    told = Description(**description)
+    details = Description(**description)
     with ExitStack() as stack:
         source = _JournalSource(chosen, stack) if _is_ours(chosen) else _MinariSource(chosen)
         spec = _spec(source.env_spec)
-        measured = told.expert_policy is not None or told.ref_max_score is not None
-        if source.env_spec is not None and measured and told.eval_env is None:
+        measured = details.expert_policy is not None or details.ref_max_score is not None
+        if source.env_spec is not None and measured and details.eval_env is None:
             recover_environment(source.env_spec).close()  # raises if it is not trusted
         with new_dataset(dataset_id) as data_path:
-            metadata = told.metadata(dataset_id, spec)
+            metadata = details.metadata(dataset_id, spec)
             storage = MinariStorage.create(
                 data_path,
                 StableBuffers(source.sound_episodes()),
@@ -211,7 +211,7 @@ def _chosen(leftover: Leftover | PathLike | None) -> Leftover:
         # read again: it may be gone or in use by now
         if (path / JOURNAL).is_file():
             return _of_journal(path / JOURNAL)
-        if _is_minari_s(path):
+        if _is_minari_folder(path):
             return _of_minari(path)
         raise DatasetNotFoundError(
             f"{path} is not a leftover of a collector; list_leftovers() lists them"
@@ -264,7 +264,7 @@ def _of_journal(path: Path) -> Leftover:
         return Leftover(path=path.parent, kind="minari_pipe", alive=alive, damage=str(error))
 
 
-def _is_minari_s(folder: Path) -> bool:
+def _is_minari_folder(folder: Path) -> bool:
     return (
         folder.name.startswith("tmp")
         and not folder.is_symlink()

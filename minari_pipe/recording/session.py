@@ -183,9 +183,9 @@ class Recording:
         self._forget_added()
         recorder = self.recorders[env]
         number = self._n_given + len(self.journal) + len(self._unkept)
-        told = recorder.told(number)
-        if told is not None:
-            self.warnings.append(told)
+        warning = recorder.warning(number)
+        if warning is not None:
+            self.warnings.append(warning)
         if self._add_regular(recorder):
             return
         form = recorder.form if _is_regular(recorder) else None

@@ -72,7 +72,7 @@ def open_remote(address: str | os.PathLike[str] | None = None, token: str | None
     check_remote_address(address)
     scheme, _ = split_scheme(address)
     if scheme not in _REMOTES:
-        return _of_others()[scheme].load()(address, token or None)
+        return _registered_remotes()[scheme].load()(address, token or None)
     module, name = _REMOTES[scheme].split(":")
     return getattr(importlib.import_module(module), name)(address, token or None)
 
@@ -95,7 +95,7 @@ def check_remote_address(address: str) -> None:
         )
     address = address.strip()
     scheme, place = split_scheme(address)
-    others = {} if scheme in _REMOTES else _of_others()
+    others = {} if scheme in _REMOTES else _registered_remotes()
     if "@" in place and scheme != "file" and scheme not in others:
         raise carries_login(address)
     if scheme not in _REMOTES and scheme not in others:
@@ -130,7 +130,7 @@ def _shown(address: str) -> str:
     return without_credentials(address)
 
 
-def _of_others() -> dict[str, EntryPoint]:
+def _registered_remotes() -> dict[str, EntryPoint]:
     """Return the remotes of other packages, by scheme."""
     return {entry.name: entry for entry in entry_points(group=_ENTRY_POINTS)}
 

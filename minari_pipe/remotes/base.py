@@ -60,7 +60,7 @@ _LONGEST_TEXT = 300  # characters shown of a message from a server or a library
 _LONGEST_WAIT = 30.0  # seconds, even if a server asks for more
 
 #: Progress callback; takes the number of bytes just sent or received, negative to undo.
-Told = Callable[[int], None]
+OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Remote(ABC):
         """
 
     @abstractmethod
-    def send(self, upload: Upload, told: Told) -> None:
+    def send(self, upload: Upload, on_bytes: OnBytes) -> None:
         """Send and verify the files of a dataset, without making the dataset visible.
 
         Reuses files that an earlier call sent for the same content, and removes files that an
@@ -237,11 +237,11 @@ class Remote(ABC):
         return []
 
     @abstractmethod
-    def judge(self, error: Exception) -> Fault:
+    def fault_of(self, error: Exception) -> Fault:
         """Return the meaning of an error that the remote's client library raised."""
 
     @contextmanager
-    def telling(self, kind: type[OSError]) -> Iterator[None]:
+    def translated_errors(self, kind: type[OSError]) -> Iterator[None]:
         """Convert OS errors raised by a writing method to errors with a one-line message.
 
         Args:
@@ -255,7 +255,7 @@ class Remote(ABC):
         except MinariPipeError:
             raise
         except kind as error:
-            raise self.judge(error).error from error
+            raise self.fault_of(error).error from error
 
     def retried(self, work: Callable[[], T]) -> T:
         """Call ``work``, and retry it after transient faults.
@@ -264,21 +264,21 @@ class Remote(ABC):
             RemoteError: the remote's library raised an error; the message is one line.
             FileNotFoundError, FileExistsError: raised by ``work``.
         """
-        crew = ThreadPool.current()
+        pool = ThreadPool.current()
         for wait in (*_WAITS, None):
-            if crew is not None and crew.is_over:
+            if pool is not None and pool.is_over:
                 raise OverError("the result is no longer needed")
             try:
                 return work()
             except (MinariPipeError, FileNotFoundError, FileExistsError):
                 raise
             except Exception as error:
-                fault = self.judge(error)
+                fault = self.fault_of(error)
                 if wait is None or not fault.is_transient:
                     raise fault.error from safe_cause(error)
                 # jitter, so that several clients do not retry all at once
                 pause = max(wait * random.uniform(0.75, 1.25), min(fault.wait, _LONGEST_WAIT))
-                time.sleep(pause) if crew is None else crew.pause(pause)
+                time.sleep(pause) if pool is None else pool.pause(pause)
         raise AssertionError("the last attempt returns or raises")
 
 

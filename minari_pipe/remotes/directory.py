@@ -26,9 +26,9 @@ from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
     Fault,
+    OnBytes,
     Remote,
     RemoteFile,
-    Told,
     Upload,
     UploadSource,
     check_arrived,
@@ -80,15 +80,15 @@ class DirectoryRemote(Remote):
             raise FileNotFoundError(errno.ENOENT, "not a regular file", str(place))
         return UploadSource(place, 0, "", self._root).read(start, end)
 
-    def send(self, upload: Upload, told: Told) -> None:
-        with self.telling(OSError), self._stage(upload) as stage:
+    def send(self, upload: Upload, on_bytes: OnBytes) -> None:
+        with self.translated_errors(OSError), self._stage(upload) as stage:
             self._own_place(upload.dataset_id)
             remove_all_but(stage, {stage / name: file.size for name, file in upload.files.items()})
             for name in upload.files:
-                self._put(stage, name, upload, told)
+                self._put(stage, name, upload, on_bytes)
 
     def reveal(self, upload: Upload) -> bool:
-        with self.telling(OSError), self._stage(upload) as stage:
+        with self.translated_errors(OSError), self._stage(upload) as stage:
             target = self._own_place(upload.dataset_id)
             with _made(stage, os.path.dirname(METADATA)) as folder:
                 _write(folder / os.path.basename(METADATA), UploadSource.of(upload.metadata))
@@ -118,12 +118,12 @@ class DirectoryRemote(Remote):
         return True
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
-        with self.telling(OSError):
+        with self.translated_errors(OSError):
             self._own_place(namespace)
             with _made(self._root, namespace) as folder:
                 _write(folder / NAMESPACE_METADATA, UploadSource.of(metadata))
 
-    def judge(self, error: Exception) -> Fault:
+    def fault_of(self, error: Exception) -> Fault:
         if not isinstance(error, OSError):
             return Fault(RemoteError(f"{self.address}: {type(error).__name__}: {one_line(error)}"))
         hint = {
@@ -134,8 +134,8 @@ class DirectoryRemote(Remote):
             errno.EDQUOT: "; make room there and run the same command to continue",
         }.get(error.errno or 0, "")
         where = one_line(error.filename or self.address)
-        told = RemoteError(f"{self.address}: {where}: {one_line(error.strerror or error)}{hint}")
-        return Fault(told, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
+        fault = RemoteError(f"{self.address}: {where}: {one_line(error.strerror or error)}{hint}")
+        return Fault(fault, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
 
     def _walk(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
         """Yield the sorted names of datasets and namespaces, and whether each is a dataset.
@@ -182,14 +182,14 @@ class DirectoryRemote(Remote):
         refuse_links(place, self._root)
         return place
 
-    def _put(self, stage: Path, name: str, upload: Upload, told: Told) -> None:
+    def _put(self, stage: Path, name: str, upload: Upload, on_bytes: OnBytes) -> None:
         source = upload.files[name]
         with _made(stage, os.path.dirname(name)) as folder:
             place = folder / os.path.basename(name)
             if place.is_file() and sha256_file(place) == source.sha256:
-                told(source.size)
+                on_bytes(source.size)
             else:
-                _write(place, source, told)
+                _write(place, source, on_bytes)
                 check_arrived(self, f"{_UPLOADS}/{_key(upload)}/{name}", source)
 
     @contextmanager
@@ -218,7 +218,7 @@ def _made(top: Path, name: str) -> Iterator[Path]:
         yield folder
 
 
-def _write(place: Path, source: UploadSource, told: Told = lambda size: None) -> None:
+def _write(place: Path, source: UploadSource, on_bytes: OnBytes = lambda size: None) -> None:
     """Write a file atomically and durably."""
     place.parent.mkdir(parents=True, exist_ok=True)
     beside = place.with_name(f".{place.name}.{os.getpid()}.tmp")
@@ -226,7 +226,7 @@ def _write(place: Path, source: UploadSource, told: Told = lambda size: None) ->
         with new_file(beside) as handle, open(handle, "wb", closefd=False) as file:
             for start, end in parts_of(source.size):
                 file.write(source.read(start, end))
-                told(end - start)
+                on_bytes(end - start)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, place)

@@ -31,7 +31,7 @@ _UNREADABLE = ("JSONDecodeError", "ContentTypeError", "ResponseParserError", "Ex
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
 
 
-def judge(error: Exception, address: str, *, credentials: str) -> Fault:
+def fault_of(error: Exception, address: str, *, credentials: str) -> Fault:
     """Return the meaning of an error raised by s3fs or gcsfs.
 
     Args:
@@ -40,7 +40,7 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
         credentials: how to set credentials, for the error message.
 
     Example:
-        >>> judge(PermissionError("denied"), "s3://bucket", credentials="log in").error
+        >>> fault_of(PermissionError("denied"), "s3://bucket", credentials="log in").error
         RemoteError('s3://bucket denies access: denied; log in')
     """
     text = one_line(error).rstrip(".") or type(error).__name__
@@ -62,9 +62,9 @@ def judge(error: Exception, address: str, *, credentials: str) -> Fault:
             RemoteError(f"{address} does not exist: {text}; create the bucket, or correct its name")
         )
     if status in _TRANSIENT or getattr(error, "errno", None) in (errno.EREMOTEIO, errno.EBUSY):
-        told = f"HTTP {status}" if status else text
+        status_text = f"HTTP {status}" if status else text
         return Fault(
-            RemoteError(f"{address} is overloaded or unavailable ({told}); try again later"),
+            RemoteError(f"{address} is overloaded or unavailable ({status_text}); try again later"),
             is_transient=True,
             wait=_wait(error),
         )

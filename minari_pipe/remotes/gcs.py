@@ -25,13 +25,13 @@ from minari_pipe.remotes.base import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     Fault,
-    Told,
+    OnBytes,
     Upload,
     UploadSource,
     one_line,
     piece_of,
 )
-from minari_pipe.remotes.faults import judge, status_of
+from minari_pipe.remotes.faults import fault_of, status_of
 from minari_pipe.remotes.objects import ObjectStore, bounded_response
 
 _CREDENTIALS = (
@@ -41,7 +41,7 @@ _CREDENTIALS = (
 #: Sessions store multiples of this size in bytes, except at the end of the file.
 _UNIT = 256 * 2**10
 #: Number of consecutive pieces of which a session may store nothing.
-_LONGEST_VAIN = 4
+_MAX_STALLED = 4
 _EMULATOR = "STORAGE_EMULATOR_HOST"
 
 
@@ -125,13 +125,13 @@ class GCSRemote(ObjectStore):
         found = {entry["name"]: int(entry["size"]) for entry in answer.get("items") or ()}
         return found, answer.get("nextPageToken")
 
-    def judge(self, error: Exception) -> Fault:
+    def fault_of(self, error: Exception) -> Fault:
         hint = _CREDENTIALS
         if self._files.credentials.method == "anon":
             hint = f"no credentials were found: {hint}"
-        return judge(error, self.address, credentials=hint)
+        return fault_of(error, self.address, credentials=hint)
 
-    def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
+    def _put_large(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         """Write a file in a session that the server keeps for a week, even if this process dies.
 
         See https://cloud.google.com/storage/docs/resumable-uploads.
@@ -143,8 +143,8 @@ class GCSRemote(ObjectStore):
         if session is None:
             session = self.retried(partial(self._begin, path))
             _keep(record, session)
-        told(done)
-        n_vain = 0
+        on_bytes(done)
+        n_stalled = 0
         while done < source.size:
             end = min(done + piece_of(source.size), source.size)
             data = source.read(done, end)
@@ -152,14 +152,14 @@ class GCSRemote(ObjectStore):
                 arrived = self.retried(partial(self._continue, session, data, done, source.size))
             except FileNotFoundError:
                 record.unlink(missing_ok=True)
-                arrived, n_vain = done, _LONGEST_VAIN
-            n_vain = 0 if arrived > done else n_vain + 1
-            if n_vain > _LONGEST_VAIN:
+                arrived, n_stalled = done, _MAX_STALLED
+            n_stalled = 0 if arrived > done else n_stalled + 1
+            if n_stalled > _MAX_STALLED:
                 raise RemoteError(
                     f"{self.address} does not keep the data sent for {path}, or has dropped the "
                     "unfinished upload; run the upload again"
                 )
-            told(arrived - done)
+            on_bytes(arrived - done)
             done = arrived
         record.unlink(missing_ok=True)
 
@@ -216,9 +216,9 @@ class GCSRemote(ObjectStore):
     def _forget_others(self, upload: Upload) -> None:
         """Do nothing: sessions take no space in the bucket, and expire by themselves."""
 
-    def _put(self, path: str, source: UploadSource, told: Told) -> None:
+    def _put(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         self._post(path, source.read(0, source.size))
-        told(source.size)
+        on_bytes(source.size)
 
     def _put_new(self, path: str, content: bytes) -> None:
         self._post(path, content, ifGenerationMatch="0")

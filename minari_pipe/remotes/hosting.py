@@ -297,12 +297,14 @@ def unnamed_parents(dataset_ids: Collection[str]) -> list[str]:
         for parent in _combined(name):
             if parent in names:
                 continue
-            told = f"{name} was combined from {parent}, which"
+            opening = f"{name} was combined from {parent}, which"
             if _is_here(parent):
                 names.append(parent)
-                notes.append(f"{told} Minari also downloads; to publish it, name it in an upload")
+                notes.append(
+                    f"{opening} Minari also downloads; to publish it, name it in an upload"
+                )
             else:
-                notes.append(f"{told} is not in the local root and is not published")
+                notes.append(f"{opening} is not in the local root and is not published")
     return notes
 
 

@@ -18,9 +18,9 @@ from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
     PART,
+    OnBytes,
     Remote,
     RemoteFile,
-    Told,
     Upload,
     UploadSource,
     check_arrived,
@@ -96,12 +96,12 @@ class ObjectStore(Remote):
             if status_of(error) == 416:  # the range begins beyond the end
                 return b""
             if isinstance(error, FileExistsError):  # gcsfs raises this for an HTTP 412
-                raise self.judge(error).error from error
+                raise self.fault_of(error).error from error
             raise
 
-    def send(self, upload: Upload, told: Told) -> None:
+    def send(self, upload: Upload, on_bytes: OnBytes) -> None:
         place = upload.dataset_id
-        with self.telling(FileNotFoundError):  # such as a missing bucket
+        with self.translated_errors(FileNotFoundError):  # such as a missing bucket
             there = self.retried(partial(self.files, place))
             if METADATA in there:
                 raise other_content(self, upload.dataset_id)
@@ -111,7 +111,9 @@ class ObjectStore(Remote):
             self._forget_others(upload)
             works, sizes = [], []
             for name, source in upload.files.items():
-                work = partial(self._put_verified, f"{place}/{name}", source, there.get(name), told)
+                work = partial(
+                    self._put_verified, f"{place}/{name}", source, there.get(name), on_bytes
+                )
                 if source.size > PART:
                     work()  # its parts are sent in parallel
                 else:
@@ -121,12 +123,12 @@ class ObjectStore(Remote):
 
     def reveal(self, upload: Upload) -> bool:
         place = upload.dataset_id
-        with self.telling(FileNotFoundError):
+        with self.translated_errors(FileNotFoundError):
             # Namespaces first: real Minari refuses a dataset whose namespace does not exist.
             for namespace, metadata in upload.namespaces.items():
                 path = f"{namespace}/{NAMESPACE_METADATA}"
                 if path not in self.retried(partial(self._keys, path)):
-                    self.retried(partial(self._put, path, UploadSource.of(metadata), _nobody))
+                    self.retried(partial(self._put, path, UploadSource.of(metadata), _ignore))
             self._check_claim(upload)
             is_exclusive = self._create(f"{place}/{METADATA}", upload.metadata)
             self._check_claim(upload)
@@ -137,8 +139,8 @@ class ObjectStore(Remote):
 
     def send_namespace(self, namespace: str, metadata: bytes) -> None:
         path = f"{namespace}/{NAMESPACE_METADATA}"
-        with self.telling(FileNotFoundError):
-            self.retried(partial(self._put, path, UploadSource.of(metadata), _nobody))
+        with self.translated_errors(FileNotFoundError):
+            self.retried(partial(self._put, path, UploadSource.of(metadata), _ignore))
 
     @abstractmethod
     def _content(self, path: str, start: int, end: int | None) -> bytes:
@@ -149,7 +151,7 @@ class ObjectStore(Remote):
         """
 
     @abstractmethod
-    def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
+    def _put_large(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         """Write a file of more than ``PART`` bytes, resuming where an earlier call was cut off."""
 
     @abstractmethod
@@ -164,21 +166,21 @@ class ObjectStore(Remote):
     def _forget_others(self, upload: Upload) -> None:
         """Drop unlisted remains of interrupted uploads of this id, except those to resume."""
 
-    def _put(self, path: str, source: UploadSource, told: Told) -> None:
+    def _put(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         self._files.pipe_file(self._path(path), source.read(0, source.size))
-        told(source.size)
+        on_bytes(source.size)
 
     def _put_verified(
-        self, path: str, source: UploadSource, there: RemoteFile | None, told: Told
+        self, path: str, source: UploadSource, there: RemoteFile | None, on_bytes: OnBytes
     ) -> None:
         is_candidate = there is not None and there.size == source.size
         if is_candidate and remote_sha256(self, path, source.size) == source.sha256:
-            told(source.size)
+            on_bytes(source.size)
             return
         if source.size > PART:
-            self._put_large(path, source, told)
+            self._put_large(path, source, on_bytes)
         else:
-            self.retried(partial(self._put, path, source, told))
+            self.retried(partial(self._put, path, source, on_bytes))
         check_arrived(self, path, source)
 
     def _create(self, path: str, content: bytes) -> bool:
@@ -208,7 +210,7 @@ class ObjectStore(Remote):
         path, source = f"{upload.dataset_id}/{MANIFEST}", upload.files[MANIFEST]
         if MANIFEST in there and self.retried(partial(self.read, path)) == source.read():
             return
-        self.retried(partial(self._put, path, source, _nobody))
+        self.retried(partial(self._put, path, source, _ignore))
 
     def _check_claim(self, upload: Upload) -> None:
         """Raise an error if another upload of this id has begun since this one."""
@@ -238,7 +240,7 @@ class ObjectStore(Remote):
                 page, token = self._page(start, token)
             except (FileNotFoundError, FileExistsError) as error:
                 # The bucket is missing, as an empty listing is not an error; or it is an HTTP 412.
-                raise self.judge(error).error from error
+                raise self.fault_of(error).error from error
             found |= page
             if token is None:
                 return {
@@ -269,7 +271,7 @@ class ObjectStore(Remote):
         return f"{self.bucket}/{self.folder}{path}"
 
 
-def _nobody(size: int) -> None:
+def _ignore(size: int) -> None:
     """Ignore the progress of small files."""
 
 

@@ -16,7 +16,7 @@ from minari_pipe.remotes.base import (
     PART,
     READ_TIMEOUT,
     Fault,
-    Told,
+    OnBytes,
     Upload,
     UploadSource,
     check_length,
@@ -24,7 +24,7 @@ from minari_pipe.remotes.base import (
     parts_of,
     piece_of,
 )
-from minari_pipe.remotes.faults import judge
+from minari_pipe.remotes.faults import fault_of
 from minari_pipe.remotes.objects import ObjectStore, bounded_response
 from minari_pipe.remotes.thread_pool import N_WAITING, at_once
 
@@ -114,11 +114,11 @@ class S3Remote(ObjectStore):
 
         return sync(self._files.loop, content)
 
-    def judge(self, error: Exception) -> Fault:
+    def fault_of(self, error: Exception) -> Fault:
         hint = _CREDENTIALS
         if self._files.anon:
             hint = f"no credentials were found: {hint}"
-        return judge(error, self.address, credentials=hint)
+        return fault_of(error, self.address, credentials=hint)
 
     def _page(self, prefix: str, token: str | None) -> tuple[dict[str, int], str | None]:
         given = {} if token is None else {"ContinuationToken": token}
@@ -131,7 +131,7 @@ class S3Remote(ObjectStore):
             )
         return found, answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
 
-    def _put_large(self, path: str, source: UploadSource, told: Told) -> None:
+    def _put_large(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         """Write a file in parts; the server keeps parts that an interrupted call sent."""
         where = {"Bucket": self.bucket, "Key": self.folder + path}
         piece = max(piece_of(source.size), -(-source.size // _MAX_PARTS))
@@ -150,7 +150,7 @@ class S3Remote(ObjectStore):
                 given = {"PartNumber": number, "Body": data}
                 tag = self.retried(partial(self._call, "upload_part", **where, **given))["ETag"]
             tags[number] = tag
-            told(end - start)
+            on_bytes(end - start)
 
         try:
             at_once(partial(send, number, *ends) for number, ends in enumerate(parts, start=1))

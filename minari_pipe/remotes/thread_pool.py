@@ -20,7 +20,7 @@ N_THREADS = 4
 N_WAITING = 16
 _SMALL = 2**20  # bytes
 
-#: The pool that each thread belongs to, as ``crew``.
+#: The pool that each thread belongs to, as ``pool``.
 _here = threading.local()
 
 
@@ -48,7 +48,7 @@ class ThreadPool:
     @staticmethod
     def current() -> ThreadPool | None:
         """Return the pool that this thread belongs to, or None."""
-        return getattr(_here, "crew", None)
+        return getattr(_here, "pool", None)
 
     @property
     def is_over(self) -> bool:
@@ -77,7 +77,7 @@ class ThreadPool:
                 thread.join()
 
     def _work(self) -> None:
-        _here.crew = self
+        _here.pool = self
         while (item := self._works.get()) is not None:
             future, work = item
             try:
@@ -104,8 +104,8 @@ def threads_for(sizes: Collection[int]) -> int:
 
 def at_once(works: Iterable[Callable[[], None]], n_threads: int = N_THREADS) -> None:
     """Do independent pieces of work in a few threads; the first error cancels the rest."""
-    with ThreadPool(n_threads) as crew:
-        for done in as_completed([crew.submit(work) for work in works]):
+    with ThreadPool(n_threads) as pool:
+        for done in as_completed([pool.submit(work) for work in works]):
             done.result()
 
 
@@ -120,9 +120,9 @@ def in_order(
         n_threads: number of threads.
     """
     waiting = iter(works)
-    with ThreadPool(n_threads) as crew:
-        begun = deque(map(crew.submit, islice(waiting, 2 * n_threads)))
+    with ThreadPool(n_threads) as pool:
+        begun = deque(map(pool.submit, islice(waiting, 2 * n_threads)))
         while begun:
             result = begun.popleft().result()
-            begun.extend(map(crew.submit, islice(waiting, 1)))
+            begun.extend(map(pool.submit, islice(waiting, 1)))
             yield result

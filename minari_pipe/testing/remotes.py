@@ -116,9 +116,9 @@ class RemoteContract:
         self, remote: Remote, address: str
     ) -> None:
         upload = an_upload()
-        told: list[int] = []
-        remote.send(upload, told.append)
-        assert sum(told) >= 10
+        sent: list[int] = []
+        remote.send(upload, sent.append)
+        assert sum(sent) >= 10
         assert self.is_empty(address)
         remote.reveal(upload)
         again = open_remote(address)
@@ -146,10 +146,10 @@ class RemoteContract:
 
     def test_a_file_of_many_parts_arrives_whole(self, remote: Remote, address: str) -> None:
         upload = an_upload(size=2 * PART + 12_345)
-        told: list[int] = []
-        remote.send(upload, told.append)
+        sent: list[int] = []
+        remote.send(upload, sent.append)
         remote.reveal(upload)
-        assert sum(told) >= 2 * PART + 12_345
+        assert sum(sent) >= 2 * PART + 12_345
         found = open_remote(address).read(f"{ID}/data/main_data.bin")
         assert hashlib.sha256(found).hexdigest() == upload.files["data/main_data.bin"].sha256
 
@@ -256,11 +256,11 @@ class RemoteContract:
         kind = type(open_remote(address))
         send = kind.send
 
-        def changing(remote: Remote, upload: Upload, told: Callable[[int], None]) -> None:
+        def changing(remote: Remote, upload: Upload, on_bytes: Callable[[int], None]) -> None:
             path.unlink()
             if change != "goes":
                 path.write_bytes(content + b"more" if change == "grows" else content[:100])
-            send(remote, upload, told)
+            send(remote, upload, on_bytes)
 
         monkeypatch.setattr(kind, "send", changing)
         refused = ""
@@ -282,8 +282,8 @@ class RemoteContract:
         kind = type(open_remote(address))
         send, others = kind.send, [lambda: publish_dataset(ID, address)]
 
-        def overtaken(remote: Remote, upload: Upload, told: Callable[[int], None]) -> None:
-            send(remote, upload, told)
+        def overtaken(remote: Remote, upload: Upload, on_bytes: Callable[[int], None]) -> None:
+            send(remote, upload, on_bytes)
             while others:
                 others.pop()()
 
@@ -472,8 +472,8 @@ class RemoteContract:
             remote: Any = open_remote(address)
             broken = replace(upload, metadata=metadata)
             publish(remote, broken)
-        with pytest.warns(UserWarning, match="Skipping") as told:
+        with pytest.warns(UserWarning, match="Skipping") as caught:
             assert list(list_remote_datasets(address)) == [ID]
-        assert sorted(str(w.message).split("'")[1] for w in told) == [
+        assert sorted(str(w.message).split("'")[1] for w in caught) == [
             f"example/broken-v{n}" for n in range(3)
         ]

@@ -23,7 +23,7 @@ BUILTINS = {
     "EnvironmentNotFoundError": (LookupError,),
     "TrustError": (PermissionError,),
     "ConfigError": (ValueError,),
-    "ToldError": (),
+    "ReportedError": (),
 }
 
 

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from minari_pipe.core.messages import each_warning_once, tell, without_credentials
+from minari_pipe.core.messages import each_warning_once, print_line, without_credentials
 
 SECRETS = {
     "file://ada:hunter2@host/x": "file://…@host/x",
@@ -45,7 +45,7 @@ def test_ordinary_text_is_not_hidden(text):
 
 
 def test_no_line_on_stderr_shows_credentials(capsys):
-    tell("warning", "https://ada:hunter2@host/x?token=hunter2 is slow")
+    print_line("warning", "https://ada:hunter2@host/x?token=hunter2 is slow")
     assert capsys.readouterr().err == "warning: https://…@host/x?… is slow\n"
 
 

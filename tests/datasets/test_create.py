@@ -21,7 +21,7 @@ from minari_pipe.errors import (
 from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
 
-TOLD = {
+DESCRIBED = {
     "algorithm_name": "random",
     "author": {"B", "A"},
     "author_email": "a@example.org",
@@ -38,7 +38,7 @@ def create(dataset_id="aa/b-v0", buffers=None, **kwargs):
         # the values of these episodes are any that can be stored
         warnings.filterwarnings("ignore", message="Observation is not in observation space")
         return create_dataset_from_buffers(
-            dataset_id, make() if buffers is None else buffers, **{**TOLD, **SPACES, **kwargs}
+            dataset_id, make() if buffers is None else buffers, **{**DESCRIBED, **SPACES, **kwargs}
         )
 
 
@@ -46,7 +46,10 @@ def test_buffers_become_a_dataset() -> None:
     dataset = create(requirements=["numpy>=1"])
     assert_stored(dataset.storage, make())
     metadata = dataset.storage.metadata
-    assert {key: metadata[key] for key in TOLD} == {**TOLD, "author_email": {"a@example.org"}}
+    assert {key: metadata[key] for key in DESCRIBED} == {
+        **DESCRIBED,
+        "author_email": {"a@example.org"},
+    }
     assert metadata["requirements"] == ["numpy>=1"]
     assert metadata["minari_version"] == "0.5.4"
     assert "ref_min_score" not in metadata

@@ -53,10 +53,10 @@ class StepByStep:
             if not held:
                 part.count(value, step)
 
-    def told(self, episode: int) -> str | None:
+    def warning(self, episode: int) -> str | None:
         steps = len(self.recorder)
         texts = [
-            part.told(episode, steps + extra)
+            part.warning(episode, steps + extra)
             for part, extra in zip(self.parts, (1, 0, 0), strict=True)
         ]
         return "\n".join(filter(None, texts)) or None
@@ -199,7 +199,7 @@ def test_any_episode_is_what_it_is_step_by_step(
             recorder.truncate()
             reference.recorder.truncate()
             assert len(recorder) == len(reference.recorder)
-            assert recorder.told(episode) == reference.told(episode)
+            assert recorder.warning(episode) == reference.warning(episode)
             if len(recorder):
                 found, expected = recorder.finish(episode), reference.recorder.finish(episode)
                 if stored:
@@ -236,7 +236,7 @@ def test_a_refused_step_is_not_counted() -> None:
         with pytest.raises(InvalidEpisodeError):
             recorder.step([7], np.zeros(2), 0.5, False, False, {})
     recorder.step([8], np.zeros(1), 0.5, False, True, {})
-    text = recorder.told(0)
+    text = recorder.warning(0)
     assert text is not None
     assert "1 of 1 actions" in text
     assert "Action: [8]" in text
@@ -253,7 +253,7 @@ def test_the_first_of_all_is_told_whether_it_was_plain_or_not() -> None:
                 recorder.step(0.0, value, 0.5, False, False, {})
             except InvalidEpisodeError:
                 recorder.step(0.0, np.float32(0.5), 0.5, False, False, {})
-        text = recorder.told(0)
+        text = recorder.warning(0)
         assert text is not None
         assert f"The first is number {first}.\nObservation: 7.0" in text
 
@@ -264,4 +264,4 @@ def test_rewards_beyond_their_sum_are_inside() -> None:
     recorder.start(0, {})
     for _ in range(3):
         recorder.step(0, 0, sys.float_info.max, False, False, {})
-    assert recorder.told(0) is None
+    assert recorder.warning(0) is None

@@ -310,11 +310,11 @@ def test_an_upload_that_is_to_go_on_at_another_host_does_not(proxy, address, els
 def test_the_token_of_the_hub_goes_to_no_other_host(hub, elsewhere, monkeypatch) -> None:
     from huggingface_hub.utils import get_session
 
-    from minari_pipe.remotes.hub.commits import _well_behaved
+    from minari_pipe.remotes.hub.commits import _configured
 
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     client = open_remote("hf://org", "hf_secret")._client
-    with _well_behaved(client):
+    with _configured(client):
         headers = {"authorization": "Bearer hf_secret"}
         with pytest.raises(RemoteError, match="redirects the token to another address"):
             get_session().post(f"{elsewhere}/verify", headers=headers)

@@ -23,9 +23,9 @@ from tests.conftest import FULL
 from tests.support.remote_places import (
     ID,
     OTHER,
+    OnBytes,
     Place,
     Servers,
-    Told,
     download,
     enter_hub,
     listed,
@@ -46,7 +46,7 @@ ACTIONS = ["upload", "download", "list"]
 FILE_PATHS = {"main_data.hdf5": "main_data|/storage/[0-9a-f]{64}"}
 
 
-def do(action: str, place: Place) -> Told:
+def do(action: str, place: Place) -> OnBytes:
     return {"upload": upload, "download": download, "list": listed}[action](place)
 
 

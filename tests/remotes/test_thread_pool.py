@@ -65,7 +65,7 @@ def test_the_first_error_ends_what_others_wait_for_inside_of_their_work() -> Non
 
     def wait() -> None:
         failed.wait(10)
-        time.sleep(0.1)  # until the outer crew has seen the error
+        time.sleep(0.1)  # until the outer pool has seen the error
         try:
             list(in_order([lambda: 1]))
         except BaseException as error:

@@ -184,7 +184,7 @@ def files_of(dataset: Dataset, apart_bytes: int, data_format: str) -> dict[str, 
         storage = MinariStorage.new(Path(folder, "data"), *dataset[:2], data_format=data_format)
         storage.update_episodes(dataset.buffers, judge=judge)
         found = {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*.*")}
-        return found | {"told": judge.told}
+        return found | {"warnings": judge.warnings}
 
 
 @examples(25)
@@ -263,8 +263,8 @@ def test_many_are_judged_as_each_alone(monkeypatch, apart_bytes: int) -> None:
     many, single = SpaceChecker(BOX, TWO, strict=False), SpaceChecker(BOX, TWO, strict=False)
     for number, stored in enumerate(added(buffers, judge=many).episodes):
         single.columns(number, stored.columns)
-    assert many.told == single.told
-    assert [text.split("pisode ")[1][0] for text in many.told] == ["1", "3", "4", "5"]
+    assert many.warnings == single.warnings
+    assert [text.split("pisode ")[1][0] for text in many.warnings] == ["1", "3", "4", "5"]
     with pytest.raises(InvalidEpisodeError, match="episode 1: Observation is not in"):
         added(buffers, judge=SpaceChecker(BOX, TWO, strict=True))
 

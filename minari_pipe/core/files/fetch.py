@@ -209,7 +209,7 @@ def _download(address: str, target: Path, *, sha256: str, what: str) -> str:
         try:
             return _store(_downloaded(address), target, sha256=sha256, what=what)
         except RequestException as error:
-            reason, pause = _judge(error)
+            reason, pause = _explained(error)
             if pause is None:
                 raise _DownloadError(reason) from error
             if wait is None:
@@ -331,7 +331,7 @@ def _whole(response: requests.Response, size: int | None) -> Iterator[bytes]:
         raise ChunkedEncodingError(f"{received} of {size} bytes")
 
 
-def _judge(error: requests.RequestException) -> tuple[str, float | None]:
+def _explained(error: requests.RequestException) -> tuple[str, float | None]:
     """Return what went wrong, and the seconds to wait; ``None`` if a retry is useless."""
     from requests import exceptions
 

@@ -287,7 +287,7 @@ def parsed(text: str | bytes, name: str) -> dict[str, Any]:
         >>> parsed('{"format": 3, "pages": {}}', "manifest.json")
         Traceback (most recent call last):
         ...
-        minari_pipe.errors.UnsupportedVersionError: manifest.json has format 3, and this version ...
+        minari_pipe.errors.UnsupportedVersionError: manifest.json has format 3, but this version ...
     """
     try:
         content = json.loads(text)
@@ -374,14 +374,14 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
         return None
     if readable_manifest(dataset) != content:  # it is appended to or deleted meanwhile
         return verify(dataset, data)
-    told = "; ".join(faults)
+    listed = "; ".join(faults)
     if not totals_agree(dataset / "data", content):
         raise CorruptDatasetError(
             f"{dataset} was changed since it was finished, by a program that does not update its "
-            f"{MANIFEST}: {told}. Load it without verify=True, or combine it into a new version"
+            f"{MANIFEST}: {listed}. Load it without verify=True, or combine it into a new version"
         )
     raise CorruptDatasetError(
-        f"{dataset} does not match its {MANIFEST}: {told}. Restore the files, or delete the "
+        f"{dataset} does not match its {MANIFEST}: {listed}. Restore the files, or delete the "
         "dataset and download it again"
     )
 

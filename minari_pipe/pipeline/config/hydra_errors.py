@@ -67,8 +67,8 @@ def _unreadable(exc: OverrideParseException) -> str:
     """Return the message for an override that Hydra cannot parse, such as ``author.name=Zoë``."""
     key, equals, value = exc.override.partition("=")
     lines = [line.strip() for line in str(exc).splitlines()]
-    told = [ln for ln in lines if not ln.startswith(("^", "See https", "LexerNoViable"))]
-    reason = f" ({' '.join(told)})" if told else ""
+    kept = [ln for ln in lines if not ln.startswith(("^", "See https", "LexerNoViable"))]
+    reason = f" ({' '.join(kept)})" if kept else ""
     if not equals:
         return f"{exc.override!r} cannot be read{reason}; expected KEY=VALUE"
     quoted = value.replace("'", "\\'")

@@ -120,12 +120,12 @@ def _named(key: str, address: str) -> Iterator[None]:
         raise ConfigError(f"{key}: {exc}") from exc
 
 
-def is_told(text: str) -> bool:
+def is_literal(text: str) -> bool:
     """Return whether a text from the command line refers to no ``${...}`` of a config file."""
     return "${" not in _WRITTEN.sub("", text)
 
 
-def told_texts(overrides: list[str], *keys: str) -> set[str]:
+def literal_texts(overrides: list[str], *keys: str) -> set[str]:
     """Return the texts that overrides of sections give literally, not by a file's ``${...}``.
 
     ``${oc.env:NAME}`` counts as literal: the environment is the user's own.
@@ -135,11 +135,11 @@ def told_texts(overrides: list[str], *keys: str) -> set[str]:
         keys: the sections.
 
     Example:
-        >>> told_texts(["+dataset=a", "publish.targets=[s3://b,'${dataset.license}']"], "publish")
+        >>> literal_texts(["publish.targets=[s3://b,'${dataset.license}']"], "publish")
         {'s3://b'}
     """
     values = [override.value() for override in _parsed(overrides, *keys)]
-    return {text for value in values for text in _texts(value) if is_told(text)}
+    return {text for value in values for text in _texts(value) if is_literal(text)}
 
 
 def is_set(overrides: list[str], section: str, key: str) -> bool:
@@ -158,7 +158,7 @@ def is_set(overrides: list[str], section: str, key: str) -> bool:
             values.append(value.get(key, _NO_DEFAULT))
         elif override.key_or_group == f"{section}.{key}" and not override.is_delete():
             values.append(value)
-    return any(value is not _NO_DEFAULT and is_told(str(value)) for value in values)
+    return any(value is not _NO_DEFAULT and is_literal(str(value)) for value in values)
 
 
 def _parsed(overrides: list[str], *keys: str) -> list[Override]:

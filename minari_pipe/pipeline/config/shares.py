@@ -33,6 +33,6 @@ def exact_shares(parents: dict[str, float]) -> dict[str, Fraction]:
     exact = {name: Fraction(repr(float(share))) for name, share in parents.items()}
     total = sum(exact.values(), Fraction(0))
     if abs(total - 1) > _TOLERANCE:
-        told = " + ".join(f"{name} {share}" for name, share in parents.items())
-        raise ConfigError(f"the shares of policy.parents sum to {float(total)}, not 1: {told}")
+        listed = " + ".join(f"{name} {share}" for name, share in parents.items())
+        raise ConfigError(f"the shares of policy.parents sum to {float(total)}, not 1: {listed}")
     return {name: share / total for name, share in exact.items()}

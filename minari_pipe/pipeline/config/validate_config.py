@@ -209,13 +209,13 @@ def check_source(where: str, source: Source, root: Path) -> None:
         raise ConfigError(f"{where}.sha256 is {sha256!r}; expected 64 lowercase hexadecimal digits")
 
 
-def check_files(config: Config, root: Path, told: Collection[str]) -> list[str]:
+def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]:
     """Refuse files outside the workspace, unless the user names them or trusts them.
 
     Args:
         config: as composed; its policies and environments may name files.
         root: the workspace.
-        told: texts that the command line itself gives.
+        given: texts that the command line itself gives.
 
     Returns:
         Files outside the workspace that the command line names.
@@ -227,7 +227,7 @@ def check_files(config: Config, root: Path, told: Collection[str]) -> list[str]:
     found = []
     for section in ("env", "policy", "ref_scores"):
         values = values_of(vars(config)[section])
-        found += trust.check_files(section, values, below=root, told=told)
+        found += trust.check_files(section, values, below=root, given=given)
         for key, text in trust.texts(section, values):
             place = Path(os.path.normpath(root / text))
             if "\0" not in text and place.is_relative_to(root) and os.path.lexists(place):

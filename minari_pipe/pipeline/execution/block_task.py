@@ -52,12 +52,12 @@ class Tally:
     """File to write it to; another process reads it, also to see where this one died."""
     where: Callable[[int], str] = str
     """Maps the number of finished episodes to the name of the current place."""
-    tell: Callable[[Tally], None] | None = None
+    report: Callable[[Tally], None] | None = None
     n_episodes: int = 0
     """Finished episodes, in the order of their numbers."""
     n_steps: int = 0
     return_sum: float = 0.0
-    _told: float = 0.0
+    _reported: float = 0.0
     _file: int | None = None
 
     def begin(self) -> None:
@@ -68,11 +68,11 @@ class Tally:
         """Count environment steps."""
         self.n_steps += n
         now = time.monotonic()
-        if now - self._told > _SECONDS_BETWEEN_TALLIES:
-            self._told = now
+        if now - self._reported > _SECONDS_BETWEEN_TALLIES:
+            self._reported = now
             self._write()
-            if self.tell is not None:
-                self.tell(self)
+            if self.report is not None:
+                self.report(self)
 
     def episode(self, episode_return: float) -> None:
         """Count a finished episode."""
@@ -226,7 +226,7 @@ class BlockCall:
     place: BlockPlace
     tally: Path | None = None
     """File to write the progress to."""
-    tell: Callable[[Tally], None] | None = None
+    report: Callable[[Tally], None] | None = None
     """Callback for the progress, if the call runs in the same process."""
     temporary: Path | None = None
     """Folder for the files that environments leave behind."""
@@ -236,7 +236,7 @@ class BlockCall:
         if self.temporary is not None:
             self.temporary.mkdir(parents=True, exist_ok=True)
             tempfile.tempdir = str(self.temporary)
-        tally = Tally(self.tally, self._place_of, self.tell)
+        tally = Tally(self.tally, self._place_of, self.report)
         tally.begin()
         try:
             place = self.place

@@ -102,7 +102,7 @@ class Progress(AbstractContextManager):
     def failed(self, index: int, reason: str, *, retry: int, of: int) -> None:
         """Count and print a failed attempt at a block; another one follows."""
         self._n_failed += 1
-        self._tell(f"block {index} failed, retry {retry} of {of}: {reason}")
+        self._print(f"block {index} failed, retry {retry} of {of}: {reason}")
 
     def skipped(self, index: int, reason: str) -> None:
         """Count and print a block that is left out for good."""
@@ -111,13 +111,13 @@ class Progress(AbstractContextManager):
 
     def warn(self, text: str) -> None:
         """Print a warning."""
-        self._tell(f"warning: {text}")
+        self._print(f"warning: {text}")
 
     def ignored(self, index: int, reason: str) -> None:
         """Print that a block on disk is made again, once per reason."""
         self._ignored.setdefault(reason, []).append(index)
         if len(self._ignored[reason]) == 1:
-            self._tell(f"block {index} runs again: {reason}")
+            self._print(f"block {index} runs again: {reason}")
 
     def reused(self, index: int) -> None:
         """Count a block that an earlier run finished."""
@@ -127,10 +127,10 @@ class Progress(AbstractContextManager):
         """Print how many of ``total`` blocks were reused, and how many could not be."""
         for reason, indices in self._ignored.items():
             if len(indices) > 1:
-                self._tell(f"{len(indices)} blocks ran again: {reason}")
+                self._print(f"{len(indices)} blocks ran again: {reason}")
         if self.n_reused:
-            self._tell(f"{self.n_reused} of {total} blocks were already finished")
+            self._print(f"{self.n_reused} of {total} blocks were already finished")
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         with tqdm.external_write_mode():
             self._say(line)

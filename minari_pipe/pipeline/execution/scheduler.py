@@ -201,7 +201,9 @@ class Scheduler:
             str(ticket),
             self.place,
             tally=attempt.tally,
-            tell=(lambda tally: self.watcher.running([tally])) if self.engine.in_process else None,
+            report=(lambda tally: self.watcher.running([tally]))
+            if self.engine.in_process
+            else None,
             # This process already has a folder for temporary files.
             temporary=None if self.shared or self.engine.in_process else self.temporary,
         )

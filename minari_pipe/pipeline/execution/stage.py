@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.core.files.swap import copy_tree
-from minari_pipe.core.messages import each_warning_once, tell
+from minari_pipe.core.messages import each_warning_once, print_line
 from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.pipeline.config.oc_env import without_values
 from minari_pipe.pipeline.config.schema import Config, Family, Params, params_of
@@ -45,10 +45,10 @@ EXPERIMENT_VARIABLE = "DVC_EXP_BASELINE_REV"
 #: The value that the driver gives PYTHONSAFEPATH. Processes that a stage starts must not get it.
 SAFE_PATH = "for minari_pipe's stages"
 
-#: Names the file to which every stage that runs appends its name, and :data:`TOLD`.
+#: Names the file to which every stage that runs appends its name, and :data:`REPORTED`.
 RAN_VARIABLE = "MINARI_PIPE_RAN"
 #: The stage has printed why it fails. A failed stage without it was ended from outside.
-TOLD = "error"
+REPORTED = "error"
 
 
 def stage_lock(name: str, root: Path) -> Path:
@@ -184,7 +184,7 @@ class StageRun:
 
     def say(self, text: str) -> None:
         """Print one line to stderr, where progress bars go as well."""
-        tell(self.stage, text)
+        print_line(self.stage, text)
 
 
 def run_stage(stage: str, body: Callable[[StageRun], None]) -> NoReturn:
@@ -213,7 +213,7 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         if _load_yaml(root / run.params_file) != values:  # edited between the read and Inputs
             raise changed(run.params_file, stage)
         _check_versions(run)
-        _tell_overrides(run)
+        _print_overrides(run)
         _note_ran(stage)
         # A stage whose driver was killed lives on for a moment; wait until it is gone.
         busy = f"another stage of pipeline {name!r} is still running"
@@ -233,9 +233,9 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         raise
     except BaseException as exc:  # a Rust panic is no Exception
         if debug:
-            _note_ran(TOLD)
+            _note_ran(REPORTED)
             raise
-        _tell_error(stage, user_message(exc))
+        _print_error(stage, user_message(exc))
         return 1
 
 
@@ -245,10 +245,10 @@ def _note_ran(text: str) -> None:
             file.write(text + "\n")
 
 
-def _tell_error(stage: str, text: str) -> None:
+def _print_error(stage: str, text: str) -> None:
     end_if_orphaned()
-    _note_ran(TOLD)
-    tell("error", without_values(f"{stage}: {text}"))
+    _note_ran(REPORTED)
+    print_line("error", without_values(f"{stage}: {text}"))
 
 
 def _exit_where_hdf5_cannot_write(stage: str) -> None:
@@ -258,7 +258,7 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
     the process (seen with HDF5 2.0.0).
     """
 
-    def tell(exc: BaseException | None) -> None:
+    def print_error(exc: BaseException | None) -> None:
         text = str(exc)
         if isinstance(exc, RuntimeError) and "write failed" in text:
             file = re.search(r"filename = '([^']*)'", text)
@@ -267,15 +267,15 @@ def _exit_where_hdf5_cannot_write(stage: str) -> None:
             where = f" {file[1]}" if file else ""
             if file and file[1].endswith(".tmp"):  # it would keep the disk full
                 Path(file[1]).unlink(missing_ok=True)
-            _tell_error(stage, f"{full}cannot write{where}: {reason[1] if reason else text}")
+            _print_error(stage, f"{full}cannot write{where}: {reason[1] if reason else text}")
             os._exit(1)
 
     def on_unraisable(lost: Any) -> None:
-        tell(lost.exc_value)
+        print_error(lost.exc_value)
         unraisable(lost)
 
     def on_exception(kind: type[BaseException], exc: BaseException, trace: Any) -> None:
-        tell(exc)  # Cython prints exceptions that it cannot raise
+        print_error(exc)  # Cython prints exceptions that it cannot raise
         excepthook(kind, exc, trace)
 
     unraisable, sys.unraisablehook = sys.unraisablehook, on_unraisable
@@ -292,15 +292,15 @@ def _check_versions(run: StageRun) -> None:
         )
 
 
-def _tell_overrides(run: StageRun) -> None:
+def _print_overrides(run: StageRun) -> None:
     # `dvc exp run -S` may have set values on top of the recorded overrides.
     set_by_user = {DRIVER_VARIABLE, EXPERIMENT_VARIABLE}
-    overrides = told_overrides(run.values.get("overrides", []))
+    overrides = typed_overrides(run.values.get("overrides", []))
     if overrides and not set_by_user & os.environ.keys():
         run.say(f"reapplying the recorded overrides {' '.join(overrides)}")
 
 
-def told_overrides(overrides: list[str]) -> list[str]:
+def typed_overrides(overrides: list[str]) -> list[str]:
     """Return recorded overrides as the user typed them, without ``+dataset=`` and ``pipeline=``."""
     kept = [o for o in overrides if not o.startswith(("+dataset=", "pipeline="))]
     return [o.replace("\\{", "{").replace("\\}", "}") for o in kept]  # Hydra escapes ${...}

@@ -54,14 +54,14 @@ def processor_kind() -> str:
 
     These are the processor's instruction sets and, for some libraries, its vendor.
     """
-    told: dict[str, str] = {}
+    fields: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition(":")
-            told.setdefault(key.strip(), value.strip())
+            fields.setdefault(key.strip(), value.strip())
     except OSError:
         pass
-    flags = set(told.get("flags", "").split())
+    flags = set(fields.get("flags", "").split())
     kinds = {"AVX512": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}, "AVX2": {"avx2", "fma"}}
     best = next((kind for kind, needed in kinds.items() if needed <= flags), "")
-    return " ".join(filter(None, [platform.machine(), best, told.get("vendor_id", "")]))
+    return " ".join(filter(None, [platform.machine(), best, fields.get("vendor_id", "")]))

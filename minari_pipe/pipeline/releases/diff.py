@@ -48,13 +48,13 @@ def difference(first_id: str, second_id: str) -> dict[str, Any]:
                 f"release record of it"
             )
     metadata = [_metadata(version) for version in versions]
-    told = [version.params for version in versions]
-    by_params = all(params is not None for params in told)
+    recorded = [version.params for version in versions]
+    by_params = all(params is not None for params in recorded)
     configs = [
         {k: v for k, v in (params or {}).items() if k not in NOT_CONFIG}
         if by_params
         else _config_of_metadata(found)
-        for params, found in zip(told, metadata, strict=True)
+        for params, found in zip(recorded, metadata, strict=True)
     ]
     by_record = all(v.record is not None and "packages" in v.record for v in versions)
     packages = [
@@ -98,8 +98,10 @@ def _config_of_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
             except ValueError:
                 continue
     made = metadata.get("minari_pipe")
-    told = made if isinstance(made, dict) else {}
-    return found | {k: told[k] for k in ("collect_seed", "config_sha256", "family") if k in told}
+    recorded = made if isinstance(made, dict) else {}
+    return found | {
+        k: recorded[k] for k in ("collect_seed", "config_sha256", "family") if k in recorded
+    }
 
 
 def _returns(version: Version) -> dict[str, float]:

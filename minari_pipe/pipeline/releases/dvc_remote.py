@@ -70,7 +70,7 @@ def push(name: str, root: Path) -> Pushed:
     except Exception as exc:  # from DVC, or from the client library of the remote
         kind = "" if isinstance(exc, DvcException) else f"{type(exc).__name__}: "
         raise RemoteError(
-            f"dvc push: {kind}{_told(exc)}; no release was recorded. Check the remote and its "
+            f"dvc push: {kind}{_message(exc)}; no release was recorded. Check the remote and its "
             f"credentials; --no-push leaves the outputs on this machine"
         ) from exc
     if missing:
@@ -154,7 +154,7 @@ def _missing(repo: Repo, targets: list[str]) -> list[str]:
     return sorted(names[oid] for oid in names.keys() - there)
 
 
-def _told(exc: BaseException) -> str:
+def _message(exc: BaseException) -> str:
     cause = exc
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -146,8 +146,8 @@ def _other_versions(record: Mapping[str, Any]) -> dict[str, str]:
 def _data_of(root: Path, record: Mapping[str, Any]) -> Callable[[str], Path | None]:
     """Return a function that finds the data of the version or of a parent, if they match."""
     own = published_data(record["id"], root, dict(record))
-    told = MinariStorage.read_raw_metadata(own).get("minari_pipe", {}) if own else {}
-    hashes = {parent["id"]: parent["content_sha256"] for parent in told.get("parents", [])}
+    recorded = MinariStorage.read_raw_metadata(own).get("minari_pipe", {}) if own else {}
+    hashes = {parent["id"]: parent["content_sha256"] for parent in recorded.get("parents", [])}
 
     def find(dataset_id: str) -> Path | None:
         if dataset_id == record["id"]:
@@ -180,9 +180,9 @@ def _content(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _named(keys: Mapping[str, Pair]) -> str:
     """Format keys with their new and old values, at most ``_MOST`` of them."""
-    told = [f"{key}: {new}, not {old}" for key, (old, new) in list(keys.items())[:_MOST]]
+    listed = [f"{key}: {new}, not {old}" for key, (old, new) in list(keys.items())[:_MOST]]
     more = f" and {len(keys) - _MOST} more" if len(keys) > _MOST else ""
-    return "; ".join(told) + more
+    return "; ".join(listed) + more
 
 
 def _of_all(changed: Mapping[str, Mapping[str, Pair]], own: str) -> dict[str, Pair]:
@@ -243,7 +243,7 @@ def _compared(
     value = data.first
     if value is None and published is not None and not changed:
         value = _other_metadata(published, folder)
-    told = [
+    parts = [
         f"the first stage that differs is {first}" if first else "",
         _named(_of_all(changed, found.name)),
         value,
@@ -252,7 +252,7 @@ def _compared(
     compared = f"counts, and values within {tolerance:g}" if elsewhere else "bytes"
     raise MinariPipeError(
         f"{dataset_id} is not reproduced{how} (compared: {compared}): "
-        f"{'; '.join(filter(None, told))}"
+        f"{'; '.join(filter(None, parts))}"
     )
 
 

@@ -10,9 +10,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from minari_pipe._version import __version__
-from minari_pipe.core.messages import tell
+from minari_pipe.core.messages import print_line
 from minari_pipe.core.trust import add_trust
-from minari_pipe.errors import ConfigError, MinariPipeError, ToldError
+from minari_pipe.errors import ConfigError, MinariPipeError, ReportedError
 
 if TYPE_CHECKING:
     from minari_pipe.pipeline.config.schema import Config
@@ -64,7 +64,7 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
     def job(name: str, config: Config, overrides: list[str]) -> None:
         codes.append(_in_one_line(lambda: _job(name, config, overrides, flags, debug), debug=debug))
         if codes[-1] and os.getpid() != here:
-            raise ToldError("a job failed")  # in a launcher's process, `codes` is a copy
+            raise ReportedError("a job failed")  # in a launcher's process, `codes` is a copy
 
     hydra_compose.run(rest, job, launches=not flags.dry_run)
     return max(codes)
@@ -82,14 +82,14 @@ def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
     except Exception as exc:
         if debug:
             raise
-        if not isinstance(exc, ToldError):
+        if not isinstance(exc, ReportedError):
             from minari_pipe.pipeline.config.oc_env import without_values
 
-            tell("error", without_values(_told(exc)))
+            print_line("error", without_values(_message(exc)))
         return 1
 
 
-def _told(exc: Exception) -> str:
+def _message(exc: Exception) -> str:
     if isinstance(exc, MinariPipeError | OSError):
         return str(exc)
     if isinstance(exc, RecursionError):

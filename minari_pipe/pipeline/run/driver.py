@@ -22,23 +22,23 @@ from minari_pipe.core.files.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.core.files.links import refuse_links
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.trust import ADDRESSES_VARIABLE
-from minari_pipe.errors import ConfigError, LinkError, MinariPipeError, ToldError
+from minari_pipe.errors import ConfigError, LinkError, MinariPipeError, ReportedError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.conf_files import datasets
 from minari_pipe.pipeline.config.families import check_family, family_files, is_synced, sync_family
 from minari_pipe.pipeline.config.mixtures import completed, parents
-from minari_pipe.pipeline.config.oc_env import is_set, resolved, told_texts
+from minari_pipe.pipeline.config.oc_env import is_set, literal_texts, resolved
 from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.schema import Config, Engine, params_values
 from minari_pipe.pipeline.config.validate_config import check_files, prepare
 from minari_pipe.pipeline.execution.inputs import changed
 from minari_pipe.pipeline.execution.stage import (
     RAN_VARIABLE,
+    REPORTED,
     SAFE_PATH,
-    TOLD,
     reports_folder,
     stage_lock,
-    told_overrides,
+    typed_overrides,
 )
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.published import released, released_manifest
@@ -98,7 +98,7 @@ def run_pipeline(
     )
     patience = math.inf if is_parent else 0.5
     waiting = f"waiting for another run of {name}" if is_parent else ""
-    told = [] if is_parent else overrides
+    typed = [] if is_parent else overrides
     lock: AbstractContextManager[None] = nullcontext()
     if dry_run is None:
         lock = exclusive(driver_lock(name, root), wait_seconds=patience, busy=busy, waiting=waiting)
@@ -106,16 +106,16 @@ def run_pipeline(
         recorded = dvc_yaml.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
-        files = check_files(config, root, told_texts(told, "env", "policy", "ref_scores"))
+        files = check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores"))
         params = prepare(name, config, previous or None, root)
-        dataset_id, replace = params.dataset.id, _told_to_replace(params, told)
+        dataset_id, replace = params.dataset.id, _asks_to_replace(params, typed)
         own, shared = divided(overrides) if params.family_name else (overrides, [])
         check_family(name, params, shared, root)
         check_owner(name, dataset_id, root)
         check_release(name, params, root)
         check_before(name, params, root, replace=replace)
         for parent in parents(config, root):
-            if extra := told_overrides(parent.overrides):
+            if extra := typed_overrides(parent.overrides):
                 print(
                     one_line(f"{parent.name}: reapplying the recorded overrides {' '.join(extra)}")
                 )
@@ -127,7 +127,7 @@ def run_pipeline(
                 pull=pull,
                 dry_run=dry_run,
             )
-        tell_versions(name, recorded or {}, params, root)
+        print_versions(name, recorded or {}, params, root)
         if dry_run is not None:
             changes = _explain(dry_run, name, params, own, shared, root)
             print(f"{name}: {would_install(name, dataset_id, root, changes, replace=replace)}")
@@ -136,7 +136,7 @@ def run_pipeline(
                     print(f"{name}: {line}", flush=True)
             return
         dvc_yaml.sync(name, params, own, root)
-        _trust_told(params.engine, told, files)
+        _trust_typed(params.engine, typed, files)
         try:
             with _up_to_date_family(params, shared, root, pull):
                 ran = _reproduce(name, root, pull)
@@ -239,7 +239,7 @@ def _forget(name: str, root: Path) -> None:
             folder.rmdir()
 
 
-def _told_to_replace(params: Config, overrides: list[str]) -> bool:
+def _asks_to_replace(params: Config, overrides: list[str]) -> bool:
     """Return whether this command line itself asks to install over another dataset.
 
     A config may come from a stranger and must not remove the user's data.
@@ -247,13 +247,13 @@ def _told_to_replace(params: Config, overrides: list[str]) -> bool:
     return is_set(overrides, "publish", "replace") and bool(params.publish.replace)
 
 
-def _trust_told(engine: Engine, overrides: list[str], files: list[str]) -> None:
+def _trust_typed(engine: Engine, overrides: list[str], files: list[str]) -> None:
     """Trust the addresses and files that this command line itself names; stages trust no others."""
-    told = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
+    trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
     for key, place in (("address", engine.address), ("storage", engine.storage)):
         if place is not None and is_set(overrides, "engine", key):
-            told.append(resolved(place))
-    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, told))
+            trusted.append(resolved(place))
+    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, trusted))
 
 
 def keep_places() -> None:
@@ -325,7 +325,7 @@ def check_release(name: str, params: Config, root: Path) -> None:
         raise released(root, name, dataset_id, f"config changed ({keys})")
 
 
-def tell_versions(name: str, recorded: dict[str, Any], params: Config, root: Path) -> None:
+def print_versions(name: str, recorded: dict[str, Any], params: Config, root: Path) -> None:
     """Print in one line which versions differ from those in ``params.yaml``, if any."""
     old = {n: v for s in recorded.get("packages", {}).values() for n, v in s.items()}
     new = {n: v for s in params.packages.values() for n, v in s.items()}
@@ -427,10 +427,10 @@ def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> Min
     if command and isinstance(cause, StageCmdFailedError):
         stage = command[2] or command[1].removesuffix("_family")  # the name that README uses
         ended = _ended(str(cause))
-        has_told = ended.startswith("ended with") and (not ran or ran[-1] == TOLD)
+        is_reported = ended.startswith("ended with") and (not ran or ran[-1] == REPORTED)
         ended += _in_block(stage, name, root)
         text = f"stage {stage} of {name} {ended}; nothing is lost; run the same command to continue"
-        return ToldError(text) if has_told else MinariPipeError(text)
+        return ReportedError(text) if is_reported else MinariPipeError(text)
     if lost := re.search(r"dvc\.yaml:(\w+)': output '([^']+)' does not exist", f"{exc}: {cause}"):
         where = _in_block(lost[1], name, root)
         return MinariPipeError(

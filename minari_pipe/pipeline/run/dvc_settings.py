@@ -154,12 +154,12 @@ def check_dvc(root: Path) -> None:
                 }
                 _check_remotes(remotes, users, config.files[level], root)
                 _check_accounts(remotes, users, config.files[level])
-            for key, told in _leads_out(theirs, root):
+            for key, value in _leads_out(theirs, root):
                 if level == "repo" or not _is_own(root):
                     raise TrustError(
-                        f"{config.files[level]}: {key} = {told} lets a file of the workspace make "
+                        f"{config.files[level]}: {key} = {value} lets a file of the workspace make "
                         f"DVC write outside it; if you want that, run: "
-                        f"dvc config --unset {key} && dvc config --global {key} {told}"
+                        f"dvc config --unset {key} && dvc config --global {key} {value}"
                     )
         if any(remote.get("auth") for remote in config["remote"].values()):
             _keep_credentials()

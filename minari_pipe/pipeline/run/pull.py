@@ -48,13 +48,13 @@ class Pull:
             RemoteError: it cannot be reached.
             Stopped: a signal arrived.
         """
-        told: list[str] = []
+        lines: list[str] = []
 
         def work() -> None:
             if not self._remote:
                 self._remote = _checked_remote(root)
             with self.repository(name, root) as repo:
-                told.append(self._pulled(repo, name))
+                lines.append(self._pulled(repo, name))
 
         try:
             run_stoppable(work, repair=lambda: None)
@@ -62,7 +62,7 @@ class Pull:
             raise
         except Exception as exc:  # from DVC, or from the library of the remote's provider
             raise RemoteError(f"--pull: {_text(exc)}") from exc
-        print(f"{name}: {told[0]}", flush=True)
+        print(f"{name}: {lines[0]}", flush=True)
 
     def repository(self, name: str, root: Path) -> Repo:
         """Return DVC's repository; it also fetches the outputs that the run-cache restores.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sys
 
-from minari_pipe.core.messages import tell
-from minari_pipe.errors import ConfigError, Stopped, ToldError
+from minari_pipe.core.messages import print_line
+from minari_pipe.errors import ConfigError, ReportedError, Stopped
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.processes import stop_with_ancestors
@@ -27,12 +27,12 @@ def main() -> int:
     """Run the command and return the exit code."""
     try:
         _run(sys.argv[1])
-    except ToldError:
+    except ReportedError:
         return 1
     except Exception as exc:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        tell("error", user_message(exc))
+        print_line("error", user_message(exc))
         return 1
     return 0
 

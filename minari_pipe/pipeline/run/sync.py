@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from minari_pipe.core.messages import one_line, tell
+from minari_pipe.core.messages import one_line, print_line
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config import conf_files, dvc_yaml
 from minari_pipe.pipeline.config.families import check_family, sync_family
@@ -19,9 +19,9 @@ from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.schema import Config, params_values
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.execution.inputs import Inputs
-from minari_pipe.pipeline.execution.stage import EXPERIMENT_VARIABLE, told_overrides
+from minari_pipe.pipeline.execution.stage import EXPERIMENT_VARIABLE, typed_overrides
 from minari_pipe.pipeline.repository import text_at
-from minari_pipe.pipeline.run.driver import check_owner, chosen_dataset, tell_versions
+from minari_pipe.pipeline.run.driver import check_owner, chosen_dataset, print_versions
 from minari_pipe.pipeline.workspace import NOT_PARAMS
 from minari_pipe.pipeline.workspace_links import open_root
 
@@ -31,7 +31,7 @@ def main() -> int:
     try:
         root = open_root()
     except MinariPipeError as exc:
-        tell("error", str(exc))
+        print_line("error", str(exc))
         return 1
     read = Inputs("config", root, ["conf"])  # DVC hashes conf/ only after this stage has ended
     failed = False
@@ -41,7 +41,7 @@ def main() -> int:
             if _sync(name, overrides, root):
                 new.append(name)
         except MinariPipeError as exc:
-            tell("error", f"{name}: {exc}{_orphaned(name, root)}")
+            print_line("error", f"{name}: {exc}{_orphaned(name, root)}")
             failed = True
     try:
         read.check_files()
@@ -69,9 +69,9 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
         print(f"{name}: pipelines/{name}/params.yaml stays as dvc exp run set it; conf/ is ignored")
         return new_family
     check_owner(name, params.dataset.id, root)
-    tell_versions(name, recorded, params, root)
+    print_versions(name, recorded, params, root)
     changed = dvc_yaml.sync(name, params, overrides, root)
-    if extra := told_overrides(composed.overrides):
+    if extra := typed_overrides(composed.overrides):
         print(one_line(f"{name}: reapplying the recorded overrides {' '.join(extra)}"))
     return "dvc.yaml" in changed or new_family
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from minari_pipe.core.files.atomic import MANIFEST, sha256_file
 from minari_pipe.core.files.links import expand_user
 from minari_pipe.core.files.manifest import identity_of
-from minari_pipe.core.messages import tell
+from minari_pipe.core.messages import print_line
 from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, user_config_dir
-from minari_pipe.errors import ConfigError, CorruptDatasetError, ToldError, TrustError
-from minari_pipe.pipeline.config.oc_env import holds_value, resolved, told_texts, without_values
+from minari_pipe.errors import ConfigError, CorruptDatasetError, ReportedError, TrustError
+from minari_pipe.pipeline.config.oc_env import holds_value, literal_texts, resolved, without_values
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.repository import is_tracked
@@ -51,7 +51,7 @@ def upload_to_targets(
         draft: also upload a version that is not released.
 
     Raises:
-        ToldError: a target failed and the error was printed; the other uploads succeeded.
+        ReportedError: a target failed and the error was printed; the other uploads succeeded.
         CorruptDatasetError: the workspace's copy is not what was published.
         Stopped: a signal arrived; the next run uploads what is missing.
     """
@@ -72,7 +72,7 @@ def upload_to_targets(
             flush=True,
         )
         return
-    named = told_texts(overrides, "publish")
+    named = literal_texts(overrides, "publish")
     _Uploads(name, dataset_id, content["content_sha256"], root, named).run(targets)
 
 
@@ -89,7 +89,7 @@ def would_upload(
         draft: also upload a version that is not released.
     """
     dataset_id = params.dataset.id
-    named = told_texts(overrides, "publish")
+    named = literal_texts(overrides, "publish")
     content = published_manifest(root / "datasets" / dataset_id)
     released = released_manifest(dataset_id, root)
     is_released = content is not None and released == identity_of(content)
@@ -134,9 +134,9 @@ class _Uploads:
             if target not in present and (failure := self._upload(target)):
                 failures.append(f"{self._name}: not uploaded to {target}: {failure}")
         for failure in failures:
-            tell("error", failure)
+            print_line("error", failure)
         if failures:
-            raise ToldError(f"{len(failures)} of {len(targets)} targets failed")
+            raise ReportedError(f"{len(failures)} of {len(targets)} targets failed")
 
     def has_it(self, target: str) -> bool:
         """Return whether the record says that ``target`` has the dataset."""

@@ -71,8 +71,8 @@ def main(run: StageRun) -> None:
         run.folder / "checkpoint_scores.json",
         dump_json({"seed": own.seed, "checkpoints": found}),
     )
-    told = " ".join(f"{f['mean_return']:.1f}" for f in found)
-    run.say(f"mean returns over {own.n_episodes} episodes each: {told}")
+    means = " ".join(f"{f['mean_return']:.1f}" for f in found)
+    run.say(f"mean returns over {own.n_episodes} episodes each: {means}")
 
 
 if __name__ == "__main__":

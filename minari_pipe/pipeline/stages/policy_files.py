@@ -63,9 +63,9 @@ def copy_policy_files(run: StageRun, metadata: Mapping[str, Any], dataset: Path)
 
 def provenance(metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return the sha256 of each policy's files, by policy and name, from the metadata."""
-    told = metadata["minari_pipe"]
-    expert = told["ref_scores"]["ref_max"].get("files") or [{}]
-    return {"policy": told["files"], "expert": expert[0]}
+    recorded = metadata["minari_pipe"]
+    expert = recorded["ref_scores"]["ref_max"].get("files") or [{}]
+    return {"policy": recorded["files"], "expert": expert[0]}
 
 
 def _files(run: StageRun, who: str, use: PolicyRef) -> dict[str, Path]:

@@ -91,11 +91,11 @@ class TrainingEpisodes:
         for name in self._blocks:
             with EpisodeFile.open(self._folder / name) as file:
                 for index in range(min(left, len(file))):
-                    data, told = file.read(index, *spaces), file.episode_metadata(index)
-                    filled = told.get("infos_filled")
+                    data, stored = file.read(index, *spaces), file.episode_metadata(index)
+                    filled = stored.get("infos_filled")
                     yield EpisodeBuffer(
-                        seed=told.get("seed"),
-                        options=told.get("options"),
+                        seed=stored.get("seed"),
+                        options=stored.get("options"),
                         observations=data.observations,
                         actions=data.actions,
                         rewards=data.rewards,

@@ -30,7 +30,7 @@ except ImportError as error:
         f"hf:// remotes need huggingface_hub: pip install 'minari_pipe[hf]' ({error})"
     ) from error
 
-from minari_pipe.remotes.hub.faults import judge
+from minari_pipe.remotes.hub.faults import fault_of
 
 #: Status of a commit while another is made, and of a commit whose parent is not the newest.
 STALE = (409, 412)
@@ -38,7 +38,7 @@ STALE = (409, 412)
 _PATHS_AT_ONCE = 500  # the Hub accepts 1000
 _MOST_PAGES = 1000
 #: Headers about the transfer of a response, which no longer apply once it is read.
-_OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
+_TRANSPORT_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class BrokenIndexError(RemoteError):
@@ -187,10 +187,10 @@ class HubClient:
                 f"{error}. Fix it at {self.page(repo)}, or remove it there if nothing is published"
             ) from error
 
-    def judge(self, error: Exception) -> Fault:
+    def fault_of(self, error: Exception) -> Fault:
         """Return the meaning of an error of ``huggingface_hub`` or of its HTTP library."""
         header = (self._headers or {}).get("authorization", "")
-        return judge(error, self.address, self.shown, header.removeprefix("Bearer ") or None)
+        return fault_of(error, self.address, self.shown, header.removeprefix("Bearer ") or None)
 
     def check_request(self, request: Any) -> None:
         """Raise an error if a request, such as a redirect, would send the token elsewhere.
@@ -313,7 +313,9 @@ class HubClient:
         for piece in stream.iter_raw():
             content += piece
             check_length(self.address, len(content))
-        headers = [(k, v) for k, v in stream.headers.multi_items() if k.lower() not in _OF_THE_WAY]
+        headers = [
+            (k, v) for k, v in stream.headers.multi_items() if k.lower() not in _TRANSPORT_HEADERS
+        ]
         return type(stream)(
             stream.status_code, headers=headers, content=bytes(content), request=stream.request
         )

@@ -25,7 +25,7 @@ from huggingface_hub.utils._runtime import is_xet_available
 
 from minari_pipe.core.files.links import opener
 from minari_pipe.errors import MinariPipeError, RemoteError
-from minari_pipe.remotes.base import PART, Remote, Told, UploadSource, safe_cause
+from minari_pipe.remotes.base import PART, OnBytes, Remote, UploadSource, safe_cause
 from minari_pipe.remotes.hub.client import STALE, HfHubHTTPError, HubClient
 from minari_pipe.remotes.hub.faults import without_secrets
 from minari_pipe.remotes.hub.index import RepoIndex
@@ -92,16 +92,16 @@ class Committer:
             self._remote.retried(partial(self._client.head, repo))
         except FileNotFoundError:
             make = partial(self._client.api.create_repo, repo_type="dataset", exist_ok=True)
-            with _well_behaved(self._client):
+            with _configured(self._client):
                 self._remote.retried(partial(make, self._client.repo_id(repo)))
 
-    def send_ahead(self, repo: str, files: Mapping[str, UploadSource], told: Told) -> None:
+    def send_ahead(self, repo: str, files: Mapping[str, UploadSource], on_bytes: OnBytes) -> None:
         """Upload the large ones of these files, so that a commit needs only to name them.
 
         Raises:
             RemoteError: this user may not write, or a file changed during the upload.
         """
-        additions = [_Addition(path, source, told) for path, source in files.items()]
+        additions = [_Addition(path, source, on_bytes) for path, source in files.items()]
         send = partial(
             self._client.api.preupload_lfs_files, self._client.repo_id(repo), repo_type="dataset"
         )
@@ -109,7 +109,7 @@ class Committer:
         small = [addition for addition in additions if addition.source.size <= PART]
         # It retries each file by itself. For several files it starts threads of its own, for
         # which the process would wait after Ctrl-C.
-        with self._translated(), _own_progress(), _well_behaved(self._client):
+        with self._translated(), _own_progress(), _configured(self._client):
             at_once(partial(send, additions=[addition]) for addition in large)
             send(additions=small)
         for addition in additions:
@@ -173,7 +173,7 @@ class Committer:
             is_usable = sent is not None and sent.source == source
             operations.append(sent if is_usable else _Addition(path, source))
         try:
-            with _own_progress(), _well_behaved(self._client):
+            with _own_progress(), _configured(self._client):
                 made = self._client.api.create_commit(
                     self._client.repo_id(repo),
                     operations,
@@ -198,7 +198,7 @@ class Committer:
         except MinariPipeError:
             raise
         except Exception as error:
-            raise self._remote.judge(error).error from safe_cause(error)
+            raise self._remote.fault_of(error).error from safe_cause(error)
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def _own_progress() -> Iterator[None]:
 
 
 @contextmanager
-def _well_behaved(client: HubClient) -> Iterator[None]:
+def _configured(client: HubClient) -> Iterator[None]:
     """Make ``huggingface_hub`` time out on a silent server, log no secrets and issue no warnings.
 
     The token is not sent to an address in a response, such as one for verifying a file.
@@ -251,14 +251,14 @@ def _redact(record: logging.LogRecord) -> bool:
 class _Addition(CommitOperationAdd):
     """A file to upload, which reports its progress where it is sent as one HTTP body."""
 
-    def __init__(self, path: str, source: UploadSource, told: Told | None = None) -> None:
+    def __init__(self, path: str, source: UploadSource, on_bytes: OnBytes | None = None) -> None:
         if isinstance(source.content, bytes):
             super().__init__(path, source.content)
         else:
             with self._opened(source.content, source) as file:
                 super().__init__(path, file)
             self.path_or_fileobj = str(source.content)
-        self.source, self._told, self._n_told = source, told, 0
+        self.source, self._on_bytes, self._n_counted = source, on_bytes, 0
 
     @contextmanager
     def as_file(self, with_tqdm: bool = False) -> Iterator[BinaryIO]:
@@ -294,9 +294,9 @@ class _Addition(CommitOperationAdd):
 
     def _tell(self, position: int) -> None:
         """Report bytes not yet reported; after a fault the same ones are read again."""
-        if self._told is not None and position > self._n_told:
-            self._told(position - self._n_told)
-            self._n_told = position
+        if self._on_bytes is not None and position > self._n_counted:
+            self._on_bytes(position - self._n_counted)
+            self._n_counted = position
 
 
 def is_same(entry: Mapping[str, Any] | None, source: UploadSource) -> bool:

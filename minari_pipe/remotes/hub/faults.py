@@ -22,7 +22,7 @@ _SECRETS = (
 _USED_UP = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)")
 
 
-def judge(error: Exception, address: str, endpoint: str, token: str | None) -> Fault:
+def fault_of(error: Exception, address: str, endpoint: str, token: str | None) -> Fault:
     """Return the meaning of an error.
 
     Args:
@@ -33,11 +33,11 @@ def judge(error: Exception, address: str, endpoint: str, token: str | None) -> F
 
     Example:
         >>> from huggingface_hub.errors import OfflineModeIsEnabled
-        >>> judge(OfflineModeIsEnabled(), "hf://org", "https://huggingface.co", None).error
+        >>> fault_of(OfflineModeIsEnabled(), "hf://org", "https://huggingface.co", None).error
         RemoteError('hf://org is not contacted because HF_HUB_OFFLINE is set; unset it')
     """
 
-    def told(reason: str, *, is_transient: bool = False, wait: float = 0.0) -> Fault:
+    def fault(reason: str, *, is_transient: bool = False, wait: float = 0.0) -> Fault:
         return Fault(RemoteError(f"{address} {reason}"), is_transient, wait)
 
     for cause in _causes(error):
@@ -45,19 +45,19 @@ def judge(error: Exception, address: str, endpoint: str, token: str | None) -> F
             return Fault(cause)
         if isinstance(cause, HfHubHTTPError):
             is_transient, wait, reason = _answer(cause, endpoint, token)
-            return told(reason, is_transient=is_transient, wait=wait)
+            return fault(reason, is_transient=is_transient, wait=wait)
         if isinstance(cause, OfflineModeIsEnabled):
-            return told("is not contacted because HF_HUB_OFFLINE is set; unset it")
+            return fault("is not contacted because HF_HUB_OFFLINE is set; unset it")
         if isinstance(cause, HTTPError):
             why = _safe(cause, token) or type(cause).__name__
-            return told(
+            return fault(
                 f"cannot be reached at {endpoint} ({why}); check the network. Transferred data "
                 "is kept; run the same command to continue",
                 is_transient=not _is_unknown_host(cause),
             )
     # another thread replaced the shared session
     is_closed = "client has been closed" in str(error)
-    return told(f"failed: {type(error).__name__}: {_safe(error, token)}", is_transient=is_closed)
+    return fault(f"failed: {type(error).__name__}: {_safe(error, token)}", is_transient=is_closed)
 
 
 def _answer(error: HfHubHTTPError, endpoint: str, token: str | None) -> tuple[bool, float, str]:

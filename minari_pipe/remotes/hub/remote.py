@@ -27,9 +27,9 @@ from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
     Fault,
+    OnBytes,
     Remote,
     RemoteFile,
-    Told,
     Upload,
 )
 from minari_pipe.remotes.hub.changes import Publisher, exists, is_listed, locate
@@ -97,13 +97,13 @@ class HubRemote(Remote):
         # the lists in the index are not part of the metadata of a namespace
         return RepoIndex(repo).describing(index.content).dump()[start:end]
 
-    def send(self, upload: Upload, told: Told) -> None:
+    def send(self, upload: Upload, on_bytes: OnBytes) -> None:
         repo, place = locate(upload.dataset_id)
         self._committer.create(repo)
         if METADATA in self.retried(partial(self.files, upload.dataset_id)):
             raise exists(self, upload.dataset_id)
         files = {f"{place}{name}": source for name, source in upload.files.items()}
-        self._committer.send_ahead(repo, files, told)
+        self._committer.send_ahead(repo, files, on_bytes)
 
     def reveal(self, upload: Upload) -> bool:
         message = f"Publish {upload.dataset_id}"
@@ -124,8 +124,8 @@ class HubRemote(Remote):
             "every repository with an index"
         ]
 
-    def judge(self, error: Exception) -> Fault:
-        return self._client.judge(error)
+    def fault_of(self, error: Exception) -> Fault:
+        return self._client.fault_of(error)
 
     def _change(self, name: str, message: str, changing: Callable[[State], CommitChange]) -> None:
         repo, _ = locate(name)

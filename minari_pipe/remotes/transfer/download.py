@@ -44,9 +44,9 @@ from minari_pipe.errors import (
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
+    OnBytes,
     Remote,
     RemoteFile,
-    Told,
     UploadSource,
     one_line,
     pieces_of,
@@ -258,10 +258,10 @@ def _receive(remote: Remote, dataset_id: str, stage: Path, expected: Expected) -
     size = sum(file.size for file in expected.files.values())
     _require_room(stage, size, f"{dataset_id} of {remote.address}")
     fetch = partial(_receive_files, remote, dataset_id, place)
-    with progress(f"download {dataset_id}", size) as told:
-        damaged = fetch(expected.files, told)
+    with progress(f"download {dataset_id}", size) as on_bytes:
+        damaged = fetch(expected.files, on_bytes)
         if damaged:  # perhaps only in transit
-            damaged = fetch({name: expected.files[name] for name in damaged}, told)
+            damaged = fetch({name: expected.files[name] for name in damaged}, on_bytes)
     for name, found in damaged.items():
         raise RemoteError(
             f"{remote.address}/{dataset_id}/{name} has sha256 {found}, but its manifest says "
@@ -284,7 +284,7 @@ def _is_true(dataset: Path) -> bool:
 
 
 def _receive_files(
-    remote: Remote, dataset_id: str, place: Path, files: Mapping[str, RemoteFile], told: Told
+    remote: Remote, dataset_id: str, place: Path, files: Mapping[str, RemoteFile], on_bytes: OnBytes
 ) -> dict[str, str]:
     """Fetch the missing data of files to the disk.
 
@@ -310,18 +310,18 @@ def _receive_files(
             with open(path, "ab", opener=opener(place)) as out:
                 for piece in pieces_of(there[name]):
                     digest.update(UploadSource(path, 0, "", place).read(*piece))
-                told(there[name])
+                on_bytes(there[name])
                 while out.tell() < file.size:
                     data = next(pieces)
                     out.write(data)
                     out.flush()
                     synced.append(disk.submit(partial(_sync, path)))
                     digest.update(data)
-                    told(len(data))
+                    on_bytes(len(data))
             if file.sha256 not in (None, digest.hexdigest()):
                 damaged[name] = digest.hexdigest()
                 path.unlink()
-                told(-file.size)
+                on_bytes(-file.size)
         for sync in synced:
             sync.result()
     return damaged

@@ -133,8 +133,8 @@ def _metadata(remote: Remote, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
 
     ids = list(ids)
     found = {}
-    with ThreadPool(N_WAITING) as crew:
-        coming = [crew.submit(partial(look, dataset_id)) for dataset_id in ids]
+    with ThreadPool(N_WAITING) as pool:
+        coming = [pool.submit(partial(look, dataset_id)) for dataset_id in ids]
         for dataset_id, metadata in zip(ids, (one.result() for one in coming), strict=True):
             if isinstance(metadata, dict):
                 found[dataset_id] = metadata

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minari_pipe.core.progress_bar import ProgressBar
-from minari_pipe.remotes.base import Told
+from minari_pipe.remotes.base import OnBytes
 
 _LONGEST = 36  # characters, of the 80 columns of a terminal
 
 
 @contextmanager
-def progress(what: str, size: int) -> Iterator[Told]:
+def progress(what: str, size: int) -> Iterator[OnBytes]:
     """Show how many bytes of a transfer are done: a bar on a terminal, else a line per minute.
 
     Args:
@@ -27,13 +27,13 @@ def progress(what: str, size: int) -> Iterator[Told]:
     n_done = 0
     with ProgressBar(_short(what), size, "B", leave=False) as bar:
 
-        def told(n_bytes: int) -> None:
+        def on_bytes(n_bytes: int) -> None:
             nonlocal n_done
             with lock:
                 n_done += n_bytes
                 bar.show(n_done)
 
-        yield told
+        yield on_bytes
 
 
 def _short(what: str) -> str:

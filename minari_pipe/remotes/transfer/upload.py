@@ -149,8 +149,8 @@ def upload(
     if dry_run:
         return done("planned", notes=tuple(notes))
     try:
-        with progress(f"upload {dataset_id}", size) as told:
-            remote.send(upload, told)
+        with progress(f"upload {dataset_id}", size) as on_bytes:
+            remote.send(upload, on_bytes)
         is_exclusive = remote.reveal(upload)
     except DatasetExistsError:  # another upload came first, perhaps of the same dataset
         if note := compared():
@@ -321,12 +321,12 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
     else:
         manifest = _read_published(remote, place, MANIFEST)
         is_whole = hashlib.sha256(manifest).hexdigest() == named
-        if is_whole and (told := parse_manifest(manifest)).get("content_sha256") == content:
-            entries = entries_of(told, card=True).items()
+        if is_whole and (known := parse_manifest(manifest)).get("content_sha256") == content:
+            entries = entries_of(known, card=True).items()
             files = {name: RemoteFile(e["size"], e.get("sha256")) for name, e in entries}
             del files[METADATA]  # it also names the manifest
             _check_whole(remote, place, files, there)
-            if identity_of(told) == identity_of(json.loads(upload.files[MANIFEST].read())):
+            if identity_of(known) == identity_of(json.loads(upload.files[MANIFEST].read())):
                 return "same"
             return (
                 f"{remote.address} has {place} with the same content but other metadata "

@@ -65,14 +65,14 @@ def chosen_version(
     if latest is None:
         return dataset_id
     if not is_supported_version(found[dataset_id].get("minari_version")):
-        told = (
+        text = (
             f"The version you are trying to download for dataset, {dataset_id}, is not compatible "
             f"with Minari {MINARI_VERSION}, which this package reads."
         )
         best = f"you can download the latest compatible version of this dataset: {latest}."
         if not force:
-            raise UnsupportedVersionError(f"{told} Y{best[1:]}")
-        warnings.warn(f"{told} It is downloaded anyway, but {best}", stacklevel=4)
+            raise UnsupportedVersionError(f"{text} Y{best[1:]}")
+        warnings.warn(f"{text} It is downloaded anyway, but {best}", stacklevel=4)
     elif (parse_dataset_id(latest)[2] or 0) > version:
         warnings.warn(
             "We recommend you install a higher dataset version available and compatible with your "

@@ -124,10 +124,10 @@ class FlatStorage(RowsStorage):
             if same and _agree(found[1], actions.dtype, shape):
                 return *found, ()
         space = box_of(observations.dtype, observations.shape[1:])
-        told = ("the spaces are inferred from the arrays",)
+        notes = ("the spaces are inferred from the arrays",)
         if discrete and not shape:
-            return space, discrete_of([actions[()]]), told
-        return space, box_of(actions.dtype, shape), told
+            return space, discrete_of([actions[()]]), notes
+        return space, box_of(actions.dtype, shape), notes
 
 
 def _single(file: h5py.File, name: str) -> Any:

@@ -209,8 +209,8 @@ def check_lengths(group: h5py.Group, keys: Iterable[str]) -> int:
     """
     counts = {key: len(column(group, key)) for key in keys if key in group}
     if len(set(counts.values())) != 1:
-        told = ", ".join(f"{key} has {count}" for key, count in counts.items())
-        raise CorruptDatasetError(f"columns have different numbers of rows: {told or 'none'}")
+        counted = ", ".join(f"{key} has {count}" for key, count in counts.items())
+        raise CorruptDatasetError(f"columns have different numbers of rows: {counted or 'none'}")
     return next(iter(counts.values()))
 
 

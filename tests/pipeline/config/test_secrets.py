@@ -11,7 +11,7 @@ import pytest
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import oc_env
 from minari_pipe.pipeline.config.hydra_compose import recompose
-from minari_pipe.pipeline.config.oc_env import told_texts
+from minari_pipe.pipeline.config.oc_env import literal_texts
 from tests.support.workspaces import make_workspace, minari_pipe, tiny, write_config
 
 SECRET = "open-sesame-7431"
@@ -61,7 +61,7 @@ def test_places_of_the_users_own_are_recorded_as_they_are_written(workspace):
     assert composed.config.engine.address == "${oc.env:TOKEN}"
     assert composed.config.dataset.license == "${oc.env:TOKEN}"
     assert composed.overrides[1:] == [*places, copied]
-    assert told_texts(composed.overrides, "publish") == {"s3://x/${oc.env:TOKEN}"}
+    assert literal_texts(composed.overrides, "publish") == {"s3://x/${oc.env:TOKEN}"}
     assert oc_env.resolved("s3://x/${oc.env:TOKEN}") == f"s3://x/{SECRET}"
     assert oc_env.without_values(f"no {SECRET}") == "no ${oc.env:TOKEN}"
     with pytest.raises(ConfigError, match="the environment variable NONE is not set"):

@@ -26,7 +26,7 @@ from minari_pipe.errors import (
     MinariPipeError,
 )
 from minari_pipe.pipeline.config import schema
-from minari_pipe.pipeline.run.driver import _told_to_replace, check_owner
+from minari_pipe.pipeline.run.driver import _asks_to_replace, check_owner
 from minari_pipe.pipeline.run.install import MARKER, install, settle
 from tests.support.repositories import hashes
 
@@ -377,7 +377,7 @@ def test_the_workspace_may_be_the_minari_root_itself(root, monkeypatch):
     assert hashes(root) == before
 
 
-TOLD = {
+REPORTED = {
     "the command line": (True, ["+dataset=x", "publish.replace=true"], True),
     "the whole section": (True, ["publish={replace: true}"], True),
     "it with a plus": (True, ["++publish.replace=true"], True),
@@ -390,10 +390,10 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("value", "overrides", "expected"), TOLD.values(), ids=TOLD)
+@pytest.mark.parametrize(("value", "overrides", "expected"), REPORTED.values(), ids=REPORTED)
 def test_only_the_command_line_can_tell_to_replace(value, overrides, expected):
     config = schema.Config(publish=schema.Publish(replace=value))
-    assert _told_to_replace(config, overrides) is expected
+    assert _asks_to_replace(config, overrides) is expected
 
 
 OWNERS = {

@@ -13,7 +13,7 @@ import pytest
 from s3fs import S3FileSystem
 
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config.oc_env import check_targets, told_texts
+from minari_pipe.pipeline.config.oc_env import check_targets, literal_texts
 from minari_pipe.pipeline.signals import INTERRUPTED
 from minari_pipe.remotes.hosting import download_dataset, list_remote_datasets
 from minari_pipe.testing.remotes import another_root, tree
@@ -258,7 +258,7 @@ def test_what_can_be_no_target_is_refused_before_any_work(target, words):
     ],
 )
 def test_a_command_line_names_what_it_spells_out(override, named):
-    assert told_texts(["+dataset=one", override], "publish") == named
+    assert literal_texts(["+dataset=one", override], "publish") == named
 
 
 OF_DIRECTORY = "minari_pipe.remotes.directory:DirectoryRemote"

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from minari_pipe.core.messages import show_each_warning_once, tell
+from minari_pipe.core.messages import print_line, show_each_warning_once
 from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.engines.base import Call, Engine, Outcome, usable_cores
 from minari_pipe.pipeline.processes import end_tree, end_with, identity
@@ -183,4 +183,4 @@ def _begin(driver: str, folder: str, environment: dict[str, str]) -> None:
     if _FORKS:  # works even if C code never lets the thread of end_with run
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     end_with(driver)
-    show_each_warning_once(partial(tell, "warning"))
+    show_each_warning_once(partial(print_line, "warning"))
