@@ -16,13 +16,14 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe._version import __version__
+from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.environments import spec_json
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.datasets.bounds import SpaceChecker
 from minari_pipe.datasets.create import Description, check_version
 from minari_pipe.datasets.dataset import MinariDataset
-from minari_pipe.datasets.library import get_dataset_path, new_dataset, open_dataset
+from minari_pipe.datasets.library import new_dataset, open_dataset
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.recording.session import Recording

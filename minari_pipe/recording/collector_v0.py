@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.episode import EpisodeMetadataCallback, StepDataCallback
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.datasets.dataset import MinariDataset
-from minari_pipe.datasets.library import get_dataset_path
 from minari_pipe.errors import (
     ConfigError,
     DatasetExistsError,

@@ -19,12 +19,13 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.environments import recover as recover_environment
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.datasets.create import Description
 from minari_pipe.datasets.dataset import MinariDataset
-from minari_pipe.datasets.library import get_dataset_path, new_dataset, open_dataset
+from minari_pipe.datasets.library import new_dataset, open_dataset
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
