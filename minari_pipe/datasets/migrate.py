@@ -156,6 +156,8 @@ def _what_it_is(path: Path) -> str:
         return "neither a file nor a directory"
     with path.open("rb") as file:
         begin = file.read(16)
+    if begin.startswith(b"\x89HDF"):
+        return "an HDF5 file that holds no episodes in a known layout"
     return f"a file that begins with {begin!r}, unlike any dataset"
 
 

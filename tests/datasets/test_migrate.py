@@ -127,6 +127,11 @@ def test_a_source_that_is_no_dataset_is_said_to_be_what_it_is(tmp_path):
     text.write_text("# Notes of mine")
     with pytest.raises(DatasetNotFoundError, match="it is a file that begins with b'# Notes of"):
         migrate_dataset(text, "other-v0")
+    with h5py.File(tmp_path / "empty.hdf5", "w"):
+        pass
+    with pytest.raises(DatasetNotFoundError, match="it is an HDF5 file that holds no episodes"):
+        migrate_dataset(tmp_path / "empty.hdf5", "other-v0")
+    (tmp_path / "empty.hdf5").unlink()
     with pytest.raises(DatasetNotFoundError, match="it is a directory without metadata"):
         migrate_dataset(tmp_path, "other-v0")
 
