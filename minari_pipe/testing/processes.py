@@ -91,7 +91,7 @@ class ProcessesContract(Contract):
 
         with monkeypatch.context() as failing:
             failing.setattr(os, "replace", fail)
-            with pytest.warns(UserWarning, match="is changed, but the new files could not be"):
+            with pytest.warns(UserWarning, match="was changed, but the new files could not be"):
                 storage.update_episodes(make(5, 2))
         assert_stored(MinariStorage.read(path), make(5, 2))
         storage.update_episodes(make(7, 1))
@@ -105,7 +105,9 @@ class ProcessesContract(Contract):
             shutil.rmtree(path)
             yield from make(1, 1)
 
-        with pytest.raises(DatasetNotFoundError, match="doesn't exist any more; was the dataset"):
+        with pytest.raises(
+            DatasetNotFoundError, match="doesn't exist any more; the dataset was deleted"
+        ):
             storage.update_episodes(meanwhile())
         for change in (CHANGES["an append"], CHANGES["metadata"]):
             with pytest.raises(DatasetNotFoundError, match="doesn't exist any more"):
@@ -120,7 +122,7 @@ class ProcessesContract(Contract):
                 yield buffer
             storage.update_metadata({"description": "new"})
 
-        with pytest.raises(ConfigError, match="is being changed already, by the code that"):
+        with pytest.raises(ConfigError, match="is already being changed by this thread"):
             storage.update_episodes(changing())
         assert storage.total_episodes == 0
         storage.update_episodes(make(1, 1))

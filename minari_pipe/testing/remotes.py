@@ -310,7 +310,9 @@ class RemoteContract:
         publish_dataset(inner, address)
         another_root(monkeypatch, tmp_path / "other")
         step_index_dataset(outer)
-        with pytest.raises(DatasetExistsError, match=f"{outer} already exists .* as a namespace"):
+        with pytest.raises(
+            DatasetExistsError, match=f"{outer} already exists .* as the namespace of"
+        ):
             publish_dataset(outer, address)
         delete_dataset(outer)
         download_dataset(f"{address}/{inner}")
@@ -423,7 +425,7 @@ class RemoteContract:
             return found[:-1] + b"?" if path.endswith(".hdf5") else found
 
         monkeypatch.setattr(type(remote), "read", wrong)
-        with pytest.raises(RemoteError, match="has sha256 .*, but its manifest names"):
+        with pytest.raises(RemoteError, match="has sha256 .*, but its manifest says"):
             download_dataset(f"{address}/{ID}")
         assert list_local_datasets() == {}
 

@@ -173,7 +173,7 @@ def test_an_append_to_a_dataset_that_is_replaced_meanwhile_says_so(
             shutil.rmtree(aside)
         yield episode(2)
 
-    with pytest.raises(DatasetNotFoundError, match="the dataset was replaced"):
+    with pytest.raises(DatasetNotFoundError, match="was replaced since it was opened"):
         storage.update_episodes(episodes())
     assert MinariStorage.read(data).total_episodes == 1
 

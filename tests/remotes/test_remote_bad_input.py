@@ -23,7 +23,7 @@ from tests.conftest import FULL
 from tests.support.remote_places import (
     ID,
     OTHER,
-    OnBytes,
+    Outcome,
     Place,
     Servers,
     download,
@@ -46,7 +46,7 @@ ACTIONS = ["upload", "download", "list"]
 FILE_PATHS = {"main_data.hdf5": "main_data|/storage/[0-9a-f]{64}"}
 
 
-def do(action: str, place: Place) -> OnBytes:
+def do(action: str, place: Place) -> Outcome:
     return {"upload": upload, "download": download, "list": listed}[action](place)
 
 

@@ -1126,7 +1126,9 @@ def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_w
     root = make_workspace(tmp_path / "work")
     (root / "model.xml").write_text("")
     config = config_of({"env": {"kwargs": {"xml_file": str(root / "model.xml")}}})
-    with pytest.raises(ConfigError, match=r"env.kwargs.xml_file is .*, a path of .* \./model.xml"):
+    with pytest.raises(
+        ConfigError, match=r"env.kwargs.xml_file is .*, an absolute path, .* \./model.xml"
+    ):
         check_files(config, root, [])
 
 

@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass
-class Told:
+class Outcome:
     """What a call came to.
 
     Attributes:
@@ -77,9 +77,9 @@ class Told:
         return line
 
 
-def tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Told:
+def tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Outcome:
     """Call, and look at everything that is shown, logs and tracebacks too: no secret is in it."""
-    told, output = Told(), io.StringIO()
+    outcome, output = Outcome(), io.StringIO()
     handler = logging.StreamHandler(output)
     # At this level the HTTP libraries say what they ask for; that is for who asks them to.
     handler.setLevel(logging.WARNING)
@@ -89,24 +89,24 @@ def tried(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Told:
         with warnings.catch_warnings(record=True) as caught, redirect_stdout(output):
             warnings.simplefilter("always")
             with redirect_stderr(output):
-                told.value = call(*args, **kwargs)
+                outcome.value = call(*args, **kwargs)
     except Exception as error:
-        told.error = error
+        outcome.error = error
         output.write("".join(traceback.format_exception(error)))
     finally:
         root.removeHandler(handler)
-    told.warned = [str(w.message) for w in caught if w.category is UserWarning]
+    outcome.warned = [str(w.message) for w in caught if w.category is UserWarning]
     shown = output.getvalue() + "\n".join(str(warning.message) for warning in caught)
     for secret in SECRETS:
         assert secret not in shown, shown
-    return told
+    return outcome
 
 
-def upload(place: Place, dataset_id: str = ID) -> Told:
+def upload(place: Place, dataset_id: str = ID) -> Outcome:
     return tried(publish_dataset, dataset_id, place.address)
 
 
-def download(place: Place, dataset_id: str = ID) -> Told:
+def download(place: Place, dataset_id: str = ID) -> Outcome:
     """Fetch from ``MINARI_REMOTE`` into the root ``fresh`` beside the one of the environment."""
     fresh = Path(os.environ[ROOT_VARIABLE]).parent / "fresh"
     fresh.mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ def download(place: Place, dataset_id: str = ID) -> Told:
         return tried(download_dataset, dataset_id)
 
 
-def listed(place: Place) -> Told:
+def listed(place: Place) -> Outcome:
     return tried(list_remote_datasets, place.address)
 
 

@@ -88,7 +88,7 @@ def test_the_console_script_works_outside_a_workspace(tmp_path):
     outside.root.mkdir()
     assert "cartpole_expert" in outside.run("minari-pipe", "--help")
     assert "Make this folder a workspace" in outside.run("minari-pipe", "init", "--help")
-    assert "it is recorded in releases/" in outside.run("minari-pipe", "release", "--help")
+    assert "record it in releases/" in outside.run("minari-pipe", "release", "--help")
     refused = outside.refused("+dataset=cartpole_expert")
     assert refused.startswith("error: ")
     assert "is not inside a DVC workspace; run `minari-pipe init` there first" in refused

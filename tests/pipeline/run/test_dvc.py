@@ -170,7 +170,7 @@ def test_an_experiment_changes_one_value_and_what_depends_on_it(workspace):
 def test_an_experiment_is_not_undone_by_the_config_that_was_edited_as_well(workspace):
     workspace.replace("conf/dataset/one.yaml", "name: Ada", "name: Eve")
     output = workspace.dvc("exp", "run", "-S", "pipelines/one/params.yaml:collect.seed=5")
-    assert "one: keeps pipelines/one/params.yaml as dvc exp run set it" in output
+    assert "one: pipelines/one/params.yaml stays as dvc exp run set it" in output
     assert "seed: 5" in (workspace.root / "pipelines/one/params.yaml").read_text()
     assert "name: Ada" in (workspace.root / "pipelines/one/params.yaml").read_text()
     assert ran(output)[:2] == ["config", "one.collect"]

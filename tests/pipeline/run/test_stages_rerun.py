@@ -213,7 +213,7 @@ def test_another_version_is_said_in_one_line_and_reruns(workspace):
         "dvc", "repro", "--force", "pipelines/mine/dvc.yaml", **TRUSTED, **version
     )
     assert done.returncode != 0
-    assert "gymnasium is 99.0, pipelines/mine/params.yaml records" in done.stdout
+    assert "gymnasium is 99.0, but pipelines/mine/params.yaml records" in done.stdout
     output = workspace.run(
         sys.executable, "-m", "minari_pipe", "+dataset=mine", **TRUSTED, **version
     )
