@@ -184,3 +184,12 @@ def pytest_terminal_summary(terminalreporter) -> None:
     terminalreporter.section("time by file")
     for name, total in sorted(seconds.items(), key=lambda item: -item[1]):
         terminalreporter.write_line(f"{total:8.1f} s  {name}")
+
+
+@pytest.fixture(scope="module")
+def forked_pipelines() -> Iterator[None]:
+    """Pipelines of workspaces run as forks, for claims that are not about processes."""
+    from tests.support import forks
+
+    with forks.enabled():
+        yield

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import home_variables
+from tests.support import forks
 from tests.support.workspaces import stages_that_ran, write_config
 
 SETTINGS = """\
@@ -57,6 +58,8 @@ class Workspace:
         self, *command: str, folder: str = ".", **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command, whatever becomes of it; stdout and stderr come together in order."""
+        if forks.may_fork(command, self.root / folder, environment):
+            return forks.call(command, self.root / folder, self.environment(**environment))
         return subprocess.run(
             command,
             cwd=self.root / folder,
