@@ -22,7 +22,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ IMPORTED = (
     *("minari_pipe.pipeline.run.driver", "minari_pipe.pipeline.config.hydra_compose"),
     *(f"{STAGES}{name}" for name in ("collect", "create", "ref_scores", "validate", "publish")),
 )
+OPTIONAL = ("torch", "stable_baselines3", f"{STAGES}train", f"{STAGES}train_family")
 PREFIX = (sys.executable, "-m", "minari_pipe")
 
 _enabled = False
@@ -101,6 +102,9 @@ def serve(address: str) -> None:
     sys.path.pop(0)  # the checkout, which `python -m` has put there
     for module in IMPORTED:
         importlib.import_module(module)
+    for module in OPTIONAL:
+        with suppress(ImportError):
+            importlib.import_module(module)
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()

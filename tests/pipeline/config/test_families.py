@@ -32,6 +32,8 @@ from tests.support.workspaces import make_workspace, stages_that_ran
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.usefixtures("forked_pipelines")
+
 FAMILY = """\
 # @package _global_
 defaults: [{/policy: sb3}, _self_]

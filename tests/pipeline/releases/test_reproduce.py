@@ -26,6 +26,8 @@ from tests.support.repositories import Workspace, git_workspace, hashes
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.usefixtures("forked_pipelines")
+
 PUSH = """\
 # @package _global_
 defaults: [{/policy: scripted}, _self_]
