@@ -117,10 +117,10 @@ def serve(address: str) -> None:
             connection.sendall(str(code).encode())
             os._exit(0)
         connection.close()
-        with_ended_children()
+        _reap()
 
 
-def with_ended_children() -> None:
+def _reap() -> None:
     """Forget children that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
