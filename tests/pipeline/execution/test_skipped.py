@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.repositories import Workspace, dvc_workspace, hashes
 
+pytestmark = pytest.mark.usefixtures("forked_pipelines")
+
 CONFIG = """\
 # @package _global_
 defaults: [{/policy: random}, _self_]
