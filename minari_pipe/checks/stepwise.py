@@ -77,7 +77,8 @@ class Steps:
         allowed = np.full_like(differences, floor)
         if _is_continuous(self.recorded[path]):
             recorded = np.nan_to_num(_flat(self.recorded[path]))
-            if self.recorded[path].dtype.kind == "f":  # bytes differ by 1 at least
+            is_exact = floor <= ROUNDING  # less than any spread could allow
+            if self.recorded[path].dtype.kind == "f" and not is_exact:  # bytes differ by 1 at least
                 # All values of a column may be below FLOOR. A few large ones, such as a terminal
                 # reward, do not count.
                 spread = np.subtract(*np.percentile(recorded, [95, 5], axis=0))

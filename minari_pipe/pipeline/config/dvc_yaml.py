@@ -309,7 +309,7 @@ def stage_code(params: Params, stage: str, root: Path) -> list[Path]:
         named.append("minari_pipe.storage.arrow.storage")
     for module in named:
         start += import_graph.module_files(module, root)
-    return import_graph.import_closure(start, root, root=root)
+    return import_graph.import_closure(start, root)
 
 
 def output_versions(name: str, params: Params, root: Path) -> dict[str, int]:

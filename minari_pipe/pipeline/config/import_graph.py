@@ -29,8 +29,8 @@ _READER = 3
 _DOTTED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::[\w.]+)?", re.ASCII)
 
 
-def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Path]:
-    """Return ``files`` and all modules below ``base`` that they import, directly or indirectly.
+def import_closure(files: Iterable[Path], root: Path) -> list[Path]:
+    """Return ``files`` and all modules of the workspace that they import, directly or indirectly.
 
     Imports inside functions count; those under ``if TYPE_CHECKING`` do not. String literals that
     name a module, or an object in one, count too, except in this package, whose stages choose
@@ -38,20 +38,15 @@ def import_closure(files: Iterable[Path], base: Path, *, root: Path) -> list[Pat
     importing a module runs it.
 
     Args:
-        files: Python files below ``base``, as returned by :func:`module_files`.
-        base: the folder on the import path to which module names are relative.
+        files: Python files of the workspace, as returned by :func:`module_files`.
         root: the workspace, which caches the imports of each file.
 
     Raises:
         ConfigError: a file is not valid Python.
         LinkError: a file in the workspace is a symlink.
     """
-    remembered = _remembered(root)
-    found = sorted(_import_graph(files, base, remembered.imports))
-    remembered.save()
-    if base == root:
-        for file in found:
-            inside(root, file)
+    found = sorted(_own_graph(files, root, root))
+    _remembered(root).save()
     return found
 
 
@@ -65,23 +60,28 @@ def module_closure(modules: Iterable[str], root: Path) -> set[Path]:
         modules: dotted names of modules.
         root: the workspace.
     """
-    remembered = _remembered(root)
-    found: dict[Path, list[str]] = {}
+    found: set[Path] = set()
     queue, seen = list(modules), set[str]()
     while queue:
         module = queue.pop()
         base = None if module in seen or _is_own(module) else source_folder(module, root)
         seen.add(module)
         if base is not None:
-            graph = _import_graph(module_files(module, base), base, remembered.imports)
-            if base == root:
-                for file in graph:
-                    inside(root, file)
-            names = {name for file in graph.keys() - found.keys() for name in graph[file]}
+            graph = _own_graph(module_files(module, base), base, root)
+            names = {name for file in graph.keys() - found for name in graph[file]}
             queue += [name for name in names if not module_files(name, base)]
-            found |= graph
-    remembered.save()
-    return set(found)
+            found |= graph.keys()
+    _remembered(root).save()
+    return found
+
+
+def _own_graph(files: Iterable[Path], base: Path, root: Path) -> dict[Path, list[str]]:
+    """Return the graph below one folder of the import path; refuse symlinks in the workspace."""
+    graph = _import_graph(files, base, _remembered(root).imports)
+    if base == root:
+        for file in graph:
+            inside(root, file)
+    return graph
 
 
 def _is_own(module: str) -> bool:

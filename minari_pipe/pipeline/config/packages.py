@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 
@@ -55,18 +56,21 @@ def editable_modules(params: Params, stage: str) -> list[str]:
     Their version does not change with an edit, so their files are dependencies of the stage.
     """
     stages = params.packages if stage == "validate" else [stage]
-    modules = []
-    for name in {name for of in stages for name in params.packages.get(of, {})}:
+    names = {name for of in stages for name in params.packages.get(of, {})}
+    return sorted(module for name in names for module in _if_editable(name))
+
+
+@functools.cache  # stages share packages
+def _if_editable(name: str) -> list[str]:
+    """Return the top-level modules of a package that is an editable install, else none."""
+    try:
         distribution = importlib.metadata.distribution(name)
-        try:
-            origin = json.loads(distribution.read_text("direct_url.json") or "{}")
-            is_editable = origin["dir_info"]["editable"]
-        except (ValueError, LookupError, TypeError):
-            continue
-        if is_editable:
-            listed = distribution.read_text("top_level.txt") or name.replace("-", "_")
-            modules += listed.split()
-    return sorted(modules)
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        if not origin["dir_info"]["editable"]:
+            return []
+    except (ImportError, ValueError, LookupError, TypeError):  # not installed, or no such record
+        return []
+    return (distribution.read_text("top_level.txt") or name.replace("-", "_")).split()
 
 
 def _writer_packages(stored: Dataset) -> dict[str, str]:

@@ -31,7 +31,7 @@ def closure(root: Path, *names: str) -> list[str]:
     """Dotted names of the files that ``names`` consist of."""
     files = [file for name in names for file in module_files(name, root)]
     assert len(files) == len(names)
-    found = import_closure(files, root, root=root)
+    found = import_closure(files, root)
     return [".".join(f.relative_to(root).with_suffix("").parts) for f in found]
 
 

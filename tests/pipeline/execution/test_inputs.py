@@ -15,6 +15,7 @@ import pytest
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.execution.inputs import Inputs
+from tests.conftest import CHECKOUT
 from tests.pipeline.run.test_stages_rerun import MINE
 from tests.support.interruption import BARRIER
 from tests.support.repositories import Workspace, dvc_workspace
@@ -234,8 +235,7 @@ def test_an_edit_in_another_folder_of_the_import_path_or_in_a_named_place_is_see
     rules = tmp_path / "lib" / "rules_of_lib.py"
     rules.parent.mkdir()
     rules.write_text(RULES)
-    here = str(Path(__file__).parents[3])
-    environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(rules.parent), here])}
+    environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(rules.parent), str(CHECKOUT)])}
     workspace.replace("my_policy.py", "my_package.rules", "rules_of_lib")
     assert "collect" in workspace.pipe("+dataset=mine", **environment)
     rules.write_text(RULES.replace(">", "<"))
@@ -258,8 +258,7 @@ def test_a_module_of_a_workspace_on_the_import_path_is_refused_if_nothing_names_
     (workspace.root / "other.py").write_text(RULES)
     late = "import importlib; side = importlib.import_module('oth' + 'er').side"
     workspace.replace("my_policy.py", "from my_package.rules import side", late)
-    here = str(Path(__file__).parents[3])
-    environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(workspace.root), here])}
+    environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(workspace.root), str(CHECKOUT)])}
     told = workspace.refused("+dataset=mine", **environment)
     assert "other.py, which no import statement names" in told
 
