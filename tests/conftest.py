@@ -186,10 +186,19 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.write_line(f"{total:8.1f} s  {name}")
 
 
-@pytest.fixture(scope="module")
-def forked_pipelines() -> Iterator[None]:
-    """Pipelines of workspaces run as forks, for claims that are not about processes."""
+@pytest.fixture(scope="session", autouse=True)
+def forked_commands() -> Iterator[None]:
+    """Commands of workspaces are forks, but for `make test-all` and for who asks for processes."""
     from tests.support import forks
 
-    with forks.enabled():
+    with forks.enabled(not FULL):
+        yield
+
+
+@pytest.fixture
+def real_processes() -> Iterator[None]:
+    """Every command is a new Python: for claims about processes, imports and signals."""
+    from tests.support import forks
+
+    with forks.enabled(False):
         yield

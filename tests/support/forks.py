@@ -1,20 +1,24 @@
-"""Run pipelines and their stages as forks of a process that has imported all that they need.
+"""Run commands of the package as forks of a process that has imported all that they need.
 
 A driver and five stages spend 5 s on starting Python and on imports, and half a second on a tiny
 dataset. Where a claim is not about processes, imports or signals, a fork of a process that has
 imported everything is what they would be after that. DVC, the files and the exit codes are real.
+`make test-all` starts every process as a user does.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib
+import inspect
 import json
 import os
 import runpy
 import select
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -22,56 +26,89 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 STAGES = "minari_pipe.pipeline.stages."
 IMPORTED = (
-    *("dvc.repo.reproduce", "dvc.dvcfile", "dvc.stage.loader", "dvc.stage.run", "hydra.main"),
-    *("minari_pipe.pipeline.run.driver", "minari_pipe.pipeline.config.hydra_compose"),
+    *("dvc.cli.parser", "dvc.repo.reproduce", "dvc.dvcfile", "dvc.stage.loader", "dvc.stage.run"),
+    *("hydra.main", "minari_pipe.cli", "minari_pipe.pipeline.run.rerun"),
+    *("minari_pipe.pipeline.run.command", "minari_pipe.pipeline.config.hydra_compose"),
     *(f"{STAGES}{name}" for name in ("collect", "create", "ref_scores", "validate", "publish")),
 )
 OPTIONAL = ("torch", "stable_baselines3", f"{STAGES}train", f"{STAGES}train_family")
-PREFIX = (sys.executable, "-m", "minari_pipe")
+SCRIPTS = {"minari-pipe": "minari_pipe", "dvc": "dvc"}
+SHELLS = ("sh", "bash", "dash")
+NO_MATTER = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
 
 _enabled = False
 
 
-@contextmanager
-def enabled() -> Iterator[None]:
-    """Let workspaces fork their pipelines meanwhile."""
+@contextlib.contextmanager
+def enabled(on: bool = True) -> Iterator[None]:
+    """Let commands of workspaces be forks meanwhile, or not."""
     global _enabled
-    _enabled = True
+    before, _enabled = _enabled, on
     try:
         yield
     finally:
-        _enabled = False
+        _enabled = before
 
 
-def may_fork(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> bool:
-    """Whether a command is a pipeline's of this package, and starts as any other."""
-    if not _enabled or tuple(command[:3]) != PREFIX or (folder / "minari_pipe").exists():
-        return False
-    return not any(name.startswith(("PYTHON", "MINARI_PIPE_TEST")) for name in variables)
-
-
-def call(
-    command: Sequence[str], folder: Path, variables: Mapping[str, str]
+def run(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    stderr: int = subprocess.STDOUT,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python -m minari_pipe ...``; stdout and stderr come together in order."""
-    reading, writing = os.pipe()
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(_server())
-        request = json.dumps([list(command[3:]), str(folder), dict(variables)]).encode()
-        connection.sendall(len(request).to_bytes(8, "big"))
-        socket.send_fds(connection, [b"f"], [writing])
-        connection.sendall(request)
-        os.close(writing)
-        with open(reading, encoding="utf-8") as output:
-            text = output.read()
-        code = int(connection.makefile().read())
-    return subprocess.CompletedProcess(list(command), code, text)
+    """Run a command to its end, as a fork if it may be one.
+
+    Args:
+        command: the words of the command.
+        folder: where it runs.
+        variables: its whole environment.
+        stderr: ``subprocess.STDOUT`` for one text in order, or ``subprocess.PIPE``.
+    """
+    unusual = any(name.startswith("PYTHON") for name in variables.keys() - NO_MATTER)
+    checkout = (folder / "minari_pipe").exists()  # which imports its own package
+    if not _enabled or unusual or checkout or not _module(command):
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env=dict(variables),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+    with contextlib.ExitStack() as stack:
+        out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in (1, 2))
+        streams = (out, out if stderr == subprocess.STDOUT else err)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(_server())
+            request = json.dumps([list(command), str(folder), dict(variables)]).encode()
+            connection.sendall(len(request).to_bytes(8, "big"))
+            socket.send_fds(connection, [b"f"], [stream.fileno() for stream in streams])
+            connection.sendall(request)
+            code = int(connection.makefile().read())
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(list(command), code, out.read(), err.read())
+
+
+def _module(command: Sequence[str]) -> list[str] | None:
+    """The module that a command runs, if a fork can do so, and its arguments."""
+    words = list(command)
+    if Path(words[0]).name in SHELLS and words[-2] == "-c":
+        words = shlex.split(words[-1])
+    if words[0] in SCRIPTS:
+        return [SCRIPTS[words[0]], *words[1:]]
+    words = [word for word in words[:2] if word != "-P"] + words[2:]
+    if not Path(words[0]).name.startswith("python") or words[1] != "-m":
+        return None
+    return words[2:] if words[2].partition(".")[0] in SCRIPTS.values() else None
 
 
 @functools.cache
@@ -103,8 +140,10 @@ def serve(address: str) -> None:
     for module in IMPORTED:
         importlib.import_module(module)
     for module in OPTIONAL:
-        with suppress(ImportError):
+        with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    _known_finders()
+    signal.signal(signal.SIGCHLD, _reap)
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()
@@ -112,28 +151,86 @@ def serve(address: str) -> None:
     while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
         connection, _ = server.accept()
         if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             server.close()
-            code = _fork(functools.partial(_driver, connection))
-            connection.sendall(str(code).encode())
+            connection.sendall(str(_answer(connection)).encode())
             os._exit(0)
         connection.close()
-        _reap()
 
 
-def _reap() -> None:
-    """Forget children that have ended."""
-    try:
+def _reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        pass
 
 
-def _fork(work: Callable[[], Any]) -> int:
-    """Do ``work`` in a fork, which ends as Python would; return its exit code."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def _answer(connection: socket.socket) -> int:
+    """Run the command that is asked for; return its exit code."""
+    size = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
+    _, outputs, _, _ = socket.recv_fds(connection, 1, 2)
+    words, folder, variables = json.loads(connection.recv(size, socket.MSG_WAITALL))
+    subprocess.Popen = _Popen  # type: ignore[misc]
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=outputs[0],
+        stderr=outputs[1],
+        check=False,
+    ).returncode
+
+
+class _Popen(subprocess.Popen):
+    """Forks this process in place of a new Python that would run a module of the package."""
+
+    def _execute_child(self, *values: Any) -> None:
+        parameters = [*inspect.signature(super()._execute_child).parameters]  # type: ignore[misc]
+        given = dict(zip(parameters, values, strict=True))
+        words = None if isinstance(given["args"], str) else _module(given["args"])
+        if words is None:
+            super()._execute_child(*values)  # type: ignore[misc]
+            return
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            for stream, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
+                if given[name] != -1:
+                    os.dup2(given[name], stream)
+            if given["start_new_session"]:
+                os.setsid()
+            os.chdir(given["cwd"] or ".")
+            if given["env"] is not None:
+                os.environ.clear()
+                os.environ.update(given["env"])
+            _end_with(functools.partial(_run, words))
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(given[name] for name in ends))  # type: ignore[attr-defined]
+
+
+def _run(words: list[str]) -> None:
+    """Run a module as ``python -m`` does, without what the parent imported for its user."""
+    folder = os.getcwd()
+    program = words[0] if "." in words[0] else f"{words[0]}.__main__"
+    for name, module in list(sys.modules.items()):
+        if name == program or str(getattr(module, "__file__", "")).startswith(folder + os.sep):
+            del sys.modules[name]
+    sys.meta_path[:] = _known_finders()
+    if words[0] == "minari_pipe":
+        sys.path.insert(0, folder)  # from where the module removes it
+    sys.argv = words
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+
+
+@functools.cache
+def _known_finders() -> tuple[Any, ...]:
+    return (*sys.meta_path,)
+
+
+def _end_with(work: Callable[[], Any]) -> None:
+    """Do ``work`` and end this process as Python would."""
     code: Any = 0
     try:
         work()
@@ -149,51 +246,6 @@ def _fork(work: Callable[[], Any]) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def _driver(connection: socket.socket) -> None:
-    size = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
-    _, (output,), _, _ = socket.recv_fds(connection, 1, 1)
-    words, folder, variables = json.loads(connection.recv(size, socket.MSG_WAITALL))
-    connection.close()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    os.close(output)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(variables)
-
-    import dvc.stage.run
-
-    from minari_pipe.__main__ import main
-
-    known = [*sys.meta_path]
-
-    def run_stage(stage: Any, dry: bool = False, run_env: Any = None) -> None:
-        for command in dvc.stage.run._enforce_cmd_list(stage.cmd):
-            python, option, *words = shlex.split(command)
-            assert (python, option, dry) == ("python", "-m", False)
-            sys.stdout.flush()
-            if code := _fork(functools.partial(_stage, words, stage.wdir, known)):
-                raise dvc.stage.run.StageCmdFailedError(command, code)
-
-    dvc.stage.run.cmd_run = run_stage
-    sys.path.insert(0, folder)
-    sys.argv = ["minari_pipe", *words]
-    main()
-
-
-def _stage(words: list[str], folder: str, known: list[Any]) -> None:
-    os.chdir(folder)
-    if os.environ.get("PYTHONSAFEPATH"):
-        sys.path.pop(0)
-    sys.meta_path[:] = known
-    for name, module in list(sys.modules.items()):  # of the user, as the driver imported them
-        if name == words[0] or str(getattr(module, "__file__", "")).startswith(folder + os.sep):
-            del sys.modules[name]
-    sys.argv = words
-    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -58,18 +58,7 @@ class Workspace:
         self, *command: str, folder: str = ".", **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command, whatever becomes of it; stdout and stderr come together in order."""
-        if forks.may_fork(command, self.root / folder, environment):
-            return forks.call(command, self.root / folder, self.environment(**environment))
-        return subprocess.run(
-            command,
-            cwd=self.root / folder,
-            env=self.environment(**environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        return forks.run(command, self.root / folder, self.environment(**environment))
 
     def run(self, *command: str, folder: str = ".", **environment: str) -> str:
         """Run a command that must succeed; what it printed."""
@@ -219,6 +208,7 @@ def _assert_cpu(limit: float, run: Callable[[], object], unit: Callable[[], floa
 
 def _children_cpu(run: Callable[[], object]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run()
+    with forks.enabled(False):
+        run()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import forks
+
 TINY = """\
 # @package _global_
 defaults: [{{/policy: random}}, {{/policy@ref_scores.expert: random}}, _self_]
@@ -43,15 +45,9 @@ def minari_pipe(
     folder: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m minari_pipe`` in ``folder`` and wait for it."""
-    return subprocess.run(
-        [sys.executable, "-m", "minari_pipe", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    words = [sys.executable, "-m", "minari_pipe", *arguments]
+    variables = {**os.environ, **environment}
+    return forks.run(words, folder, variables, stderr=subprocess.PIPE)
 
 
 def run_ok(folder: Path, *arguments: str, **environment: str) -> str:

@@ -32,7 +32,6 @@ from tests.support.workspaces import make_workspace, stages_that_ran
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
 
 FAMILY = """\
 # @package _global_

@@ -20,6 +20,8 @@ from tests.pipeline.run.test_stages_rerun import MINE
 from tests.support.interruption import BARRIER
 from tests.support.repositories import Workspace, dvc_workspace
 
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 MY_POLICY = """\
 import os
 from pathlib import Path

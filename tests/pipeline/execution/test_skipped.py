@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.repositories import Workspace, dvc_workspace, hashes
 
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
-
 CONFIG = """\
 # @package _global_
 defaults: [{/policy: random}, _self_]

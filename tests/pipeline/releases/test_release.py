@@ -25,8 +25,6 @@ from minari_pipe.pipeline.stages.publish import check_released
 from tests.support.repositories import Workspace, dvc_workspace, git_workspace, hashes
 from tests.support.workspaces import write_config
 
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
-
 ID = "tests/mine-v0"
 CONFIG = """\
 # @package _global_

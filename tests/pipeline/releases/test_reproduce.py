@@ -26,7 +26,6 @@ from tests.support.repositories import Workspace, git_workspace, hashes
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
 
 PUSH = """\
 # @package _global_

@@ -30,7 +30,6 @@ from tests.support.repositories import (
 from tests.test_readme import block
 
 ID, NEXT = "pendulum/spin-v0", "pendulum/spin-v1"
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
 
 TRUSTED = {"MINARI_PIPE_TRUSTED_MODULES": "my_policies"}
 

@@ -12,8 +12,6 @@ import pytest
 from tests.support.repositories import Workspace, git_workspace, hashes
 from tests.support.workspaces import tiny
 
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
-
 SYNC = "minari_pipe.pipeline.run.sync"
 OUTPUTS = ("datasets", "pipelines/one/episodes", "pipelines/one/dataset", "pipelines/two/episodes")
 

@@ -15,8 +15,6 @@ import pytest
 from tests.support.repositories import Workspace, git_workspace, hashes
 from tests.support.workspaces import tiny
 
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
-
 PULL = (sys.executable, "-m", "minari_pipe", "+dataset=one", "--pull")
 
 

@@ -82,10 +82,7 @@ class Counting(gym.Env):
 gym.register("Counting-v0", entry_point=Counting)
 """
 
-TRUSTED = {
-    "MINARI_PIPE_TRUSTED_MODULES": "my_policy,my_env",
-    "PYTHONPATH": str(CHECKOUT / "tests" / "support" / "recorder"),
-}
+TRUSTED = {"MINARI_PIPE_TRUSTED_MODULES": "my_policy,my_env"}
 ALL = ["collect", "create", "ref_scores", "validate", "publish"]
 
 
@@ -207,7 +204,10 @@ def test_a_line_in_the_users_environment_reruns_whatever_makes_one(replayed, tmp
 
 
 def test_another_version_is_said_in_one_line_and_reruns(workspace):
-    version = {"MINARI_PIPE_TEST_VERSION": "gymnasium==99.0"}
+    version = {
+        "PYTHONPATH": str(CHECKOUT / "tests" / "support" / "recorder"),
+        "MINARI_PIPE_TEST_VERSION": "gymnasium==99.0",
+    }
     # DVC alone does not run under versions that the parameters do not record.
     done = workspace.call(
         "dvc", "repro", "--force", "pipelines/mine/dvc.yaml", **TRUSTED, **version

@@ -26,8 +26,6 @@ from tests.support.servers.running import entered
 from tests.support.servers.s3 import s3_server
 from tests.support.workspaces import stages_that_ran, tiny
 
-pytestmark = pytest.mark.usefixtures("forked_pipelines")
-
 ID = "tests/one-v0"
 RECORD = f".minari_pipe/published/{ID}.json"
 REFUSING = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9", "FSSPEC_S3_ENDPOINT_URL": ""}
