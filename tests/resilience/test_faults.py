@@ -12,14 +12,15 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
 import psutil
 import pytest
 
-from tests.conftest import FULL
-from tests.support.interruption import Place, Run, end_all, make_place
+from tests.conftest import FULL, home_variables
+from tests.support.interruption import Place, Run, complete, end_all, make_place
 from tests.support.ray_clusters import two_nodes
 
 CONFIG = """\
@@ -34,8 +35,8 @@ ref_scores: {ref_min_score: 10.0, ref_max_score: 500.0}
 N_EPISODES, N_BLOCKS = 120, 30
 N_CHAINS = 10 if FULL else 1
 """Of kills, of either kind and of each engine."""
-N_KILLS = 5 if FULL else 3
-"""Of a chain, if it does not go through all phases."""
+PARTS = {"processes": slice(3), "ray": slice(3, None)}
+"""Of the phases, in ``make test``: workers write blocks alike, whichever engine they are of."""
 
 PHASES: dict[str, dict[str, Any]] = {
     "in the middle of an episode": {"target": "minari_pipe.policies.rollout:_step", "call": 60},
@@ -62,8 +63,7 @@ def _tidy() -> Iterator[None]:
 def wanted(tmp_path_factory) -> Place:
     """The place of a run that nobody disturbed, on the engine that has no workers."""
     place = make_place(tmp_path_factory.mktemp("wanted") / "place", killed=CONFIG)
-    code, out, err = Run(place).end()
-    assert code == 0, out + err
+    complete(place)
     return place
 
 
@@ -185,10 +185,10 @@ def victims(engine: Engine, turn: int) -> list[str]:
 @pytest.mark.parametrize("turn", range(N_CHAINS))
 def test_killed_where_it_hurts(turn, engine, wanted, tmp_path):
     phases = [*PHASES][turn % 5 :] + [*PHASES][: turn % 5]
-    who = victims(engine, turn)
+    if not FULL:
+        phases = phases[PARTS[engine.name]]
+    who = victims(engine, turn)[-len(phases) :]
     kills = [Kill(v, PHASES[phase], phase) for v, phase in zip(who, phases, strict=True)]
-    if engine.name == "ray":  # whose workers write blocks as those of the other engine do
-        kills = kills[-N_KILLS:]
     kill_again_and_again(engine, make_place(tmp_path / "place", killed=CONFIG), kills, wanted)
     shutil.rmtree(tmp_path / "place")
 
@@ -200,7 +200,7 @@ def test_killed_at_seeded_moments(seed, engine, wanted, tmp_path):
         pytest.skip("MINARI_PIPE_FULL kills at seeded moments of Ray as well")
     rng = random.Random(seed)
     kills = []
-    for victim in victims(engine, seed + 1)[-N_KILLS:]:
+    for victim in victims(engine, seed + 1)[0 if FULL else -1 :]:
         if rng.random() < 0.5:
             call = rng.randint(1, 60)
             barrier = {"target": "minari_pipe.policies.rollout:_step", "call": call}
@@ -221,8 +221,11 @@ STOPPED = [("processes", HOW[0]), ("processes", HOW[2]), ("ray", HOW[1])]
 @pytest.mark.parametrize(
     ("name", "how"), [(n, h) for n in ("processes", "ray") for h in HOW] if FULL else STOPPED
 )
-def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
-    """Here the run starts Ray itself."""
+def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path, monkeypatch):
+    """Here the run starts Ray itself, which may write nothing to the home: a job of a cluster can
+    find one that is read-only.
+    """
+    monkeypatch.delenv("RAY_AUTH_TOKEN")  # a user has none
     place = make_place(tmp_path / "place", killed=CONFIG)
     engine = Engine(name, None)
     barrier = {"role": "worker", "target": "minari_pipe.policies.rollout:_step", "call": 70}
@@ -243,8 +246,9 @@ def test_no_process_outlives_a_run_that_is_stopped(name, how, wanted, tmp_path):
         last = err.splitlines()[-1]
         assert last == "stopped; finished work is kept; run the same command to continue"
     assert place.finished_blocks() >= finished
-    code, _, err = Engine("processes", None).run(place).end(120)
-    assert code == 0, err
+    named = {Path(path).name for path in home_variables(place.home).values()}
+    assert {path.name for path in place.home.iterdir()} <= named
+    complete(place, *Engine("processes", None).arguments)
     assert place.results() == wanted.results()
 
 
@@ -275,13 +279,12 @@ def test_a_cluster_that_loses_all_its_nodes_ends_the_run_and_costs_no_block(
     )
     assert re.match(line, err.splitlines()[-1]), err
     assert place.finished_blocks() >= finished
-    code, _, err = Engine("processes", None).run(place).end(120)
-    assert code == 0, err
+    complete(place, *Engine("processes", None).arguments)
     assert place.results() == wanted.results()
 
 
 def test_most_kills_hit_unfinished_work():
-    if len(hits) < 10:
+    if len(hits) < len(PHASES) + 1:
         pytest.skip("counts the kills of the whole file")
     print(f"{sum(hits)} of {len(hits)} kills hit unfinished work")
     assert sum(hits) >= len(hits) / 2

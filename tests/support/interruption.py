@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.conftest import home_variables
+from tests.support import forks
 from tests.support.workspaces import make_workspace
 
 MARK = "MINARI_PIPE_TEST_RUN"
@@ -57,11 +58,15 @@ class Place:
         return self.folder / "work"
 
     @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
     def datasets(self) -> Path:
-        return self.folder / "home" / "datasets"
+        return self.home / "datasets"
 
     def environment(self, barrier: dict | None = None, *, shell: bool = False) -> dict[str, str]:
-        variables = {**os.environ, **home_variables(self.folder / "home"), MARK: self.mark}
+        variables = {**os.environ, **home_variables(self.home), MARK: self.mark}
         variables["PYTHONDONTWRITEBYTECODE"] = "1"
         variables["SHELL"] = "/bin/sh"
         if shell:
@@ -248,41 +253,31 @@ _MADE: dict[str, Place] = {}
 
 
 def undisturbed(factory: pytest.TempPathFactory) -> Place:
-    """The place of a run that nobody disturbed, made once.
-
-    ``talk/events.ROLE`` holds how often a process of it changed a file, ``printed`` what it said.
-    """
+    """The place of a run that nobody disturbed, made once; ``printed`` holds what it said."""
     if "undisturbed" not in _MADE:
         place = make_place(factory.mktemp("undisturbed") / "place")
-        code, out, err = Run(place, barrier={"role": "any", "event": 0}).end()
-        assert code == 0, out + err
-        (place.folder / "printed").write_text(out + err)
+        (place.folder / "printed").write_text(complete(place))
         _MADE["undisturbed"] = place
     return _MADE["undisturbed"]
 
 
-def complete(place: Place, *arguments: str) -> tuple[str, str]:
-    """A run that nobody disturbs and that must succeed; its stdout and stderr."""
-    code, out, err = Run(place, *arguments).end()
-    assert code == 0, out + err
-    return out, err
-
-
-def dvc_status(place: Place) -> str:
-    """``dvc status`` right now; fails if a lock is in its way."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", "status"],
-        cwd=place.work,
-        env=place.environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Unable to acquire" not in done.stderr
-    assert "is busy" not in done.stderr
+def complete(place: Place, *arguments: str) -> str:
+    """A run that nobody disturbs and that must succeed, as forks; what it printed."""
+    command = (*forks.PREFIX, *(arguments or ["+dataset=killed"]))
+    done = forks.call(command, place.work, place.environment())
+    assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def dvc_status(place: Place) -> None:
+    """Let DVC look at everything right now; a lock in its way is an error."""
+    from dvc.repo import Repo
+
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in home_variables(place.home).items():
+            patch.setenv(variable, value)
+        with Repo(str(place.work)) as repo:
+            repo.status()
 
 
 def wait_until(

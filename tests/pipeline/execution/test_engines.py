@@ -10,8 +10,6 @@ import itertools
 import multiprocessing.forkserver
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -44,7 +42,8 @@ from tests.support.ray_clusters import two_nodes
 
 SETTINGS = schema.Engine(n_workers=2)
 
-KINDS = ("local", "shuffled", "processes", "ray", "ray on two nodes")
+KINDS = ("local", "shuffled", "processes", "ray", *(["ray on two nodes"] if FULL else []))
+"""``test_faults.py`` makes a dataset on two nodes of Ray in any case."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -260,13 +259,13 @@ def test_no_engine_changes_a_byte(engine, name, policy, checkpoints, expected, t
 
 @pytest.mark.parametrize("n_workers", [1, 3, 4] if FULL else [3])
 def test_the_number_of_workers_and_their_order_change_no_byte(n_workers, checkpoints, tmp_path):
-    cell = ("CartPole", "ppo")
+    cell = ("CartPole", "ppo" if FULL else "random")  # each worker imports an algorithm for long
     found = set()
     for seed in range(3):
         engine = ShuffledEngine(n_workers, seed)
-        found.add(made_by(engine, tmp_path / str(seed), *cell, checkpoints[cell]))
+        found.add(made_by(engine, tmp_path / str(seed), *cell, checkpoints.get(cell)))
     with make_engine(replace(SETTINGS, name="processes", n_workers=n_workers)) as engine:
-        found.add(made_by(engine, tmp_path / "processes", *cell, checkpoints[cell]))
+        found.add(made_by(engine, tmp_path / "processes", *cell, checkpoints.get(cell)))
     assert len(found) == 1
 
 
@@ -281,26 +280,6 @@ def test_a_pool_that_is_closed_leaves_no_thread(tmp_path):
         engine.submit(3, call(tmp_path, Text("c", "hangs"), 2))
         engine.submit(4, call(tmp_path, Text("d"), 3))  # whose process may not have begun
     assert set(threading.enumerate()) == before
-
-
-def test_ray_on_this_machine_writes_nothing_to_the_home(tmp_path):
-    """To which a job of a cluster may not write at all."""
-    start = (
-        f"from minari_pipe.pipeline.config.schema import Engine; "
-        f"from minari_pipe.pipeline.execution.engines import make_engine; "
-        f"make_engine({replace(SETTINGS, name='ray')}).close()"
-    )
-    variables = {k: v for k, v in os.environ.items() if k != "RAY_AUTH_TOKEN"}
-    done = subprocess.run(
-        [sys.executable, "-c", start],
-        env={**variables, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- what can be wrong with an engine

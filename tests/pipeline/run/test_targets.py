@@ -309,7 +309,7 @@ def test_an_upload_that_is_stopped_is_completed_by_the_next_run(
         assert (code, err) == (130, INTERRUPTED + "\n")
     with entered(s3):
         assert list_remote_datasets(address) == {}
-        out, _ = complete(place, *words)
+        out = complete(place, *words)
         assert f"one: uploaded to {address}" in out
         another_root(monkeypatch, tmp_path / "root")
         monkeypatch.setenv("MINARI_REMOTE", address)
