@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -107,7 +108,7 @@ REASONS = {
     "panics": "episode 17, step 2: Panic: index out of bounds",
     "long": r"episode 17, step 2: RuntimeError: x{900,990}\.\.\.",
     "dies": "its process was killed",
-    "hangs": r"it did not finish within 3 s \(engine.block_timeout_s\), episode 17 or one running",
+    "hangs": r"it did not finish within 2 s \(engine.block_timeout_s\), episode 17 or one running",
 }
 
 
@@ -115,17 +116,19 @@ REASONS = {
 def test_what_fails_in_an_episode_is_named_retried_and_costs_nothing_else(kind, tmp_path):
     """Episode 17 is number 2 of block 3."""
     in_process = kind not in ("dies", "hangs")
-    engine, timeout = ("local", None) if in_process else ("processes", 3.0)
+    engine, timeout = ("local", None) if in_process else ("processes", 2.0)
     kwargs = {"kind": kind, "episode": 17, "seed": 4}
-    with pytest.raises(MinariPipeError, match=f"block 3: {REASONS[kind]}") as raised:
-        run(tmp_path, kwargs, engine, timeout=timeout, seed=4)
-    assert str(raised.value).endswith("(failed 2 times)")
-    assert "\n" not in str(raised.value)
+    if in_process:  # what a failed block comes to does not depend on the engine
+        with pytest.raises(MinariPipeError, match=f"block 3: {REASONS[kind]}") as raised:
+            run(tmp_path, kwargs, seed=4)
+        assert str(raised.value).endswith("(failed 2 times)")
+        assert "\n" not in str(raised.value)
     index, told = run(tmp_path / "skipping", kwargs, engine, timeout=timeout, skips=True, seed=4)
     assert [entry["block"] for entry in index["skipped"]] == [3]
     assert index["total_episodes"] == 15
     assert any(line.startswith("block 3 failed, retry 1 of 1: ") for line in told.lines)
-    assert any(line.startswith("warning: block 3 is skipped: ") for line in told.lines)
+    (warning,) = [line for line in told.lines if line.startswith("warning: block 3 is skipped: ")]
+    assert re.search(REASONS[kind], warning)
     assert created(tmp_path / "skipping").total_episodes == 15
 
 

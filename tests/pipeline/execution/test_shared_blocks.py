@@ -123,7 +123,7 @@ def ray(bucket) -> Iterator[Engine]:
     """Ray, whose workers have the server in their environment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "s3://blocks/ray")
-        with make_engine(schema.Engine("ray", n_workers=2, storage="s3://blocks/ray")) as engine:
+        with make_engine(schema.Engine("ray", n_workers=1, storage="s3://blocks/ray")) as engine:
             yield engine
 
 
