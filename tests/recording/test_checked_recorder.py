@@ -21,6 +21,7 @@ from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.recording.recorder import EpisodeRecorder, to_float
 from minari_pipe.testing import assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
+from tests.conftest import FULL
 
 NAMES = ("observations", "actions", "rewards", "terminations", "truncations", "infos", "extras")
 
@@ -97,7 +98,7 @@ def info(step: int, rng: np.random.Generator) -> dict[str, Any]:
     return found
 
 
-@examples(60)
+@examples(60 if FULL else 20)
 @given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 150))
 def test_a_value_that_is_put_is_what_it_is_when_it_is_converted(
     observation_space, action_space, seed, steps
@@ -151,7 +152,7 @@ def record_with_action(recorder: EpisodeRecorder, action: Any, *given: Any) -> N
 
 
 @pytest.mark.parametrize("stored", [False, True], ids=["in memory", "spilled to files"])
-@examples(60)
+@examples(60 if FULL else 20)
 @given(any_space(), any_space(), st.integers(0, 2**32), st.integers(1, 90))
 def test_any_episode_is_what_it_is_step_by_step(
     stored, observation_space, action_space, seed, steps

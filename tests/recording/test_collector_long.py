@@ -28,13 +28,13 @@ from minari_pipe.recording.recovery import list_leftovers, recover
 from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, FULL
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None):UserWarning")
 
 
 #: of a collection that would take 500 bytes a step if it were kept in memory
-STEPS = 1_500_000 if os.environ.get("MINARI_PIPE_FULL") else 150_000
+STEPS = 1_500_000 if FULL else 75_000
 
 
 class Long(gym.Env):
@@ -146,7 +146,7 @@ INTERRUPTED = [
 
 
 # what a step, rows that go to a file and the end of an episode do is within so many lines
-@examples(150)
+@examples(150 if FULL else 50)
 @given(st.integers(1, 3000), st.booleans())
 def test_ctrl_c_at_any_line_costs_no_more_than_the_episode_in_the_making(line, short) -> None:
     before = minari_pipe.recording.recorder.BLOCK_BYTES
@@ -286,7 +286,7 @@ class Shows(gym.Env):
         return shown, float(self.t), self.t % 7 == 3, self.t == self.n - 1, {"t": self.t}
 
 
-@examples(25)
+@examples(25 if FULL else 10)
 @given(any_space(), any_space(), st.integers(0, 2**32), st.booleans())
 def test_the_quick_way_records_what_the_general_one_does(
     observation_space, action_space, seed, record_infos
@@ -372,7 +372,7 @@ def test_memory_does_not_grow_with_the_run(steps, length, infos, data_format) ->
     )
     collected, created = map(int, done.stdout.split())
     assert collected < 16_000_000, done.stdout
-    assert created < 64_000_000, done.stdout
+    assert created < (64_000_000 if FULL else 32_000_000), done.stdout
 
 
 def test_a_step_costs_a_small_multiple_of_an_empty_wrapper_s() -> None:

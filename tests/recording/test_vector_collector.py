@@ -36,6 +36,7 @@ from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.recording.recovery import list_leftovers, recover
 from minari_pipe.testing import ARRAYS, assert_same, column, examples
 from minari_pipe.testing import spaces as any_space
+from tests.conftest import FULL
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(is set to None|env_spec is None):UserWarning",
@@ -166,7 +167,7 @@ OPTIONS = [None, {"low": -0.5, "state": {"qpos": np.arange(3.0)}}, {"minari_auto
 
 @pytest.mark.parametrize("record_infos", [True, False], ids=["infos", "no infos"])
 @pytest.mark.parametrize("mode", AutoresetMode)
-@examples(3)
+@examples(3 if FULL else 2)
 @given(any_space(max_leaves=3), any_space(max_leaves=3), st.integers(0, 2**32))
 def test_it_records_what_single_collectors_do(
     mode, record_infos, observation_space, action_space, seed
@@ -182,7 +183,7 @@ def test_it_records_what_single_collectors_do(
     )
     for _ in range(rng.integers(1, 4)):
         reset(collector, singles, rng)
-        for _ in range(rng.integers(25)):
+        for _ in range(rng.integers(25 if FULL else 12)):
             if mode is DISABLED and any(singles.over):
                 reset(collector, singles, rng, np.array(singles.over))
             elif rng.random() < 0.05:

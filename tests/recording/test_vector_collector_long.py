@@ -30,7 +30,7 @@ from minari_pipe.recording.recorder import EpisodeRecorder
 from minari_pipe.recording.recovery import list_leftovers, recover
 from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.testing import assert_same, examples
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, FULL
 from tests.recording import test_collector_long
 from tests.recording.test_collector_long import INTERRUPTED, interrupted_at
 
@@ -281,10 +281,10 @@ def peak() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize("length", [10**9, 100], ids=["one long episode each", "many short ones"])
 def test_memory_does_not_grow_with_the_run(length) -> None:
-    """120,000 steps of 520 bytes would take 62 MB; each of 8 environments has a megabyte."""
-    steps = 150_000 if os.environ.get("MINARI_PIPE_FULL") else 15_000
+    """60,000 steps of 520 bytes would take 31 MB; each of 4 environments has a megabyte."""
+    n_envs, steps = (8, 150_000) if FULL else (4, 15_000)
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, "8", str(steps), str(length)],
+        [sys.executable, "-c", MEMORY, str(n_envs), str(steps), str(length)],
         capture_output=True,
         text=True,
         timeout=600,
@@ -292,8 +292,8 @@ def test_memory_does_not_grow_with_the_run(length) -> None:
         check=True,
     )
     collected, created = map(int, done.stdout.split())
-    assert collected < 32_000_000, done.stdout
-    assert created < 64_000_000, done.stdout
+    assert collected < (32_000_000 if FULL else 16_000_000), done.stdout
+    assert created < (64_000_000 if FULL else 28_000_000), done.stdout
 
 
 def test_ctrl_c_after_the_journal_has_an_episode_does_not_record_it_again(
@@ -324,7 +324,7 @@ def test_ctrl_c_after_the_journal_has_an_episode_does_not_record_it_again(
 INTERRUPTED_TOO = ["minari_pipe.recording.vector_collector", "minari_pipe.recording.vector_rows"]
 
 
-@examples(60)
+@examples(60 if FULL else 20)
 @given(st.integers(1, 4000), st.booleans())
 def test_ctrl_c_at_any_line_costs_no_more_than_the_episodes_in_the_making(line, short) -> None:
     before = minari_pipe.recording.recorder.BLOCK_BYTES
