@@ -263,8 +263,8 @@ def undisturbed(factory: pytest.TempPathFactory) -> Place:
 
 def complete(place: Place, *arguments: str) -> str:
     """A run that nobody disturbs and that must succeed, as forks; what it printed."""
-    command = (*forks.PREFIX, *(arguments or ["+dataset=killed"]))
-    done = forks.call(command, place.work, place.environment())
+    command = (sys.executable, "-m", "minari_pipe", *(arguments or ["+dataset=killed"]))
+    done = forks.run(command, place.work, place.environment())
     assert done.returncode == 0, done.stdout
     return done.stdout
 

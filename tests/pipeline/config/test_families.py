@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import minari
@@ -94,10 +94,9 @@ def made(tmp_path_factory, transcripts) -> Workspace:
     """The datasets of a family; the first two were started at once."""
     workspace = new_family(git_workspace(tmp_path_factory.mktemp("families"), **DATASETS))
     names = ("medium", "random")
-    running = {name: start(workspace, f"+dataset={name}") for name in names}
-    for name, process in running.items():
-        transcripts[name], _ = process.communicate(timeout=600)
-        assert process.returncode == 0, transcripts[name]
+    with ThreadPoolExecutor() as pool:
+        printed = pool.map(lambda name: run(workspace, f"+dataset={name}"), names)
+        transcripts.update(zip(names, printed, strict=True))
     for name in ("replay", "mixed"):
         transcripts[name] = run(workspace, f"+dataset={name}")
     transcripts["repro"] = workspace.dvc("repro")
@@ -110,17 +109,6 @@ def new_family(workspace: Workspace) -> Workspace:
     family.parent.mkdir()
     family.write_text(FAMILY)
     return workspace
-
-
-def start(workspace: Workspace, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "minari_pipe", *arguments],
-        cwd=workspace.root,
-        env=workspace.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def run(workspace: Workspace, *arguments: str) -> str:

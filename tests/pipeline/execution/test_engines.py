@@ -10,6 +10,8 @@ import itertools
 import multiprocessing.forkserver
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -280,6 +282,27 @@ def test_a_pool_that_is_closed_leaves_no_thread(tmp_path):
         engine.submit(3, call(tmp_path, Text("c", "hangs"), 2))
         engine.submit(4, call(tmp_path, Text("d"), 3))  # whose process may not have begun
     assert set(threading.enumerate()) == before
+
+
+@pytest.mark.skipif(not FULL, reason="test_faults.py looks at the home after a run with Ray")
+def test_ray_on_this_machine_writes_nothing_to_the_home(tmp_path):
+    """To which a job of a cluster may not write at all."""
+    start = (
+        f"from minari_pipe.pipeline.config.schema import Engine; "
+        f"from minari_pipe.pipeline.execution.engines import make_engine; "
+        f"make_engine({replace(SETTINGS, name='ray')}).close()"
+    )
+    variables = {k: v for k, v in os.environ.items() if k != "RAY_AUTH_TOKEN"}
+    done = subprocess.run(
+        [sys.executable, "-c", start],
+        env={**variables, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- what can be wrong with an engine

@@ -20,8 +20,7 @@ from minari_pipe.pipeline.stages.ref_scores import BLOCK_EPISODES, measure
 from minari_pipe.policies.evaluation import EpisodeResult
 from tests.conftest import FULL
 from tests.support.engine_works import ShuffledEngine, Told, scheduler
-from tests.support.forks import PREFIX
-from tests.support.repositories import dvc_workspace
+from tests.support.workspaces import make_workspace, minari_pipe, run_ok, validation
 
 RANDOM = PolicyConfig(schema.RANDOM, "ref_scores.expert")
 
@@ -95,37 +94,37 @@ ref_scores: {ref_max_score: 500.0}
 """
 
 
-def test_the_jobs_of_a_sweep_measure_the_random_policy_once(tmp_path, forked_pipelines):
-    workspace = dvc_workspace(tmp_path, scores=CONFIG)
+def test_the_jobs_of_a_sweep_measure_the_random_policy_once(tmp_path):
+    workspace = make_workspace(tmp_path / "work", scores=CONFIG)
     swept = ["pipeline=s${collect.seed}", "dataset.id=tests/scores-s${collect.seed}-v0"]
     words = ["-m", "+dataset=scores", "collect.seed=1,2", *swept, "ref_scores.n_episodes=30"]
-    printed = workspace.run(*PREFIX, *words, "+policy@ref_scores.expert=random")
-    measured = [line for line in printed.splitlines() if line.startswith("ref_scores: random")]
+    done = minari_pipe(workspace, *words, "+policy@ref_scores.expert=random")
+    assert done.returncode == 0, done.stderr
+    measured = [line for line in done.stderr.splitlines() if line.startswith("ref_scores: random")]
     assert len(measured) == 2
     assert measured[1] == f"{measured[0]} (2 blocks were finished before)"
     # Neither with another seed or environment, nor where a block was damaged.
-    (kept,) = (workspace.root / ".minari_pipe" / "measured").iterdir()
+    (kept,) = (workspace / ".minari_pipe" / "measured").iterdir()
     (kept / "block_00001.json").write_text("[]")
-    printed = workspace.run(*PREFIX, "+dataset=scores", "ref_scores.n_episodes=30")
-    assert "ref_scores: block 1 runs again: its file is damaged" in printed
-    assert f"{measured[0]} (1 blocks were finished before)" in printed
-    other = ["ref_scores.seed=5", "ref_scores.n_episodes=9"]
-    printed = workspace.run(*PREFIX, "+dataset=scores", *other)
-    assert "ref_scores: random" in printed
-    assert "finished before" not in printed
+    done = minari_pipe(workspace, "+dataset=scores", "ref_scores.n_episodes=30")
+    assert "ref_scores: block 1 runs again: its file is damaged" in done.stderr
+    assert f"{measured[0]} (1 blocks were finished before)" in done.stderr
+    done = minari_pipe(workspace, "+dataset=scores", "ref_scores.seed=5", "ref_scores.n_episodes=9")
+    assert "finished before" not in done.stderr
 
 
 @pytest.mark.parametrize("limit", [None, 25] if FULL else [25])
-def test_a_standard_error_that_is_not_reached_is_a_warning(limit, tmp_path, forked_pipelines):
-    workspace = dvc_workspace(tmp_path, scores=CONFIG)
-    words = ["+dataset=scores", "ref_scores.max_stderr=1.0"]
+def test_a_standard_error_that_is_not_reached_is_a_warning(limit, tmp_path):
+    workspace = make_workspace(tmp_path / "work", scores=CONFIG)
+    words = ["ref_scores.max_stderr=1.0"]
     words += [f"ref_scores.n_episodes={limit}"] if limit else []
-    workspace.pipe(*words)
-    found = workspace.json("pipelines/scores/validation.json")
+    run_ok(workspace, "+dataset=scores", *words)
+    found = validation(workspace, "scores")
     warned = [f["message"] for f in found["findings"] if f["check"] == "ref_scores"]
     if limit is None:
         assert warned == []
     else:
         assert len(warned) == 1
         assert "after 25 episodes, but ref_scores.max_stderr is 1; raise" in warned[0]
-    assert workspace.pipe(*words) == []
+    done = minari_pipe(workspace, "+dataset=scores", *words)
+    assert "up to date" in done.stdout
