@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Any
 
 from minari_pipe.checks.advisory import ADVISORIES, Advisories
@@ -36,6 +35,7 @@ from minari_pipe.checks.scores import Scores
 from minari_pipe.checks.shapes import Shapes
 from minari_pipe.checks.totals import Ids, Size, Statistics, Totals
 from minari_pipe.checks.values import Finite, Membership
+from minari_pipe.core.plugins import entry_points
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.storage.base import MinariStorage
 
@@ -256,7 +256,7 @@ def _unknown_acknowledgements(subject: Subject, seen: set[str]) -> Iterator[Find
 def _installed_checks() -> dict[str, type[Check]]:
     """Return the checks of other installed packages, which cannot replace built-in ones."""
     found: dict[str, type[Check]] = {}
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in entry_points(ENTRY_POINTS):
         if point.name not in CHECKS:
             found[point.name] = _as_check(point.name, point.load())
     return found

@@ -21,6 +21,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, registry
 
+from minari_pipe.core.plugins import entry_points
 from minari_pipe.core.tree import MAX_DEPTH, is_deep
 from minari_pipe.core.trust import (
     check_files,
@@ -104,7 +105,7 @@ def _refuse_adapter(env_id: str, trusted: Collection[str] = ()) -> None:
 
 def _import_package(env_id: str) -> None:
     """Import the installed package that registers ``env_id``, if one is known."""
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for point in entry_points(ENTRY_POINTS):
         if env_id not in registry:
             with importing():
                 point.load()

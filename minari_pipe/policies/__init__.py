@@ -8,8 +8,9 @@ entry-point group ``minari_pipe.policies`` (name: the dotted name that configs u
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from typing import Any
+
+from minari_pipe.core.plugins import entry_points
 
 #: Names that a config's ``_target_`` may use, with the place of each definition.
 POLICIES = {
@@ -33,7 +34,7 @@ ENTRY_POINTS = "minari_pipe.policies"
 
 def registered_policies() -> dict[str, str]:
     """Return ``POLICIES`` and the policies of other installed packages."""
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    points = entry_points(ENTRY_POINTS)
     return {**{p.name: p.value for p in points}, **POLICIES}
 
 

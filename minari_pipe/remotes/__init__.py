@@ -9,9 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 from minari_pipe.core.messages import without_credentials
+from minari_pipe.core.plugins import entry_points
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.remotes.base import Remote
 
@@ -132,7 +133,7 @@ def _shown(address: str) -> str:
 
 def _registered_remotes() -> dict[str, EntryPoint]:
     """Return the remotes of other packages, by scheme."""
-    return {entry.name: entry for entry in entry_points(group=_ENTRY_POINTS)}
+    return {entry.name: entry for entry in entry_points(_ENTRY_POINTS)}
 
 
 def is_address(text: str) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minari_pipe.core.files.atomic import current
+from minari_pipe.core.plugins import entry_points
 from minari_pipe.errors import UnknownFormatError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def get_storage_keys() -> list[str]:
         >>> "hdf5" in get_storage_keys()
         True
     """
-    return [*_FORMATS, *(entry.name for entry in entry_points(group=_ENTRY_POINTS))]
+    return [*_FORMATS, *(entry.name for entry in entry_points(_ENTRY_POINTS))]
 
 
 def is_file_format(data_format: str) -> bool:
@@ -76,7 +76,7 @@ def get_minari_storage(storage_type: str) -> type[MinariStorage]:
     address = (_FORMATS | _UNLISTED).get(storage_type)
     if address is not None:
         return _load(address)
-    for entry in entry_points(group=_ENTRY_POINTS):
+    for entry in entry_points(_ENTRY_POINTS):
         if entry.name == storage_type:
             return entry.load()
     raise UnknownFormatError(

@@ -850,7 +850,7 @@ def test_checks_of_other_packages(cartpole: Planted, monkeypatch: pytest.MonkeyP
         def load(self) -> Any:
             return self.loaded
 
-    def entry_points(*, group: str) -> list[Point]:
+    def entry_points(group: str) -> list[Point]:
         assert group == "minari_pipe.checks"
         return [Point("plugin", plugin), Point("shapes", None), Point("failing", Failing)]
 

@@ -7,8 +7,7 @@ so that a stage does not depend on an engine.
 
 from __future__ import annotations
 
-import importlib.metadata
-
+from minari_pipe.core.plugins import entry_points
 from minari_pipe.errors import ConfigError, did_you_mean
 
 ENGINES = {
@@ -22,7 +21,7 @@ ENTRY_POINTS = "minari_pipe.engines"
 
 def registered_engines() -> dict[str, str]:
     """Return ``ENGINES`` and the engines of installed packages."""
-    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    points = entry_points(ENTRY_POINTS)
     return {**{p.name: p.value for p in points}, **ENGINES}
 
 

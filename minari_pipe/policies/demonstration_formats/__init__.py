@@ -7,9 +7,9 @@ entry a :class:`~minari_pipe.policies.demonstration_formats.base.DemonstrationFo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 
+from minari_pipe.core.plugins import entry_points
 from minari_pipe.errors import UnknownFormatError
 from minari_pipe.policies.demonstration_formats import d4rl, dapg
 from minari_pipe.policies.demonstration_formats.base import (
@@ -57,4 +57,4 @@ def read_demonstrations(
 
 
 def _installed() -> dict[str, DemonstrationFormat]:
-    return {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
+    return {entry.name: entry.load() for entry in entry_points(ENTRY_POINTS)}
