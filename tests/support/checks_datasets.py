@@ -39,7 +39,8 @@ class Planted:
 
     data_path: Path
     options: Options = field(default_factory=Options)
-    is_slow: bool = False
+    few_steps: dict[str, Any] = field(default_factory=dict)
+    """Options of a check whose claim is not about replay, where replay is slow."""
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -178,7 +179,7 @@ def cartpole(cartpole_data: Path, tmp_path: Path) -> Planted:
 @pytest.fixture
 def door(door_data: Path, tmp_path: Path) -> Planted:
     data_path = Path(shutil.copytree(door_data, tmp_path / "data"))
-    return Planted(data_path, Options(acknowledge=(DOOR_ADVISORY,)), is_slow=True)
+    return Planted(data_path, Options(acknowledge=(DOOR_ADVISORY,)), {"replay_steps": 60})
 
 
 @pytest.fixture(params=["cartpole", "door"])
