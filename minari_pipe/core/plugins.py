@@ -12,16 +12,16 @@ from importlib.metadata import EntryPoints
 def entry_points(group: str) -> EntryPoints:
     """Return the entry points of a group.
 
-    Finding them reads a file of every installed package. That is done once for all groups, and
-    again only when the import path has changed.
+    Finding them reads a file of every installed package. That is done once for a group, and again
+    only when the import path has changed.
 
     Example:
         >>> "minari-pipe" in entry_points("console_scripts").names
         True
     """
-    return _on(tuple(map(os.path.abspath, sys.path))).select(group=group)
+    return _on(tuple(map(os.path.abspath, sys.path)), group)
 
 
-@functools.lru_cache(maxsize=1)
-def _on(import_path: tuple[str, ...]) -> EntryPoints:
-    return importlib.metadata.entry_points()
+@functools.lru_cache(maxsize=16)
+def _on(import_path: tuple[str, ...], group: str) -> EntryPoints:
+    return importlib.metadata.entry_points(group=group)

@@ -21,7 +21,7 @@ from tests.support.servers.running import entered
 from tests.support.servers.s3 import s3_server
 from tests.support.workspaces import make_workspace, run_ok, stages_that_ran
 
-N_EPISODES = 100 if FULL else 25
+N_EPISODES = 100 if FULL else 5
 """Of each reference score; `make test-all` measures them as the recipe says."""
 
 EXPECTED_STAGES = ["collect", "create", "ref_scores", "validate", "publish"]

@@ -335,7 +335,7 @@ def test_an_external_state_is_refused_by_name_too(tmp_path: Path) -> None:
 
 def test_damaged_hdf5_is_one_clear_line(tmp_path: Path) -> None:
     path = write_d4rl(tmp_path / "d.hdf5", counting_episodes(), compression="gzip")
-    survive_mutants(path, 3000 if FULL else 150, format="d4rl")
+    survive_mutants(path, 3000 if FULL else 40, format="d4rl")
 
 
 @needs_door
