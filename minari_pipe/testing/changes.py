@@ -112,20 +112,28 @@ class ChangesContract(Contract):
             assert [set(np.ravel(value)) for value in values] == [{number}] * 5
             assert fields["terminations"].tolist() == [False, False, number % 2 == 0]
 
-    @pytest.mark.parametrize("jpeg_encoding", [False, True], ids=["exact", "jpeg"])
-    def test_equal_calls_write_equal_bytes(self, tmp_path: Path, jpeg_encoding: bool) -> None:
+    def test_equal_calls_write_equal_bytes(self, tmp_path: Path) -> None:
         space = spaces.Dict({**OBSERVATION.spaces, "view": spaces.Box(0, 255, (32, 32), np.uint8)})
-        for name in ("first", "second"):
-            rng = np.random.default_rng(0)
-            storage = self.new(tmp_path / name, space, jpeg_encoding=jpeg_encoding)
-            storage.update_episodes(episode(space, ACTION, rng) for _ in range(3))
-            storage.update_metadata({"author": {"B", "A"}, "dataset_id": "aa/b-v0"})
-            storage.update_episodes([episode(space, ACTION, rng)])
-            storage.update_episode_metadata([{"x": 1}], [0])
-            time.sleep(1.1)  # HDF5 may store timestamps, in whole seconds
-        assert_same(state(tmp_path / "first"), state(tmp_path / "second"))
-        MemoryStorage.forget(tmp_path / "first")
-        MemoryStorage.forget(tmp_path / "second")
+
+        def written(name: str) -> list[Any]:
+            found = []
+            for jpeg_encoding in (False, True):
+                rng = np.random.default_rng(0)
+                path = tmp_path / f"{name} {jpeg_encoding}"
+                storage = self.new(path, space, jpeg_encoding=jpeg_encoding)
+                storage.update_episodes(episode(space, ACTION, rng) for _ in range(3))
+                storage.update_metadata({"author": {"B", "A"}, "dataset_id": "aa/b-v0"})
+                storage.update_episodes([episode(space, ACTION, rng)])
+                storage.update_episode_metadata([{"x": 1}], [0])
+                found.append(state(path))
+                MemoryStorage.forget(path)
+            return found
+
+        first = written("first")
+        ended = int(time.time())
+        while int(time.time()) == ended:  # HDF5 may store timestamps, in whole seconds
+            time.sleep(0.01)
+        assert_same(first, written("second"))
 
     def test_an_episode_can_be_continued(self, storage: MinariStorage) -> None:
         whole = episode(OBSERVATION, ACTION, np.random.default_rng(3), steps=7)
