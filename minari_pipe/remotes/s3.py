@@ -74,9 +74,10 @@ class S3Remote(ObjectStore):
                 session._request = partial(ClientSession._request, session, allow_redirects=False)
                 return session
 
+        session = _session()
         files = S3FileSystem(
-            anon=_is_anonymous(address),
-            session=_session(),
+            anon=_is_anonymous(address, session),
+            session=session,
             use_listings_cache=False,
             skip_instance_cache=True,
             config_kwargs={
@@ -233,18 +234,18 @@ def _session() -> Any:
     return session
 
 
-def _is_anonymous(address: str) -> bool:
+def _is_anonymous(address: str, session: Any) -> bool:
     """Return whether there are no credentials; public data can be read without.
+
+    The session keeps those that it finds, so they are looked for once.
 
     Raises:
         ConfigError: the credentials cannot be used.
     """
     from botocore.exceptions import BotoCoreError
-    from botocore.session import Session
+    from fsspec.asyn import get_loop, sync
 
     try:
-        session = Session()
-        session.register_component("data_loader", _loader())
-        return session.get_credentials() is None
+        return sync(get_loop(), session.get_credentials) is None
     except BotoCoreError as error:
         raise ConfigError(f"{address}: {one_line(error)}; {_CREDENTIALS}") from error

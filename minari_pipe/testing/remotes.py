@@ -77,8 +77,8 @@ def publish(remote: Remote, upload: Upload) -> None:
     remote.reveal(upload)
 
 
-class RemoteContract:
-    """All tests of a remote; inherit from it and define the fixture ``address`` to run them."""
+class UploadsContract:
+    """Tests of what a remote itself does, and of the fixtures that all tests of a remote share."""
 
     @pytest.fixture
     def address(self) -> str:
@@ -97,8 +97,6 @@ class RemoteContract:
         """Return whether no dataset and no namespace is visible at an address."""
         remote = open_remote(address)
         return not remote.dataset_ids() and not remote.namespaces()
-
-    # Tests of the remote's own methods.
 
     def test_an_upload_leaves_what_lies_at_its_place_and_is_not_of_it(
         self, remote: Remote, address: str
@@ -223,7 +221,26 @@ class RemoteContract:
         ]
         assert again.dataset_ids("other") == []
 
-    # Tests of datasets through the library.
+    def test_two_uploads_of_the_same_at_once_both_succeed(
+        self, address: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        step_index_dataset(ID)
+        kind = type(open_remote(address))
+        send, others = kind.send, [lambda: publish_dataset(ID, address)]
+
+        def overtaken(remote: Remote, upload: Upload, on_bytes: Callable[[int], None]) -> None:
+            send(remote, upload, on_bytes)
+            while others:
+                others.pop()()
+
+        monkeypatch.setattr(kind, "send", overtaken)
+        assert publish_dataset(ID, address).outcome in ("present", "uploaded")
+        assert not others
+        assert list_remote_datasets(address)[ID]["total_episodes"] == 3
+
+
+class RemoteContract(UploadsContract):
+    """All tests of a remote; inherit from it and define the fixture ``address`` to run them."""
 
     def test_a_dataset_comes_back_byte_for_byte(
         self, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -274,23 +291,6 @@ class RemoteContract:
         else:
             assert change == "grows"
             assert open_remote(address).files(ID)["data/main_data.hdf5"].size == len(content)
-
-    def test_two_uploads_of_the_same_at_once_both_succeed(
-        self, address: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        step_index_dataset(ID)
-        kind = type(open_remote(address))
-        send, others = kind.send, [lambda: publish_dataset(ID, address)]
-
-        def overtaken(remote: Remote, upload: Upload, on_bytes: Callable[[int], None]) -> None:
-            send(remote, upload, on_bytes)
-            while others:
-                others.pop()()
-
-        monkeypatch.setattr(kind, "send", overtaken)
-        assert publish_dataset(ID, address).outcome in ("present", "uploaded")
-        assert not others
-        assert list_remote_datasets(address)[ID]["total_episodes"] == 3
 
     def test_other_content_under_a_published_id_is_refused(self, address: str) -> None:
         step_index_dataset(ID)

@@ -30,7 +30,7 @@ from tests.support.servers.s3 import s3_server
 from tests.support.servers.watcher import Watcher, watcher
 
 ID = "faults/whole-v0"
-N_CASES = 100 if FULL else 4
+N_CASES = 100 if FULL else 2
 """Of each remote, half of them uploads."""
 N_BYTES = 17_500_000
 

@@ -29,6 +29,8 @@ from minari_pipe.remotes.base import METADATA
 from minari_pipe.remotes.hosting import list_remote_namespaces
 from minari_pipe.remotes.transfer.published import naming, unnamed
 from minari_pipe.testing.remotes import another_root, tree
+from tests.conftest import FULL
+from tests.support.covering import covering
 from tests.support.remote_places import (
     ID,
     OTHER,
@@ -65,7 +67,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(params=["directory", "moto", "gcs", "hub"])
+KINDS = ["directory", "moto", "gcs", "hub"]
+
+
+@pytest.fixture(params=KINDS)
 def place(
     request: pytest.FixtureRequest, servers: Servers, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:
@@ -167,7 +172,8 @@ def test_a_listing_names_what_is_broken_and_skips_it(
         assert place.address in line
     for line in told.warned:
         assert line.isprintable() and len(line) < 900, line[:2000]
-    for name in ids:
+    # From each remote others are fetched: what is broken is found out in the same way.
+    for name in list(ids)[None if FULL else KINDS.index(place.kind) :: 1 if FULL else len(KINDS)]:
         assert name.removesuffix("-v0") in download(place, name).line
     told = download(place, OTHER)
     assert told.error is None, told.error
@@ -381,8 +387,10 @@ def _folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("file", [DATA, "manifest.json", METADATA])
-@pytest.mark.parametrize("change", [Path.unlink, _link, _loop, _pipe, _folder])
+@pytest.mark.parametrize(
+    ("change", "file"),
+    covering([Path.unlink, _link, _loop, _pipe, _folder], [DATA, "manifest.json", METADATA]),
+)
 def test_a_file_that_is_none_is_told_of(
     change: Callable[[Path], Any], file: str, directory: Path, tmp_path: Path
 ) -> None:

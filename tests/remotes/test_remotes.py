@@ -13,7 +13,8 @@ import pytest
 from minari_pipe import list_remote_datasets, publish_dataset
 from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.remotes.hosting import find_datasets, split_remote_path
-from minari_pipe.testing.remotes import RemoteContract
+from minari_pipe.testing.remotes import RemoteContract, UploadsContract
+from tests.conftest import FULL
 from tests.support.servers.gcs import gcs_server
 from tests.support.servers.running import entered
 from tests.support.servers.s3 import moto_server, s3_server
@@ -77,7 +78,9 @@ class TestS3(FolderContract):
             yield f"s3://bucket/{tmp_path.name}"
 
 
-class TestS3WithConditionalWrites(FolderContract):
+class TestS3WithConditionalWrites(FolderContract if FULL else UploadsContract):
+    """The client is that of ``TestS3``; the server differs where uploads meet."""
+
     @pytest.fixture
     def address(self, moto: Variables, tmp_path: Path) -> Iterator[str]:
         with entered(moto):
