@@ -37,6 +37,8 @@ from minari_pipe.testing import (
     steps_of,
 )
 from minari_pipe.testing.values import LEAF_SPACES, NESTED_SPACES
+from tests.conftest import FULL
+from tests.support.covering import covering
 
 FINISHED = {"dataset_id": "aa/b-v0", "minari_version": "0.5.4"}
 IMAGE = spaces.Box(0, 255, (40, 32, 3), np.uint8)
@@ -186,7 +188,7 @@ def assert_theirs(found: Any, buffer: EpisodeBuffer, data_format: str = "hdf5") 
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-@examples(12)
+@examples(12 if FULL else 5)
 @given(datasets())
 def test_real_minari_reads_and_extends_what_we_write(
     tmp_path_factory, data_format: str, dataset: Dataset
@@ -233,7 +235,7 @@ def test_real_minari_reads_and_extends_what_we_write(
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-@examples(12)
+@examples(12 if FULL else 5)
 @given(datasets())
 def test_we_read_and_extend_what_real_minari_writes(
     tmp_path_factory, data_format: str, dataset: Dataset
@@ -266,8 +268,7 @@ def test_we_read_and_extend_what_real_minari_writes(
         assert_theirs(found, buffer, data_format)
 
 
-@pytest.mark.parametrize("data_format", FORMATS)
-@pytest.mark.parametrize("name", [*LEAF_SPACES, *NESTED_SPACES])
+@pytest.mark.parametrize(("name", "data_format"), covering([*LEAF_SPACES, *NESTED_SPACES], FORMATS))
 def test_every_space_goes_both_ways(tmp_path: Path, data_format: str, name: str) -> None:
     space = (LEAF_SPACES | NESTED_SPACES)[name]
     rng = np.random.default_rng(0)

@@ -16,6 +16,7 @@ import pytest
 from minari_pipe.core.datasets_root import ROOT_VARIABLE
 from minari_pipe.testing.remotes import tree
 from tests.conftest import FULL
+from tests.support.covering import covering
 from tests.support.noise import noise_dataset
 from tests.support.remote_places import (
     Place,
@@ -190,7 +191,7 @@ def test_a_session_of_google_that_keeps_nothing_is_given_up(servers: Servers, ro
 # Ctrl-C
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def interrupted(
     request: pytest.FixtureRequest, servers: Servers, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Place, Actor]]:
@@ -206,7 +207,9 @@ def interrupted(
         yield place, stack.enter_context(actor(place.variables, *packages))
 
 
-@pytest.mark.parametrize("action", ["upload", "download"])
+@pytest.mark.parametrize(
+    ("action", "interrupted"), covering(["upload", "download"], KINDS), indirect=["interrupted"]
+)
 def test_an_interruption_ends_at_once_and_the_next_run_goes_on(
     action: str,
     interrupted: tuple[Place, Actor],

@@ -538,7 +538,7 @@ print(dict(results))
 @pytest.mark.parametrize("name", ["part", "metadata.json"])
 def test_changed_bytes_never_end_the_process(storage: MinariStorage, name: str) -> None:
     """A flipped value cannot be seen from the structure; everything else is refused."""
-    count, seed = (2_000, 1) if FULL else (150, 0)
+    count, seed = (2_000, 1) if FULL else (60, 0)
     name = part(storage).name if name == "part" else name
     command = [sys.executable, "-c", _MUTANTS, str(storage.data_path), name, str(count), str(seed)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)

@@ -29,6 +29,7 @@ from minari_pipe.storage.arrow.storage import ArrowStorage, EpisodeFolders
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
 from minari_pipe.testing import assert_same, assert_stored, column, examples, files
 from minari_pipe.testing import spaces as any_spaces
+from tests.conftest import FULL
 
 TWO = spaces.Discrete(2)
 WIDE = spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -132,7 +133,7 @@ def counted(storage: ArrowStorage, episodes: list[Any], steps: int) -> None:
         change.metadata |= {"total_episodes": len(episodes), "total_steps": steps}
 
 
-@examples(60)
+@examples(60 if FULL else 20)
 @given(plain_episodes())
 def test_a_segment_s_files_are_those_of_its_episodes(tmp_path_factory, drawn_episodes) -> None:
     *both, episodes = drawn_episodes
@@ -164,7 +165,7 @@ def test_files_of_one_length_that_take_several_tables_are_those_of_their_episode
         assert write_ipc(read_ipc(part.read_bytes()).to_batches()[0]) == part.read_bytes()
 
 
-@examples(60)
+@examples(60 if FULL else 20)
 @given(plain_episodes())
 def test_episodes_are_read_alike_by_place_and_by_pyarrow(tmp_path_factory, drawn_episodes) -> None:
     *both, episodes = drawn_episodes
@@ -290,7 +291,7 @@ def test_packed_files_and_those_of_several_batches_have_no_layout() -> None:
         assert FileLayout.of(sink.getvalue().to_pybytes(), batch.schema) is None
 
 
-@examples(300)
+@examples(300 if FULL else 100)
 @given(st.data())
 def test_bytes_of_any_damage_are_refused_or_read_as_pyarrow_does(data: st.DataObject) -> None:
     storage, whole = DAMAGED

@@ -42,6 +42,7 @@ from minari_pipe.storage.hdf5.index.index import Attributes, FileIndex, Part, Ru
 from minari_pipe.storage.hdf5.storage import HDF5Storage
 from minari_pipe.storage.segment import AttributeTable, Leaf, Segment
 from minari_pipe.testing import Dataset, assert_same, datasets, examples
+from tests.conftest import FULL
 
 OBSERVATION = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 ACTION = gym.spaces.Box(-1, 1, (2,), np.float32)
@@ -129,7 +130,7 @@ def is_indexed(storage: MinariStorage) -> bool:
 
 
 @given(given_dataset=datasets())
-@examples(40)
+@examples(40 if FULL else 15)
 def test_whatever_can_be_stored_is_read_the_same(
     tmp_path_factory: pytest.TempPathFactory, given_dataset: Dataset
 ) -> None:
@@ -622,7 +623,7 @@ VALUES = PLAIN | st.lists(PLAIN, max_size=2) | st.dictionaries(st.sampled_from([
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), VALUES), min_size=1, max_size=5))
-@examples(100)
+@examples(100 if FULL else 40)
 def test_attributes_come_back_as_they_are(rows: list[dict[str, Any]]) -> None:
     kept = Attributes.gather(rows)
     stamp = Stamp(1, 2, SIZE, 3, 4)
@@ -689,7 +690,7 @@ def outcome(read: Any, index: int) -> Any:
 
 @pytest.mark.parametrize("writer", ["ours", "minari"])
 @given(st.data())
-@examples(60)
+@examples(60 if FULL else 20)
 def test_other_bytes_anywhere_are_read_or_refused_as_by_the_structure(
     sound: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, writer: str, data: Any
 ) -> None:

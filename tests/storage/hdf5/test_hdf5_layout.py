@@ -46,6 +46,7 @@ from minari_pipe.testing import assert_same, assert_stored, files
 from minari_pipe.testing.strategies import FLOATS, INTEGERS, episode, examples
 from minari_pipe.testing.strategies import spaces as any_space
 from tests.support import hdf5_visit
+from tests.support.covering import covering
 
 BOX = spaces.Box(-1, 1, (3,), np.float64)
 #: an interpreter whose h5py has HDF5 1.10 or 1.12
@@ -316,9 +317,12 @@ def test_other_types_are_left_to_h5py(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [np.dtype(name).newbyteorder(order) for name in NUMBERS for order in "<>"]
+    ("dtype", "shape"),
+    covering(
+        [np.dtype(name).newbyteorder(order) for name in NUMBERS for order in "<>"],
+        [(), (2,), (0,), (2, 0, 3), (1,) * 31],
+    ),
 )
-@pytest.mark.parametrize("shape", [(), (2,), (0,), (2, 0, 3), (1,) * 31])
 def test_rows_of_every_type_and_shape_are_written_as_h5py_writes_them(
     tmp_path: Path, dtype: np.dtype, shape: tuple[int, ...]
 ) -> None:

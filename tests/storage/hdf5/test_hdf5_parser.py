@@ -403,7 +403,7 @@ def test_a_file_with_other_bytes_anywhere_is_damaged_or_read(
 ) -> None:
     content = request.getfixturevalue(kind)
     results = set()
-    for case in range(3000 if FULL else 300):
+    for case in range(3000 if FULL else 100):
         rng = random.Random(case)
         damaged = bytearray(content)
         for _ in range(rng.choice([1, 1, 2, 8, 100])):
@@ -421,7 +421,7 @@ def test_every_byte_of_a_header_may_be_anything(tmp_path: Path) -> None:
         group.create_dataset("x", data=np.arange(6).reshape(3, 2), chunks=(2, 2))
     content = path.read_bytes()
     used = [at for at, byte in enumerate(content) if byte]
-    for at in used if FULL else used[::3]:
+    for at in used if FULL else used[::5]:
         for byte in (0, 1, 0x7F, 0xFF):
             damaged = bytearray(content)
             damaged[at] = byte
