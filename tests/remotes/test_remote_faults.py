@@ -170,7 +170,7 @@ class Case:
         proxy, is_met = self.remote.proxy, False
         if proxy is None or (action == "download" and rng.random() < 0.3):
             within = [str(root)] if action == "download" else [self.address[7:]]
-            event = rng.randint(1, 30 if action == "download" else 20)
+            event = rng.randint(1, 30 if action == "download" else 8)
             result, pid = self.start(action, root, die_at=event, within=within)
             self.await_end(pid)
             phase = Path(f"{result}.phase")
