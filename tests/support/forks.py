@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import minari_pipe.pipeline
+
 STAGES = "minari_pipe.pipeline.stages."
 IMPORTED = (
     *("dvc.cli.parser", "dvc.repo.reproduce", "dvc.dvcfile", "dvc.stage.loader", "dvc.stage.run"),
@@ -39,7 +41,7 @@ IMPORTED = (
 OPTIONAL = ("torch", "stable_baselines3", f"{STAGES}train", f"{STAGES}train_family")
 SCRIPTS = {"minari-pipe": "minari_pipe", "dvc": "dvc"}
 SHELLS = ("sh", "bash", "dash")
-NO_MATTER = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
+MATTER_NOT = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH"}
 
 _enabled = False
 
@@ -70,7 +72,8 @@ def run(
         variables: its whole environment.
         stderr: ``subprocess.STDOUT`` for one text in order, or ``subprocess.PIPE``.
     """
-    unusual = any(name.startswith("PYTHON") for name in variables.keys() - NO_MATTER)
+    unusual = any(name.startswith("PYTHON") for name in variables.keys() - MATTER_NOT)
+    unusual |= any((path / "sitecustomize.py").exists() for path in _import_path(variables))
     checkout = (folder / "minari_pipe").exists()  # which imports its own package
     if not _enabled or unusual or checkout or not _module(command):
         return subprocess.run(
@@ -96,6 +99,10 @@ def run(
         for file in (out, err):
             file.seek(0)
         return subprocess.CompletedProcess(list(command), code, out.read(), err.read())
+
+
+def _import_path(variables: Mapping[str, str]) -> list[Path]:
+    return [Path(path) for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
 def _module(command: Sequence[str]) -> list[str] | None:
@@ -142,7 +149,7 @@ def serve(address: str) -> None:
     for module in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    _known_finders()
+    _known_finders(), _known_path()
     signal.signal(signal.SIGCHLD, _reap)
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
@@ -218,8 +225,11 @@ def _run(words: list[str]) -> None:
         if name == program or str(getattr(module, "__file__", "")).startswith(folder + os.sep):
             del sys.modules[name]
     sys.meta_path[:] = _known_finders()
+    sys.path[:] = [*map(str, _import_path(os.environ)), *_known_path()]
     if words[0] == "minari_pipe":
         sys.path.insert(0, folder)  # from where the module removes it
+    elif words[0].startswith(STAGES):
+        minari_pipe.pipeline._record_imports()
     sys.argv = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
@@ -227,6 +237,11 @@ def _run(words: list[str]) -> None:
 @functools.cache
 def _known_finders() -> tuple[Any, ...]:
     return (*sys.meta_path,)
+
+
+@functools.cache
+def _known_path() -> tuple[str, ...]:
+    return (*sys.path,)
 
 
 def _end_with(work: Callable[[], Any]) -> None:

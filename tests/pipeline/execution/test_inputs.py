@@ -20,8 +20,6 @@ from tests.pipeline.run.test_stages_rerun import MINE
 from tests.support.interruption import BARRIER
 from tests.support.repositories import Workspace, dvc_workspace
 
-pytestmark = pytest.mark.usefixtures("real_processes")
-
 MY_POLICY = """\
 import os
 from pathlib import Path
@@ -107,6 +105,7 @@ EDITS = {
 }
 
 
+@pytest.mark.usefixtures("real_processes")
 @pytest.mark.parametrize(
     ("engine", "kind"), [*(("local", kind) for kind in EDITS), ("processes", "taken back")]
 )
@@ -200,6 +199,7 @@ def test_what_dvc_does_to_an_object_of_its_cache_is_no_edit(tmp_path):
         inputs.check_files()
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_bytecode_beside_a_source_is_not_run(workspace):
     source = workspace.root / "my_package" / "rules.py"
     stat = source.stat()

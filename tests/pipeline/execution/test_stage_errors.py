@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import sys
 
 import pytest
 
 from tests.conftest import FULL
+from tests.support import forks
 from tests.support.interruption import (
     CONFIG,
     Place,
@@ -29,6 +31,17 @@ def _tidy():
 def errors(run: Run) -> list[str]:
     """The error lines of a run that failed as it should."""
     code, _, err = run.end()
+    return error_lines(code, err)
+
+
+def errors_of(place: Place, *arguments: str) -> list[str]:
+    """The same of a run that nothing disturbs, as forks."""
+    command = (sys.executable, "-m", "minari_pipe", "+dataset=killed", *arguments)
+    done = forks.run(command, place.work, place.environment(), stderr=subprocess.PIPE)
+    return error_lines(done.returncode, done.stderr)
+
+
+def error_lines(code: int, err: str) -> list[str]:
     assert code == 1, err
     assert "Traceback" not in err
     return [line for line in err.splitlines() if line.startswith("error: ")]
@@ -159,8 +172,7 @@ def test_a_fault_of_the_environment_names_episode_and_step(what, told, goes_on, 
     module = place.work / "boom.py"
     module.write_text(ENVIRONMENT.replace("WHEN", "7").replace("WHAT", what))
     once = "engine.max_retries=0"  # another attempt would go well
-    run = Run(place, "+dataset=killed", once, "--trust-module", "boom")
-    (stage,) = errors(run)
+    (stage,) = errors_of(place, once, "--trust-module", "boom")
     assert stage.startswith("error: collect: ")
     assert told in stage
     if not goes_on:
@@ -195,7 +207,7 @@ def test_a_process_that_the_environment_ends_is_named_with_block_and_episode(eng
     text = ENVIRONMENT.replace("WHEN", "7").replace("WHAT", f"import os; {what}")
     (place.work / "boom.py").write_text(text)
     chosen = ["engine=processes", "engine.max_retries=0"] if engine == "processes" else []
-    (line,) = errors(Run(place, "+dataset=killed", "--trust-module", "boom", *chosen))
+    (line,) = errors_of(place, "--trust-module", "boom", *chosen)
     assert line.startswith(told)
     assert "episode 7 or one running alongside it" in line
 
@@ -207,7 +219,7 @@ def test_a_fault_in_the_making_of_the_environment_is_one_line(tmp_path):
     (place.work / "boom.py").write_text(
         text.replace("    n = -1", "    n = -1\n    def __init__(self): raise KeyError('no asset')")
     )
-    (stage,) = errors(Run(place, "+dataset=killed", "--trust-module", "boom"))
+    (stage,) = errors_of(place, "--trust-module", "boom")
     assert stage.startswith("error: collect: ")
     assert "no asset" in stage
     assert not (place.work / "pipelines" / "killed").exists()
