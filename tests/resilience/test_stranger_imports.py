@@ -18,7 +18,7 @@ from tests.support.workspaces import tiny
 MODULE = (sys.executable, "-m", "minari_pipe")
 SCRIPT = ("minari-pipe",)
 
-pytestmark = pytest.mark.usefixtures("real_processes")
+real_processes = pytest.mark.usefixtures("real_processes")
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +49,30 @@ def plant(workspace: Workspace) -> Path:
     return told
 
 
-@pytest.mark.parametrize("command", [MODULE, SCRIPT], ids=["python -m", "minari-pipe"])
-def test_no_code_of_the_folder_runs(command, workspace):
+LAST_STAGES = ("+dataset=tiny", "validate.replay_steps=1")
+"""Every stage starts like the last two."""
+
+
+@real_processes
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [(MODULE, ("+dataset=tiny", "collect.seed=5")), (SCRIPT, LAST_STAGES)],
+    ids=["python -m", "minari-pipe"],
+)
+def test_no_code_of_the_folder_runs(command, words, workspace):
     told = plant(workspace)
     workspace.run(*command, "+dataset=tiny", "--cfg", "job")
-    workspace.run(*command, "+dataset=tiny", "collect.seed=5")
+    workspace.run(*command, *words)
     assert workspace.call(*command, "+dataset=tiny", "env.id=Nope-v0").returncode == 1
     assert not told.exists(), told.read_text()
 
 
+@real_processes
 def test_trust_in_an_installed_module_opens_the_folder_to_nobody(workspace):
     told = plant(workspace)
     (workspace.root / "numpy").mkdir()
     environment = {"MINARI_PIPE_TRUSTED_MODULES": "numpy"}
-    workspace.run(*SCRIPT, "+dataset=tiny", "collect.seed=5", **environment)
+    workspace.run(*SCRIPT, *LAST_STAGES, **environment)
     assert not told.exists(), told.read_text()
 
 
@@ -94,6 +104,7 @@ INSTALLED = {
 }
 
 
+@real_processes
 @pytest.mark.parametrize("files", INSTALLED.values(), ids=INSTALLED)
 def test_what_is_installed_otherwise_has_no_namesake_opened(files, workspace, tmp_path):
     """As above, where the trusted name is found by no file of its own on the import path."""
@@ -109,6 +120,7 @@ def test_what_is_installed_otherwise_has_no_namesake_opened(files, workspace, tm
     assert not told.exists(), told.read_text()
 
 
+@real_processes
 def test_a_python_that_an_imported_package_starts_looks_for_nothing_in_the_folder(workspace):
     """MuJoCo imports glfw, which tries in another process whether it can load its library."""
     pytest.importorskip("mujoco")
@@ -128,6 +140,7 @@ OWN = {
 """Modules of the user's, of which one is named; it imports the others, also in a function."""
 
 
+@real_processes
 @pytest.mark.parametrize("engine", ["processes", "ray"] if FULL else ["ray"])
 def test_only_the_trusted_modules_and_what_they_import_come_from_the_folder(engine, workspace):
     told = plant(workspace)
@@ -154,6 +167,7 @@ def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, wor
     assert f"{link} is a symlink to" in done.stdout
 
 
+@real_processes
 def test_python_s_own_library_comes_from_python(workspace):
     hostile = f"open({str(workspace.home / 'executed')!r}, 'a').write(__name__)\n"
     for name in ("typing", "json", "hashlib", "platform", "dataclasses"):
@@ -201,6 +215,7 @@ def test_of_a_trusted_package_its_sources_are_imported_and_nothing_else(workspac
     assert not told.exists()
 
 
+@real_processes
 def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
     told = workspace.home / "executed"
     (workspace.root / "evil.py").write_text(f"open({str(told)!r}, 'w')\n")
@@ -212,6 +227,7 @@ def test_what_conf_says_to_hydra_is_not_run_by_its_own_help(workspace):
     assert "--multirun" in done.stdout
 
 
+@real_processes
 def test_init_runs_no_code_of_the_folder(workspace):
     told = plant(workspace)
     (workspace.root / "dvc.py").write_text((workspace.root / "evil.py").read_text())
