@@ -201,11 +201,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]],
         )
         for name, more in SCALE.items()
     ]
+    before = psutil.Process().children(recursive=True)  # of other tests
     with workplace(tmp_path_factory.mktemp("scale")):
         records = program._run(cases, small=True, seconds=0.0)["cases"]
         children = psutil.Process().children(recursive=True)
         # their parent is a process that has imported what they need, and stays
-        return records, [child for child in children if child.ppid() != os.getpid()]
+        new = [child for child in children if child not in before]
+        return records, [child for child in new if child.ppid() != os.getpid()]
 
 
 @pytest.fixture(scope="module")
