@@ -7,21 +7,23 @@ import importlib.metadata
 import os
 import sys
 from importlib.metadata import EntryPoints
+from typing import cast
 
 
 def entry_points(group: str) -> EntryPoints:
     """Return the entry points of a group.
 
-    Finding them reads a file of every installed package. That is done once for a group, and again
-    only when the import path has changed.
+    Finding them reads a file of every installed package. That is done once, and again only when
+    the import path has changed.
 
     Example:
         >>> "minari-pipe" in entry_points("console_scripts").names
         True
     """
-    return _on(tuple(map(os.path.abspath, sys.path)), group)
+    return _all(tuple(map(os.path.abspath, sys.path))).select(group=group)
 
 
-@functools.lru_cache(maxsize=16)
-def _on(import_path: tuple[str, ...], group: str) -> EntryPoints:
-    return importlib.metadata.entry_points(group=group)
+@functools.lru_cache(maxsize=4)
+def _all(import_path: tuple[str, ...]) -> EntryPoints:
+    # Before Python 3.12 another class, whose `select` is the same.
+    return cast(EntryPoints, importlib.metadata.entry_points())

@@ -30,14 +30,40 @@ from pathlib import Path
 from typing import Any
 
 import minari_pipe.pipeline
+from minari_pipe.core.plugins import entry_points
 
 STAGES = "minari_pipe.pipeline.stages."
-IMPORTED = (
-    *("dvc.cli.parser", "dvc.repo.reproduce", "dvc.dvcfile", "dvc.stage.loader", "dvc.stage.run"),
-    *("hydra.main", "minari_pipe.cli", "minari_pipe.pipeline.run.rerun"),
-    *("minari_pipe.pipeline.run.command", "minari_pipe.pipeline.config.hydra_compose"),
-    *(f"{STAGES}{name}" for name in ("collect", "create", "ref_scores", "validate", "publish")),
-)
+IMPORTED = {
+    "dvc.": (
+        "cachemgr",
+        "cli.parser",
+        "data_cloud",
+        "dvcfile",
+        "rwlock",
+        "scm",
+        "utils.strictyaml",
+    ),
+    "dvc.repo.": (
+        "artifacts",
+        "datasets",
+        "graph",
+        "index",
+        "metrics",
+        "open_repo",
+        "params",
+        "plots",
+        "reproduce",
+        "stage",
+    ),
+    "dvc.stage.": ("loader", "run"),
+    "dvc_data.hashfile.": ("db.local", "status"),
+    "hydra.": ("_internal.core_plugins.basic_launcher", "main"),
+    "minari_pipe.": ("checks", "cli", "datasets.library", "storage.hdf5.storage"),
+    "minari_pipe.pipeline.": ("config.hydra_compose", "run.command", "run.rerun"),
+    STAGES: ("collect", "create", "ref_scores", "validate", "publish"),
+    "": ("gymnasium.envs.classic_control", "networkx", "numpy.ma", "pydantic.main", "ruamel.yaml"),
+}
+"""Modules by their packages."""
 OPTIONAL = ("torch", "stable_baselines3", f"{STAGES}train", f"{STAGES}train_family")
 SCRIPTS = {"minari-pipe": "minari_pipe", "dvc": "dvc"}
 SHELLS = ("sh", "bash", "dash")
@@ -144,11 +170,13 @@ def _server() -> str:
 def serve(address: str) -> None:
     """Fork a process for each request until the standard input is closed."""
     sys.path.pop(0)  # the checkout, which `python -m` has put there
-    for module in IMPORTED:
-        importlib.import_module(module)
+    for package, names in IMPORTED.items():
+        for name in names:
+            importlib.import_module(package + name)
     for module in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    entry_points("")  # finds all, once for all forks
     _known_finders(), _known_path()
     signal.signal(signal.SIGCHLD, _reap)
     server = socket.socket(socket.AF_UNIX)
