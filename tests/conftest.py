@@ -116,6 +116,9 @@ def own_home(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator
     # tracebacks; what is set here is set back after each test.
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setenv("MINARI_PIPE_RAN", "")
+    # So does a pipeline that runs inside the test; here it is not set, and not afterwards either.
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    monkeypatch.delenv("PYTHONSAFEPATH")
     yield home
     shutil.rmtree(home, ignore_errors=True)
 

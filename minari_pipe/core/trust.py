@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,6 +244,11 @@ def check_target(target: str, allowed: Mapping[str, str], *, what: str) -> None:
         )
 
 
+_lock = threading.Lock()
+#: What the variable was when each of the imports began that go on now.
+_before: list[str | None] = []
+
+
 @contextmanager
 def importing() -> Iterator[None]:
     """Keep Python processes that an imported package starts from importing local modules.
@@ -250,15 +256,17 @@ def importing() -> Iterator[None]:
     Some packages test in another process whether they work: glfw, which MuJoCo imports, does.
     Processes that environments start later are not affected: they may need modules beside them.
     """
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = before or "1"
+    with _lock:
+        _before.append(os.environ.get("PYTHONSAFEPATH"))
+        os.environ["PYTHONSAFEPATH"] = _before[0] or "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
+        with _lock:  # the last import that ends takes the first value
+            before = _before.pop()
+            if not _before:
+                os.environ.pop("PYTHONSAFEPATH", None)
+                os.environ.update({} if before is None else {"PYTHONSAFEPATH": before})
 
 
 def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
 
 from minari_pipe.core.trust import (
+    importing,
     is_trusted_address,
     is_trusted_module,
     is_trusted_sha256,
@@ -165,3 +167,16 @@ def test_a_link_below_a_trusted_folder_is_not_trusted_to_lead_out(tmp_path, monk
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(tmp_path / "trusted"))
     assert is_trusted_address(str(tmp_path / "trusted" / "folder"))
     assert not is_trusted_address(str(tmp_path / "trusted" / "link"))
+
+
+def test_imports_that_overlap_in_threads_leave_the_environment_as_it_was(monkeypatch) -> None:
+    for value in (None, "x"):
+        if value is not None:
+            monkeypatch.setenv("PYTHONSAFEPATH", value)
+        one, other = importing(), importing()
+        one.__enter__()
+        other.__enter__()
+        one.__exit__(None, None, None)
+        assert os.environ["PYTHONSAFEPATH"] == (value or "1")
+        other.__exit__(None, None, None)
+        assert os.environ.get("PYTHONSAFEPATH") == value
