@@ -195,7 +195,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_commands() -> Iterator[None]:
-    """Commands of workspaces are forks, but for `make test-all` and for who asks for processes."""
+    """Commands of workspaces are forks, unless `make test-all` or a test wants processes."""
     from tests.support import forks
 
     with forks.enabled(not FULL):

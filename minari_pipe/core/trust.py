@@ -265,8 +265,10 @@ def importing() -> Iterator[None]:
         with _lock:  # the last import that ends takes the first value
             before = _before.pop()
             if not _before:
-                os.environ.pop("PYTHONSAFEPATH", None)
-                os.environ.update({} if before is None else {"PYTHONSAFEPATH": before})
+                if before is None:
+                    del os.environ["PYTHONSAFEPATH"]
+                else:
+                    os.environ["PYTHONSAFEPATH"] = before
 
 
 def resolve(target: str, allowed: Mapping[str, str], *, what: str) -> Any:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.conftest import FULL
-from tests.support.recipe_runs import SMALL, RecipeRun, arguments_of, is_possible, run_recipe
+from tests.support.recipe_runs import ARGUMENTS, RecipeRun, is_possible, run_recipe
 from tests.support.repositories import hashes
 from tests.support.wheels import installed_wheel
 from tests.support.workspaces import stages_that_ran
@@ -35,7 +35,7 @@ POLICIES = {
 }
 
 
-@pytest.fixture(params=sorted(SMALL) if FULL else ["pointmaze_umaze"])
+@pytest.fixture(params=sorted(IDS) if FULL else ["pointmaze_umaze"])
 def name(request) -> str:
     return request.param
 
@@ -97,7 +97,7 @@ def test_a_recipe_runs_in_an_empty_folder(name, runs, tmp_path_factory):
         assert f"code.{stage}" in next(iter(entry["params"][0].values()))
     # From a subfolder, by the console script: the same workspace.
     (workspace.root / "notes").mkdir()
-    script = ("minari-pipe", f"+dataset={name}", *arguments_of(name))
+    script = ("minari-pipe", f"+dataset={name}", *ARGUMENTS)
     output = installed.run(workspace, *script, folder="notes")
     assert stages_that_ran(output) == []
     assert list((workspace.root / "notes").iterdir()) == []

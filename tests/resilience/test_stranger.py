@@ -28,25 +28,13 @@ from minari_pipe.pipeline.run import driver, sync
 from minari_pipe.pipeline.run.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
-from tests.support.repositories import Workspace, dvc_workspace, hashes
+from tests.support.repositories import Workspace, hashes
 from tests.support.servers.running import entered
 from tests.support.servers.s3 import moto_server
 from tests.support.workspaces import make_workspace, tiny
 
 MODULE = (sys.executable, "-m", "minari_pipe")
 SCRIPT = ("minari-pipe",)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Workspace:
-    workspace = dvc_workspace(tmp_path_factory.mktemp("made"), tiny=tiny("tests/tiny-v0"))
-    workspace.pipe("+dataset=tiny")
-    return workspace
-
-
-@pytest.fixture
-def workspace(made: Workspace, tmp_path: Path) -> Workspace:
-    return made.copy(tmp_path)
 
 
 @pytest.fixture

@@ -12,25 +12,12 @@ import pytest
 
 import minari_pipe
 from tests.conftest import FULL
-from tests.support.repositories import Workspace, dvc_workspace
-from tests.support.workspaces import tiny
+from tests.support.repositories import Workspace
 
 MODULE = (sys.executable, "-m", "minari_pipe")
 SCRIPT = ("minari-pipe",)
 
 real_processes = pytest.mark.usefixtures("real_processes")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Workspace:
-    workspace = dvc_workspace(tmp_path_factory.mktemp("made"), tiny=tiny("tests/tiny-v0"))
-    workspace.pipe("+dataset=tiny")
-    return workspace
-
-
-@pytest.fixture
-def workspace(made: Workspace, tmp_path: Path) -> Workspace:
-    return made.copy(tmp_path)
 
 
 def plant(workspace: Workspace) -> Path:

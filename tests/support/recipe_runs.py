@@ -21,26 +21,8 @@ from tests.conftest import CHECKOUT, FULL, SHARED
 from tests.support.repositories import Workspace, dvc_workspace, new_workspace
 from tests.support.wheels import PATH, installed_wheel
 
-FEW_CHECKPOINTS = ("family.n_checkpoints=2", "family.checkpoint_scores.n_episodes=2")
-
-SMALL = {
-    "cartpole_expert": (
-        "policy.train.total_timesteps=2048",
-        "collect.n_episodes=2",
-        *FEW_CHECKPOINTS,
-    ),
-    "pendulum_medium_replay": (
-        "policy.train.total_timesteps=650",
-        "ref_scores.ref_min_score=-2000",  # so short a training may end below random
-        *FEW_CHECKPOINTS,
-    ),
-    "door_expert": ("collect.n_episodes=2",),
-    "door_human": ("collect.n_episodes=1",),
-    "pointmaze_umaze": ("collect.n_episodes=2",),
-}
-"""What makes each recipe small enough for every test run; `make test-all` runs them as they are."""
-
-SMALL_EACH = ("ref_scores.n_episodes=2", "validate.replay_steps=300")
+SMALL = ("collect.n_episodes=2", "ref_scores.n_episodes=2", "validate.replay_steps=300")
+"""What makes the recipe of `make test` small; `make test-all` runs all as they are."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +40,8 @@ def is_possible(name: str) -> bool:
     return name != "door_human" or (SHARED / "demonstrations").is_dir()
 
 
-def arguments_of(name: str) -> tuple[str, ...]:
-    """The overrides with which recipe ``name`` is run."""
-    return () if FULL else (*SMALL[name], *SMALL_EACH)
+ARGUMENTS = () if FULL else SMALL
+"""The overrides with which a recipe is run."""
 
 
 @functools.cache
@@ -89,7 +70,7 @@ def run_recipe(name: str, folder: Path) -> RecipeRun:
 
     def run(workspace: Workspace, python: str, umask: int, **environment: str) -> None:
         done = subprocess.run(
-            [python, "-m", "minari_pipe", f"+dataset={name}", *arguments_of(name)],
+            [python, "-m", "minari_pipe", f"+dataset={name}", *ARGUMENTS],
             cwd=workspace.root,
             env=workspace.environment(
                 MINARI_PIPE_MIRROR=str(SHARED / "demonstrations"), **environment
