@@ -256,7 +256,7 @@ def _run(words: list[str]) -> None:
     sys.path[:] = [*map(str, _import_path(os.environ)), *_known_path()]
     if words[0] == "minari_pipe":
         sys.path.insert(0, folder)  # from where the module removes it
-    elif words[0].startswith(STAGES):
+    elif words[0].startswith("minari_pipe.pipeline."):
         minari_pipe.pipeline._record_imports()
     sys.argv = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)
