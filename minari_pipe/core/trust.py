@@ -169,16 +169,17 @@ def check_files(
 
 
 def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
-    """Yield every text among nested values, with the key that holds it.
+    """Yield every text among nested values, each with the key that holds it, and every key.
 
     Example:
-        >>> list(texts("env", {"id": "A-v0", "wrappers": [{"name": "B"}]}))
-        [('env.id', 'A-v0'), ('env.wrappers[0].name', 'B')]
+        >>> list(texts("env", {"id": "A-v0", "wrappers": ["B"]}))
+        [('env', 'id'), ('env.id', 'A-v0'), ('env', 'wrappers'), ('env.wrappers[0]', 'B')]
     """
     if isinstance(values, str):
         yield where, values
     elif isinstance(values, Mapping):
         for key, value in values.items():
+            yield from texts(where, key)
             yield from texts(f"{where}.{key}", value)
     elif isinstance(values, list | tuple):
         for number, value in enumerate(values):

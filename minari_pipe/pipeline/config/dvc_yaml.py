@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from minari_pipe.core.files.links import entries_below
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.plots import RETURNS, write_template
@@ -374,12 +376,31 @@ def parameters(name: str, root: Path) -> Params | None:
     return None if found is None else params_of(found)
 
 
-def dependencies(name: str, root: Path) -> list[str]:
-    """Return the dependencies in a pipeline's ``dvc.yaml`` that lie outside its own folder."""
-    path = root / "pipelines" / name / "dvc.yaml"
-    written = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)["stages"].values()
-    found = {dep for stage in written for dep in stage.get("deps", [])}
-    return sorted(dep for dep in found if not dep.startswith(f"pipelines/{name}/"))
+def inputs(pipelines: Sequence[str], root: Path) -> list[tuple[str, str]]:
+    """Return the files that stages of pipelines read and none writes, each with its pipeline.
+
+    Files that ``.dvc`` files in a folder stand for may be missing. If all of it is missing, so may
+    be the folder.
+    """
+    deps, outs = [], set()
+    for name in pipelines:
+        text = (root / "pipelines" / name / "dvc.yaml").read_text(encoding="utf-8")
+        for stage in yaml.load(text, Loader=_Loader)["stages"].values():
+            deps += [(name, dep) for dep in stage.get("deps", [])]
+            for out in (
+                out for kind in ("outs", "metrics", "plots") for out in stage.get(kind, [])
+            ):
+                outs |= {out} if isinstance(out, str) else set(out)
+    read = {(name, dep) for name, dep in deps if not any(map(Path(dep).is_relative_to, outs))}
+    return sorted({(name, file) for name, dep in read for file in _files(dep, root)})
+
+
+def _files(dependency: str, root: Path) -> set[str]:
+    if not (root / dependency).is_dir():
+        return {dependency}
+    entries = entries_below(root / dependency, lambda entry: entry.name == ".git")
+    files = {os.path.relpath(entry.path, root) for entry in entries if not entry.is_dir()}
+    return files | {file.removesuffix(".dvc") for file in files}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -15,6 +15,8 @@ from minari_pipe.pipeline.config.schema import (
     PolicySettings,
     Source,
 )
+from minari_pipe.pipeline.workspace import STATE
+from minari_pipe.pipeline.workspace_links import check_folder
 
 #: The kinds of datasets in a family.
 KINDS = ("expert", "medium", "random", "medium_replay")
@@ -22,8 +24,10 @@ KINDS = ("expert", "medium", "random", "medium_replay")
 #: Kinds for which one of the training's checkpoints must be chosen.
 CHOOSING = ("medium", "medium_replay")
 
-#: Folders of a workspace that hold configs and what pipelines write, not the data that they read.
-_OF_PIPELINES = ("conf", "pipelines", "datasets", "catalog", "releases")
+#: Folders of a workspace, as a whole no data: a text that names one means something else.
+_OF_WORKSPACE = ("conf", "pipelines", "datasets", "catalog", "releases")
+#: Folders that no stage may depend on.
+_INTERNAL = (".git", ".dvc", STATE)
 
 #: Config sections that a family's datasets share.
 _SHARED = ("env", "family", "policy", "ref_scores")
@@ -130,16 +134,25 @@ def made_environments(params: Params, stage: str) -> list[Environment]:
 def named_places(params: Params, stage: str, root: Path) -> list[Path]:
     """Return the files that arguments of a stage's environments and controllers name.
 
-    A folder counts if it lies in the workspace and holds nothing that pipelines write.
+    A folder counts if it lies in the workspace.
+
+    Raises:
+        LinkError: a place in the workspace is, or holds, a symlink.
+        TrustError: it is, or holds, a pipe or a device.
     """
     values = [[env.kwargs, env.wrappers] for env in made_environments(params, stage)]
     values += [use.settings.controller for use in policies(params, stage)]
     places = {source_file(text, root) for _, text in texts("", values)}
-    return sorted(p for p in places if os.path.isfile(p) or _is_data_folder(p, root))
+    return sorted(place for place in places if is_named(place, root))
 
 
-def _is_data_folder(place: Path, root: Path) -> bool:
-    if place == root or not place.is_relative_to(root):
+def is_named(place: Path, root: Path) -> bool:
+    """Return whether a text that leads to ``place`` names data; see :func:`named_places`."""
+    if not place.is_relative_to(root):
+        return os.path.isfile(place)
+    inner = place.relative_to(root)
+    if not inner.parts or inner.parts[0] in _INTERNAL or inner.as_posix() in _OF_WORKSPACE:
         return False
-    top = place.relative_to(root).parts[0]
-    return os.path.isdir(place) and not top.startswith(".") and top not in _OF_PIPELINES
+    if is_there := os.path.lexists(place):
+        check_folder(place, root)
+    return is_there

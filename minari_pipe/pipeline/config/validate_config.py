@@ -23,6 +23,7 @@ from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
     PolicyRef,
+    is_named,
     made_environments,
     policies,
     source_file,
@@ -74,7 +75,7 @@ def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Pa
     for use in _policies(params):
         for where, source in use.sources:
             check_source(where, source, root)
-            _check_not_own(where, source, root, name, params.dataset.id)
+    _check_not_own(params, root, name)
     if previous:
         packages = previous["packages"]
         if recorded(config, packages) == previous and _versions_hold(packages):
@@ -240,19 +241,23 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
     return found
 
 
-def _check_not_own(where: str, source: Source, root: Path, name: str, dataset_id: str) -> None:
-    """Refuse a source file among the pipeline's own outputs, which its stages remove."""
-    if source.path is None:
-        return
-    path = source_file(source.path, root).resolve()
+def _check_not_own(params: Config, root: Path, name: str) -> None:
+    """Refuse to read the pipeline's own outputs, which its stages remove."""
     written = [root / "pipelines" / name / folder for folder in OUTPUT_FOLDERS]
-    written += [root / "datasets" / dataset_id, root / STATE]
-    for folder in written:
-        if path.is_relative_to(folder.resolve()):
-            raise ConfigError(
-                f"{where}.path: {source.path!r} is in {folder}, which this pipeline overwrites; "
-                f"keep the file elsewhere"
-            )
+    written += [root / "datasets" / params.dataset.id, root / STATE]
+    for section in ("env", "policy", "ref_scores"):
+        for key, text in trust.texts(section, values_of(vars(params)[section])):
+            place = source_file(text, root)
+            if not os.path.lexists(place):
+                continue
+            real, is_data = place.resolve(), is_named(place, root)
+            for folder in map(Path.resolve, written):
+                holds = is_data and folder.is_relative_to(real)
+                if holds or real.is_relative_to(folder):
+                    raise ConfigError(
+                        f"{key}: {text!r} {'holds' if holds else 'is in'} {folder}, which this "
+                        f"pipeline overwrites; keep what it reads elsewhere"
+                    )
 
 
 def _check_sb3(use: PolicyRef, params: Config) -> None:

@@ -86,7 +86,7 @@ def _targets(name: str, root: Path) -> list[str]:
     pipelines = pipelines_of(name, root)
     targets = [str(root / "pipelines" / made / "dvc.yaml") for made in pipelines]
     tracked = tracked_files(root)
-    for dependency in {dep for made in pipelines for dep in dvc_yaml.dependencies(made, root)}:
+    for _, dependency in dvc_yaml.inputs(pipelines, root):
         parts = dependency.split("/")
         above = ["/".join(parts[: i + 1]) + ".dvc" for i in range(len(parts))]
         files = [inside(root, root / path) for path in above if path in tracked]

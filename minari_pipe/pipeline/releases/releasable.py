@@ -11,7 +11,7 @@ from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.config.schema import Config, MixtureParent, Shared, params_of
 from minari_pipe.pipeline.config.validate_config import recorded
 from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
-from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
+from minari_pipe.pipeline.run.dvc_settings import check_dvc, refuse_hidden, repository
 from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
 
 
@@ -88,6 +88,7 @@ def _dvc_status(root: Path, name: str) -> list[str]:
     declared = str(root / "pipelines" / name / "dvc.yaml")
     try:
         with repository(root, [declared]) as repo:
+            refuse_hidden(repo.index.stages)
             found = repo.status(targets=[declared])
     except DvcException as exc:
         raise ConfigError(f"DVC: {' '.join(str(exc).split())}") from exc
@@ -105,9 +106,9 @@ def committed(root: Path, name: str) -> str:
     made = pipelines_of(name, root)
     needed = [f"pipelines/{n}/{f}" for n in made for f in ("params.yaml", "dvc.yaml", "dvc.lock")]
     needed += [p.relative_to(root).as_posix() for p in sorted((root / "conf").rglob("*.yaml"))]
-    for pipeline in made:
-        if (root / "pipelines" / pipeline / "dvc.yaml").is_file():
-            needed += [d for d in dvc_yaml.dependencies(pipeline, root) if not _by_dvc(d, tracked)]
+    declared = [n for n in made if (root / "pipelines" / n / "dvc.yaml").is_file()]
+    read = [path for _, path in dvc_yaml.inputs(declared, root)]
+    needed += [path for path in read if not _is_elsewhere_or_by_dvc(path, tracked)]
     missing = [path for path in dict.fromkeys(needed) if path not in tracked]
     if missing:
         raise ConfigError(
@@ -121,12 +122,11 @@ def committed(root: Path, name: str) -> str:
     return str(commit_of(root, "HEAD"))
 
 
-def _by_dvc(path: str, tracked: set[str]) -> bool:
-    """Return whether ``path`` is outside, a stage's output, or covered by a committed .dvc file."""
-    if path.startswith(("/", "../", "pipelines/", "datasets/")):
-        return True
+def _is_elsewhere_or_by_dvc(path: str, tracked: set[str]) -> bool:
+    """Return whether ``path`` is outside the workspace, or covered by a committed .dvc file."""
     parts = path.split("/")
-    return any("/".join(parts[: i + 1]) + ".dvc" in tracked for i in range(len(parts)))
+    above = ("/".join(parts[: i + 1]) for i in range(len(parts)))
+    return path.startswith(("/", "../")) or any(f"{place}.dvc" in tracked for place in above)
 
 
 def _first(names: list[str]) -> str:

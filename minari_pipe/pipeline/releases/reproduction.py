@@ -172,29 +172,28 @@ def _isolate(root: Path) -> None:
 
 def _bring_inputs(found: Reproduction, own: Path) -> None:
     """Copy the pipelines' input files that are not in git, such as those tracked by DVC."""
-    for pipeline in found.pipelines:
-        for written in dvc_yaml.dependencies(pipeline, found.root):
-            dependency = os.path.normpath(written)
-            source, target = own / dependency, found.root / dependency
-            # Ignore case: on macOS, .GIT is .git.
-            if {".dvc", ".git", STATE}.intersection(Path(dependency.casefold()).parts):
-                raise ConfigError(
-                    f"pipelines/{pipeline}/dvc.yaml names {written}, which no stage reads; it was "
-                    f"edited by hand, so the version cannot be reproduced"
-                )
-            if dependency.startswith(("/", "pipelines/", "datasets/")) or target.exists():
-                continue
-            if not target.resolve().is_relative_to(found.root):
-                raise ConfigError(
-                    f"{pipeline} reads {dependency}, which is outside the workspace, so git cannot "
-                    f"reproduce the dataset elsewhere; move the file into the workspace (dvc add)"
-                )
-            refuse_links(target, found.root)
-            inside(own, source)
-            if not source.exists():
-                raise ConfigError(
-                    f"{pipeline} reads {dependency}, which is neither in git at this commit nor "
-                    f"here; run dvc pull {dependency}"
-                )
-            target.parent.mkdir(parents=True, exist_ok=True)
-            copy_tree(source, target) if source.is_dir() else copy_file(source, target, below=own)
+    for pipeline, written in dvc_yaml.inputs(found.pipelines, found.root):
+        dependency = os.path.normpath(written)
+        source, target = own / dependency, found.root / dependency
+        # Ignore case: on macOS, .GIT is .git.
+        if {".dvc", ".git", STATE}.intersection(Path(dependency.casefold()).parts):
+            raise ConfigError(
+                f"pipelines/{pipeline}/dvc.yaml names {written}, which no stage reads; it was "
+                f"edited by hand, so the version cannot be reproduced"
+            )
+        if dependency.startswith("/") or target.exists():
+            continue
+        if not target.resolve().is_relative_to(found.root):
+            raise ConfigError(
+                f"{pipeline} reads {dependency}, which is outside the workspace, so git cannot "
+                f"reproduce the dataset elsewhere; move the file into the workspace (dvc add)"
+            )
+        refuse_links(target, found.root)
+        inside(own, source)
+        if not source.exists():
+            raise ConfigError(
+                f"{pipeline} reads {dependency}, which is neither in git at this commit nor "
+                f"here; run dvc pull {dependency}"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy_tree(source, target) if source.is_dir() else copy_file(source, target, below=own)

@@ -44,7 +44,7 @@ from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.published import released, released_manifest
 from minari_pipe.pipeline.run.dry_run import DryRun
 from minari_pipe.pipeline.run.dvc_repair import mend, remove_broken_run_caches, remove_wrong_entries
-from minari_pipe.pipeline.run.dvc_settings import check_dvc, quiet_dvc, repository
+from minari_pipe.pipeline.run.dvc_settings import check_dvc, quiet_dvc, refuse_hidden, repository
 from minari_pipe.pipeline.run.install import check_before, install, would_install
 from minari_pipe.pipeline.run.pull import Pull
 from minari_pipe.pipeline.run.targets import upload_to_targets, would_upload
@@ -369,7 +369,9 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         declared = f"pipelines/{name}/dvc.yaml"
         with pull.repository(name, root) if pull else repository(root, [declared]) as repo:
             remove_broken_run_caches(repo)
+            refuse_hidden(repo.index.stages)
             repo.reproduce([declared], single_item=True)
+            refuse_hidden(repo.index.stages)  # also of what the stages have just written
 
     def repair() -> None:
         _await_stage(name, root)
@@ -386,7 +388,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         _await_stage(name, root)
         remove_wrong_entries(name, root)
         raise _explained(exc, name, root, ran.read_text(encoding="utf-8").split()) from exc
-    except OSError:
+    except (OSError, MinariPipeError):
         raise
     except Exception as exc:  # e.g. from sqlite, if the disk is full
         raise MinariPipeError(f"DVC: {type(exc).__name__}: {exc}; --debug shows where") from exc

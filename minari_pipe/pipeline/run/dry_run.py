@@ -17,7 +17,7 @@ import yaml
 
 from minari_pipe.pipeline.config.families import nested_differences
 from minari_pipe.pipeline.config.import_graph import saving_nothing
-from minari_pipe.pipeline.run.dvc_settings import rehash_rewritten
+from minari_pipe.pipeline.run.dvc_settings import refuse_hidden
 
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage
@@ -107,7 +107,7 @@ def _stages(name: str, dvc_yaml: str, root: Path) -> Iterator[tuple[PipelineStag
         for stage, entry in yaml.safe_load(dvc_yaml)["stages"].items():
             made = recorded.get(stage, {})
             loaded = StageLoader.load_stage(ProjectFile(repo, path), stage, entry, made)
-            rehash_rewritten([loaded])
+            refuse_hidden([loaded])
             yield loaded, made
 
 

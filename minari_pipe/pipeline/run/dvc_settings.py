@@ -8,14 +8,13 @@ of it, or link published files to its cache. Settings of the user may do both.
 from __future__ import annotations
 
 import functools
-import hashlib
+import json
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -32,13 +31,11 @@ from minari_pipe.pipeline.workspace_links import (
     follow_own_cache,
     part_hard_links,
 )
+from minari_pipe.storage.attributes import is_encodable
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
-
-#: Largest file, in bytes, that :func:`rehash_rewritten` reads.
-_REHASHED = 2**24
 
 _LINKS = {"hardlink", "symlink"}
 #: Other keys, such as ``local``, make DVC use a remote as its cache.
@@ -99,30 +96,36 @@ def repository(
         @functools.cached_property
         def index(self) -> Index:
             found = [Index.from_file(self, str(path)) for path in declarations]
-            for index in found:
-                rehash_rewritten(index.stages)
             return Index.from_indexes(self, found)
 
     return Narrow(str(root), _wait_for_lock=True, config=config)
 
 
-def rehash_rewritten(stages: Iterable[Stage]) -> None:
-    """Let DVC see edits that kept inode, size and modification time, such as by ``cp -p``.
+def refuse_hidden(stages: Iterable[Stage]) -> None:
+    """Refuse a folder with files that DVC is told to ignore: it would not see them change.
 
-    DVC takes such a file for unchanged. The time of its last status change gives it away.
+    DVC also ignores other repositories. It may ignore those of git, which hold no data.
+
+    Raises:
+        ConfigError: names a file that is hidden.
     """
-    from dvc_data.hashfile.hash_info import HashInfo
-
-    for dep in (dep for stage in stages for dep in stage.deps):
-        try:
-            found = os.stat(dep.fs_path)
-        except OSError:
+    for item in (item for stage in stages for item in [*stage.deps, *stage.outs]):
+        if item.protocol != "local" or not os.path.isdir(item.fs_path):
             continue
-        is_small = S_ISREG(found.st_mode) and found.st_size <= _REHASHED
-        if is_small and found.st_ctime_ns - found.st_mtime_ns > 10**9:
-            with open(dep.fs_path, "rb") as file:
-                md5 = hashlib.file_digest(file, "md5").hexdigest()
-            dep.repo.state.save(dep.fs_path, dep.fs, HashInfo("md5", md5))
+        seen = set(item.dvcignore.find(item.fs, item.fs_path))
+        for folder, folders, names in os.walk(item.fs_path):
+            folders[:] = [name for name in folders if name != ".git"]
+            for name in names:
+                place = os.path.join(folder, name)
+                shown = os.path.relpath(place, item.repo.root_dir)
+                if not is_encodable(shown):
+                    raise ConfigError(f"{shown!r}: DVC reads no name that is not UTF-8; rename it")
+                if name != ".git" and place not in seen:
+                    raise ConfigError(
+                        f"{shown} is hidden from DVC by a .dvcignore file or by a folder .dvc or "
+                        f".hg, so changes to it would go unnoticed; remove what hides it, or move "
+                        f"it out of {item.def_path}"
+                    )
 
 
 def check_dvc(root: Path) -> None:
@@ -138,6 +141,7 @@ def check_dvc(root: Path) -> None:
     from dvc.exceptions import DvcException
 
     check_links(root)
+    _see_every_edit()
     _refuse_paths_out()
     _refuse_other_outputs()
     try:
@@ -167,6 +171,49 @@ def check_dvc(root: Path) -> None:
         raise MinariPipeError(f"DVC: {exc}") from exc
     part_hard_links(root)
     follow_own_cache(root)  # before DVC makes the first link
+
+
+@functools.cache
+def _see_every_edit() -> None:
+    """Patch DVC so that it sees edits that kept inode, size and modification time (``cp -p``).
+
+    DVC takes such a file for unchanged. The time of its last status change gives it away, which is
+    recorded here beside the hash; without a record, it must be that of the last modification.
+    """
+    from dvc_data.hashfile import state
+    from dvc_objects.fs import LocalFileSystem
+
+    unchecked = state.State._get
+
+    def save(self: Any, path: str, fs: Any, hash_info: Any, info: Any = None) -> None:
+        self.save_many([(path, hash_info, info)], fs)
+
+    def save_many(self: Any, items: Iterable[tuple[str, Any, Any]], fs: Any) -> None:
+        entries = []
+        for path, hash_info, known in items if isinstance(fs, LocalFileSystem) else ():
+            with suppress(FileNotFoundError):
+                info = known or fs.info(path)
+                entry = {
+                    "version": self.HASH_VERSION,
+                    "checksum": state._checksum(info),
+                    "size": info["size"],
+                    "hash_info": hash_info.to_dict(),
+                    "ctime": info["created"],
+                }
+                entries.append((path, json.dumps(entry)))
+        self.hashes.set_many(entries)
+
+    def get(self: Any, path: str, raw: str, info: dict[str, Any]) -> Any:
+        found = unchecked(self, path, raw, info)
+        if found is None:
+            return None
+        known, now = json.loads(raw).get("ctime"), info["created"]
+        is_same = abs(now - info["mtime"]) < 1 if known is None else now == known
+        return found if is_same else None
+
+    state.State.save = save  # type: ignore[method-assign]
+    state.State.save_many = save_many  # type: ignore[method-assign]
+    state.State._get = get  # type: ignore[method-assign]
 
 
 @functools.cache

@@ -265,15 +265,129 @@ def test_a_module_of_a_workspace_on_the_import_path_is_refused_if_nothing_names_
     assert "other.py, which no import statement names" in told
 
 
+def rewrite(file: Path, text: str) -> None:
+    """Change the first bytes of a file, but not its inode, size and modification time."""
+    before = file.stat()
+    with file.open("r+") as opened:
+        opened.write(text)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = file.stat()
+    assert (before.st_ino, before.st_size) == (after.st_ino, after.st_size)
+
+
 def test_an_edit_that_keeps_size_and_time_is_seen(workspace):
-    rules = workspace.root / "my_package" / "rules.py"
-    before = rules.stat()
-    workspace.replace("my_package/rules.py", ">", "<")
-    os.utime(rules, ns=(before.st_atime_ns, before.st_mtime_ns - 10**10))
+    named = ("+policy.controller.tables=tables", "+policy.controller.table=table.txt")
+    workspace.replace("my_policy.py", "gain):", "gain, tables, table):")
+    rules, table = workspace.root / "my_package" / "rules.py", workspace.root / "table.txt"
+    large = workspace.root / "tables" / "inner" / "large.bin"
+    large.parent.mkdir(parents=True)
+    large.write_bytes(bytes(2**24 + 1))
+    table.write_text("1")
+    os.utime(rules, (2**32, 2**32))  # in the future
+    os.utime(table, (1, 1))
+    assert "collect" in workspace.pipe("+dataset=mine", *named, **TRUSTED)
+    for edited, text in ((rules, "def  side("), (table, "2"), (large, "2")):
+        before = edited.read_text()[: len(text)]
+        rewrite(edited, text)
+        told = workspace.dry_run("+dataset=mine", *named, **TRUSTED)
+        name = "tables" if edited == large else edited.name
+        assert any("collect" in line and name in line for line in told), told
+        rewrite(edited, before)
+        told = workspace.dry_run("+dataset=mine", *named, **TRUSTED)
+        assert "mine: collect is up to date" in told
+    rewrite(large, "2")
+    assert "collect" in workspace.pipe("+dataset=mine", *named, **TRUSTED)
+
+
+def test_a_flipped_bit_of_a_published_file_is_seen_and_mended(workspace):
+    data = next((workspace.root / "datasets").rglob("main_data.hdf5"))
+    good = data.read_bytes()
+    rewrite(data, "?")
+    assert "publish" in workspace.pipe("+dataset=mine", **TRUSTED)
+    assert data.read_bytes() == good
+
+
+@pytest.mark.parametrize("place", [".hidden", "conf/tables", "pipelines/tables"])
+def test_a_named_folder_is_a_dependency_wherever_it_lies(place, workspace):
+    (workspace.root / place).mkdir()
+    (workspace.root / place / "a.txt").write_text("1")
+    workspace.replace("my_policy.py", "gain):", "gain, tables):")
+    named = f"tables: {{'{place}': 1}}, gain"  # a key names it
+    workspace.replace("conf/dataset/mine.yaml", "gain", named)
     assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
-    before = rules.stat()
-    rules.write_text(RULES.replace("0.0", "1.0"))  # in place: the inode stays, too
-    os.utime(rules, ns=(before.st_atime_ns, before.st_mtime_ns))
-    foretold = workspace.dry_run("+dataset=mine", **TRUSTED)
-    assert any("collect" in line and "my_package/rules.py" in line for line in foretold), foretold
+    (workspace.root / place / "a.txt").write_text("2")
     assert "collect" in workspace.pipe("+dataset=mine", **TRUSTED)
+    assert workspace.pipe("+dataset=mine", **TRUSTED) == []
+
+
+def ignoring(pattern: str) -> Callable[[Path], object]:
+    return lambda tables: (tables / ".dvcignore").write_text(pattern)
+
+
+def subrepository(tables: Path) -> None:
+    (tables / "inner" / ".dvc").mkdir(parents=True)
+    (tables / "inner" / "a.txt").touch()
+
+
+def mercurial(tables: Path) -> None:
+    (tables / ".hg").mkdir()
+    (tables / ".hg" / "a.txt").touch()
+
+
+HIDDEN = {
+    "a link to a file": (lambda t: (t / "link").symlink_to(__file__), "link is a symlink to"),
+    "a link to a folder": (lambda t: (t / "link").symlink_to("/"), "link is a symlink to"),
+    "a broken link": (lambda t: (t / "link").symlink_to("nowhere"), "link is a symlink to"),
+    "a pipe": (lambda t: os.mkfifo(t / "pipe"), "tables/pipe is not a regular file"),
+    "by its own rules": (ignoring("a.txt"), "tables/a.txt is hidden from DVC"),
+    "by rules above": (
+        lambda t: (t.parent / ".dvcignore").write_text("*.txt"),
+        "tables/a.txt is hidden from DVC",
+    ),
+    "in .hg": (mercurial, "tables/.hg/a.txt is hidden from DVC"),
+    "in a repository": (subrepository, "tables/inner/a.txt is hidden from DVC"),
+    "a name that is no text": (
+        lambda t: Path(os.fsdecode(os.fsencode(t) + b"/\xff")).touch(),
+        r"'tables/\udcff': DVC reads no name that",
+    ),
+}
+
+
+@pytest.mark.parametrize(("plant", "told"), HIDDEN.values(), ids=HIDDEN)
+def test_what_dvc_would_not_see_of_a_named_folder_is_refused(plant, told, workspace):
+    tables = workspace.root / "tables"
+    tables.mkdir()
+    (tables / "a.txt").touch()
+    plant(tables)
+    workspace.replace("my_policy.py", "gain):", "gain, tables):")
+    for more in ((), ("--dry-run",)):
+        said = workspace.refused(
+            "+dataset=mine", "+policy.controller.tables=tables", *more, **TRUSTED
+        )
+        assert told in said
+        assert len(said.splitlines()) == 1, said
+
+
+def test_a_git_repository_may_be_named(workspace):
+    tables = workspace.root / "tables"
+    subprocess.run(["git", "init", "-q", str(tables)], check=True)
+    (tables / "a.txt").touch()
+    workspace.replace("my_policy.py", "gain):", "gain, tables):")
+    named = "+policy.controller.tables=tables"
+    assert "collect" in workspace.pipe("+dataset=mine", named, **TRUSTED)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("datasets/tests", "holds"),
+        ("datasets/tests/mine-v0/data/main_data.hdf5", "is in"),
+        ("pipelines/mine", "holds"),
+        ("./pipelines/mine/dataset/data", "is in"),
+    ],
+)
+def test_a_pipeline_does_not_read_what_it_overwrites(place, told, workspace):
+    workspace.replace("my_policy.py", "gain):", "gain, tables):")
+    said = workspace.refused("+dataset=mine", f"+policy.controller.tables={place}", **TRUSTED)
+    assert f"error: policy.controller.tables: '{place}' {told} {workspace.root}" in said
+    assert "which this pipeline overwrites" in said

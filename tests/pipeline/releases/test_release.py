@@ -32,11 +32,11 @@ defaults: [{/policy: scripted}, _self_]
 dataset: {id: tests/mine-v0, description: a tiny dataset}
 author: {name: Ada}
 env: {id: CartPole-v1}
-policy: {controller: {_target_: my_policy.balance}}
+policy: {controller: {_target_: my_policy.balance, tables: ./tables}}
 collect: {n_episodes: 2, n_envs: 2}
 ref_scores: {ref_min_score: 0.0, ref_max_score: 500.0}
 """
-MY_POLICY = "def balance(observation):\n    return int(observation[2] > 0)\n"
+MY_POLICY = "def balance(observation, tables):\n    return int(observation[2] > 0)\n"
 TRUSTED = {"MINARI_PIPE_TRUSTED_MODULES": "my_policy"}
 
 
@@ -45,6 +45,8 @@ def made(tmp_path_factory) -> Workspace:
     """A published and committed dataset."""
     workspace = git_workspace(tmp_path_factory.mktemp("release"), mine=CONFIG)
     (workspace.root / "my_policy.py").write_text(MY_POLICY)
+    (workspace.root / "tables").mkdir()
+    (workspace.root / "tables" / "a.txt").touch()
     workspace.pipe("+dataset=mine", **TRUSTED)
     workspace.commit("mine")
     return workspace
@@ -93,6 +95,13 @@ def ignored_module(w: Workspace) -> None:
     with (w.root / ".gitignore").open("a") as file:
         file.write("/my_policy.py\n")
     w.git("rm", "--cached", "--quiet", "my_policy.py")
+    w.commit()
+
+
+def ignored_table(w: Workspace) -> None:
+    with (w.root / ".gitignore").open("a") as file:
+        file.write("/tables/a.txt\n")
+    w.git("rm", "--cached", "--quiet", "tables/a.txt")
     w.commit()
 
 
@@ -166,6 +175,7 @@ ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     untracked_pipeline: (ConfigError, "not committed: pipelines/mine/dvc.lock; a release must be"),
     ignored_config: (ConfigError, "not committed: conf/dataset/mine.yaml"),
     ignored_module: (ConfigError, "not committed: my_policy.py; .* git add on these, conf"),
+    ignored_table: (ConfigError, r"not committed: tables/a.txt; .*\(large files: dvc add\)"),
     untracked_file: (ConfigError, "the git tree is not clean: .*später.txt"),
     changed_file: (ConfigError, "the git tree is not clean: dvc.yaml; commit or remove"),
     config_of_tomorrow: (ConfigError, "params.yaml does not match conf/; run .* and commit"),
@@ -234,7 +244,7 @@ def test_a_released_version_cannot_change(what, released, tmp_path):
     override = "author.name=Bob" if what == "config" else "dataset.id=tests/mine-v0"
     if what == "content":
         with (workspace.root / "my_policy.py").open("a") as file:
-            file.write("\ndef balance(observation):\n    return 0\n")
+            file.write("\ndef balance(observation, tables):\n    return 0\n")
     output = workspace.refused("+dataset=mine", override, **TRUSTED)
     assert "set dataset.id=tests/mine-v1, or run minari-pipe bump mine" in output
     assert [hashes(place) for place in places] == before

@@ -33,16 +33,19 @@ defaults: [{/policy: scripted}, _self_]
 dataset: {id: tests/push-v0, description: a tiny dataset}
 author: {name: Ada}
 env: {id: Pendulum-v1, kwargs: {max_episode_steps: 20}}
-policy: {controller: {_target_: my_policy.push}}
+policy: {controller: {_target_: my_policy.push, tables: ./tables}}
 collect: {n_episodes: 2, n_envs: 2, seed: 3}
 ref_scores: {n_episodes: 2, seed: 1005, ref_max_score: 0.0}
 """
 MY_POLICY = """\
+from pathlib import Path
+
 import numpy as np
 
 
-def push(observation):
-    return np.array([1.0 * np.sign(observation[2])], dtype=np.float32)
+def push(observation, tables):
+    gain, sign = (float(Path(tables, name).read_text()) for name in ("gain.txt", "sign.txt"))
+    return np.array([gain * sign * np.sign(observation[2])], dtype=np.float32)
 """
 TRAINED = """\
 # @package _global_
@@ -72,7 +75,10 @@ def released(tmp_path_factory) -> Workspace:
     (workspace.root / "my_policy.py").write_text(MY_POLICY)
     (workspace.root / "my_env.py").write_text(MY_ENV)
     write_dapg(workspace.root / "demos.pickle", counting_episodes())
-    workspace.dvc("add", "--quiet", "demos.pickle")  # which git has not
+    (workspace.root / "tables").mkdir()
+    (workspace.root / "tables" / "gain.txt").write_text("1.0")
+    (workspace.root / "tables" / "sign.txt").write_text("1.0")
+    workspace.dvc("add", "--quiet", "demos.pickle", "tables/sign.txt")  # which git has not
     workspace.pipe("-m", f"+dataset={','.join(IDS)}", **TRUSTED)
     workspace.commit("made")
     with pytest.MonkeyPatch.context() as patch:
@@ -180,7 +186,7 @@ def of_another_processor(workspace: Workspace, dataset_id: str) -> None:
 
 def test_where_no_config_says_why_the_first_value_is_named_and_elsewhere_it_may_be_near(workspace):
     """Code that rounds otherwise stands for another processor."""
-    workspace.replace("my_policy.py", "1.0 *", "1.000001 *")
+    workspace.replace("my_policy.py", "gain * sign", "1.000001 * gain * sign")
     workspace.commit("other code")
     workspace.git("tag", "--force", IDS["push"])
     last = again(workspace, "push").splitlines()[-1]
