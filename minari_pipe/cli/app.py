@@ -20,7 +20,7 @@ from minari_pipe.cli.lineage import diff, reproduce
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import bump, init, release
-from minari_pipe.core.messages import each_warning_once, print_line
+from minari_pipe.core.messages import each_warning_once, message_of, print_line
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config.import_graph import make_importable
@@ -92,7 +92,7 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
 
 def _message(exc: Exception) -> str:
     if isinstance(exc, MinariPipeError | OSError) and str(exc):
-        return str(exc)
+        return message_of(exc)
     return f"{type(exc).__name__}: {exc}; --debug before the command shows where"
 
 

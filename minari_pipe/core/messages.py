@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,13 @@ def without_credentials(text: str) -> str:
         'https://…@example.org/data?…'
     """
     return _QUERY.sub(r"\1…", without_passwords(text))
+
+
+def message_of(error: Exception) -> str:
+    """Return the text of an error, also of ``os.getcwd``, which does not say what is missing."""
+    if isinstance(error, OSError) and error.errno == ENOENT and error.filename is None:
+        return "the current folder does not exist any more; change to another one"
+    return str(error)
 
 
 def print_line(level: str, text: str) -> None:

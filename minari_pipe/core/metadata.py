@@ -62,6 +62,8 @@ FIXED_KEYS = frozenset(
         "data_format",
         "jpeg_encoding",
         "minari_version",
+        "total_episodes",
+        "total_steps",
     }
 )
 
@@ -116,6 +118,9 @@ def metadata_faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     Keys outside the standard may hold anything that JSON can hold.
     """
     for key, value in metadata.items():
+        if not isinstance(key, str):
+            yield key, "must have a string as its key"
+            continue
         expected = STANDARD_KEYS.get(key)
         if expected is not None and not _holds(expected, value):
             yield key, f"must be {expected}, got {value!r:.100}"

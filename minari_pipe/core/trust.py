@@ -40,7 +40,10 @@ def _names(variable: str, file_name: str) -> frozenset[str]:
     names = {n.strip() for n in os.environ.get(variable, "").split(",")}
     path = user_config_dir() / file_name
     if path.is_file():
-        lines = path.read_text(encoding="utf-8").splitlines()
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise TrustError(f"{path} is not UTF-8 text; expected one name per line") from error
         names |= {line.partition("#")[0].strip() for line in lines}
     return frozenset(names - {""})
 

@@ -250,11 +250,17 @@ class ChangesContract(Contract):
     def test_fixed_metadata_cannot_change(self, storage: MinariStorage, path: Path) -> None:
         storage.update_metadata({"dataset_id": "aa/b-v0"})
         before = state(path)
-        for metadata in ({"dataset_id": "aa/c-v0"}, {"x": 1, "data_format": "other"}):
+        for metadata in (
+            {"dataset_id": "aa/c-v0"},
+            {"x": 1, "data_format": "other"},
+            {"total_steps": 3},
+        ):
             with pytest.raises(ValueError, match=r"^You are not allowed to update values for"):
                 storage.update_metadata(metadata)
         with pytest.raises(InvalidMetadataError, match="must be"):
             storage.update_metadata({"author": "A"})
+        with pytest.raises(InvalidMetadataError, match="string as its key"):
+            storage.update_metadata({1: 2})  # type: ignore[dict-item]
         assert_same(before, state(path))
 
     def test_episode_metadata_is_added_and_changed(self, storage: MinariStorage) -> None:

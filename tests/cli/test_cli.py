@@ -541,3 +541,16 @@ def test_data_that_a_link_leads_to_is_not_migrated_by_its_id(tmp_path) -> None:
     data.rename(tmp_path / "data")
     data.symlink_to(tmp_path / "data")
     assert "leads out of the datasets root" in error("migrate", ID, "tests/copy-v0")
+
+
+def test_a_current_folder_that_was_removed_is_named(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    told = "error: the current folder does not exist any more; change to another one"
+    assert error("init") == told
+    monkeypatch.setattr(sys, "argv", ["minari_pipe", "+dataset=x"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.strip() == told

@@ -124,6 +124,14 @@ def test_trust_does_not_come_from_the_working_folder(tmp_path, monkeypatch):
     assert trusted_modules() == frozenset()
 
 
+def test_a_list_of_trusted_names_that_is_no_text_is_refused():
+    file = user_config_dir() / "trusted_modules"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\xff")
+    with pytest.raises(TrustError, match=f"{file} is not UTF-8 text; expected one name per line"):
+        trusted_modules()
+
+
 def test_a_checkpoint_is_trusted_by_its_sha256(monkeypatch):
     assert not is_trusted_sha256("ab" * 32)
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_SHA256", "AB" * 32)

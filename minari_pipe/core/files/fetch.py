@@ -17,10 +17,10 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from minari_pipe.core.files.atomic import sha256_file
@@ -215,6 +215,8 @@ def _download(address: str, target: Path, *, sha256: str, what: str) -> str:
             if wait is None:
                 raise _DownloadError(f"{reason}, {len(_WAITS) + 1} attempts") from error
             time.sleep(max(wait, min(pause, _LONGEST_WAIT)))
+        except ValueError as error:  # from urllib3, which requests lets pass
+            raise _DownloadError(f"it redirects to an address that is invalid: {error}") from error
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -291,12 +293,15 @@ def _downloaded(address: str) -> Iterator[_Stream]:
 
     # "identity": with compression, Content-Length and the progress bar would count other bytes.
     headers = {"Accept-Encoding": "identity"}
-    with (
-        Session() as session,
-        session.get(
+    with Session() as session, ExitStack() as answers:
+
+        def close_later(answer: requests.Response, **_: Any) -> None:
+            answers.callback(answer.close)  # an invalid redirect leaves it open
+
+        session.hooks["response"] = [close_later]
+        response = session.get(
             address, auth=_own_password, stream=True, timeout=_TIMEOUT, headers=headers
-        ) as response,
-    ):
+        )
         response.raise_for_status()
         length = response.headers.get("Content-Length", "")
         plain = not response.headers.get("Content-Encoding")

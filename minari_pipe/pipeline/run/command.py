@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from minari_pipe._version import __version__
-from minari_pipe.core.messages import print_line
+from minari_pipe.core.messages import message_of, print_line
 from minari_pipe.core.trust import add_trust
 from minari_pipe.errors import ConfigError, MinariPipeError, ReportedError
 
@@ -91,7 +91,7 @@ def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
 
 def _message(exc: Exception) -> str:
     if isinstance(exc, MinariPipeError | OSError):
-        return str(exc)
+        return message_of(exc)
     if isinstance(exc, RecursionError):
         return "the config is nested too deeply, or refers to itself; --debug shows where"
     return f"{type(exc).__name__}: {exc}; --debug shows where"

@@ -46,6 +46,18 @@ def send(body: bytes, *, announced: int | None = None, status: int = 200) -> Ans
     return answer
 
 
+def redirect(to: str) -> Answer:
+    """An answer that sends the client elsewhere."""
+
+    def answer(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(302)
+        request.send_header("Location", to)
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    return answer
+
+
 def one_after_another(*answers: Answer) -> Answer:
     """The answers in turn, the last one for good."""
     left = list(answers)
@@ -213,6 +225,10 @@ def test_a_server_may_ask_for_a_longer_wait(
         pytest.param(send(b"", status=500), 4, "HTTP 500, 4 attempts", id="always a server error"),
         pytest.param(send(b"", status=403), 1, "HTTP 403", id="forbidden is not tried again"),
         pytest.param(send(b"", status=404), 1, "HTTP 404: no such file", id="absent, likewise"),
+        *(
+            pytest.param(redirect(to), 1, "it redirects to an address that is invalid", id=to[:20])
+            for to in ("http://[::1", "/\xff")
+        ),
     ],
 )
 def test_an_address_out_of_reach_says_what_to_do(
