@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from minari_pipe.errors import ConfigError
@@ -103,3 +104,19 @@ def uncommitted(root: Path) -> list[str]:
     how = ("--porcelain", "--untracked-files=all", "--ignore-submodules=dirty")
     lines = git(root, "status", *how).stdout.splitlines()
     return [line[3:] for line in lines]
+
+
+def unseen_changes(root: Path, paths: Iterable[str]) -> list[str]:
+    """Return the files that differ from the index although ``git status`` may not say so.
+
+    Flags such as ``assume-unchanged`` and the setting ``core.trustctime`` hide changes from it.
+
+    Args:
+        root: the workspace.
+        paths: files that git tracks, relative to ``root``.
+    """
+    entries = git(root, "ls-files", "--stage", "-z").stdout.split("\0")[:-1]
+    hashes = {path: how.split()[1] for how, _, path in (e.partition("\t") for e in entries)}
+    known = [path for path in dict.fromkeys(paths) if path in hashes]
+    now = git(root, "hash-object", "--", *known).stdout.split()
+    return [path for path, found in zip(known, now, strict=True) if found != hashes[path]]

@@ -139,10 +139,5 @@ def imported_from_workspace() -> Iterator[tuple[str, str]]:
     """Yield name and file of each module that this process imported from the workspace."""
     root = os.environ.get(ROOT_VARIABLE, "")
     for name, (path, _) in _imported.items():
-        if name.partition(".")[0] != _PACKAGE.name and _is_module_of(root, name, path):
+        if name.partition(".")[0] != _PACKAGE.name and Path(path).is_relative_to(root):
             yield name, path
-
-
-def _is_module_of(root: str, name: str, path: str) -> bool:
-    place = os.path.join(root, *name.split("."))
-    return path in (f"{place}.py", os.path.join(place, "__init__.py"))

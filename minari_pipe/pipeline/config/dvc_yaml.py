@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -31,7 +32,12 @@ from minari_pipe.pipeline.config.schema import (
     params_values,
 )
 from minari_pipe.pipeline.config.validate_config import code_files
-from minari_pipe.pipeline.workspace import PACKAGE, is_checkout, write_if_changed
+from minari_pipe.pipeline.workspace import (
+    PACKAGE,
+    is_checkout,
+    write_atomic,
+    write_if_changed,
+)
 from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.policies import CONTROLLERS, POLICIES
 
@@ -292,7 +298,11 @@ def _dependency(path: str | Path, root: Path) -> str:
             f"{text!r} contains '${{', which DVC reads as a variable; rename the file"
         )
     if Path(text).is_relative_to(root):
-        return Path(text).relative_to(root).as_posix()
+        text = os.path.relpath(text, root)
+    if scheme := urlsplit(text).scheme:
+        raise ConfigError(
+            f"{text!r} begins with '{scheme}:', which DVC reads as an address; rename the file"
+        )
     return Path(text).as_posix()
 
 
@@ -342,7 +352,34 @@ def write(name: str, texts: dict[str, str], root: Path) -> list[str]:
     """Write the generated files of a pipeline that changed; return their names."""
     write_template(root)
     folder = inside(root, root / "pipelines" / name)
+    _forget_removed(folder / "dvc.lock", texts["dvc.yaml"])
     return [file for file, text in texts.items() if write_if_changed(folder / file, text)]
+
+
+def removed(lock: dict[str, Any], declared: dict[str, Any]) -> list[str]:
+    """Return what a stage depended on when it ran and depends on no more, such as a removed file.
+
+    DVC does not miss it.
+
+    Args:
+        lock: the stage in ``dvc.lock``.
+        declared: the stage in ``dvc.yaml``.
+    """
+    before = (dep["path"] for dep in lock.get("deps", []))
+    return [path for path in before if path not in declared.get("deps", [])]
+
+
+def _forget_removed(path: Path, text: str) -> None:
+    """Remove the stages from ``dvc.lock`` that lack a dependency they had, so that they run."""
+    declared = yaml.load(text, Loader=_Loader)["stages"]
+    try:
+        lock = yaml.load(path.read_bytes(), Loader=_Loader)
+        kept = {k: v for k, v in lock["stages"].items() if not removed(v, declared.get(k, {}))}
+        is_kept = kept == lock["stages"]
+    except (FileNotFoundError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return  # no stage has run, or the file is damaged, which the driver repairs
+    if not is_kept:
+        write_atomic(path, yaml.safe_dump({**lock, "stages": kept}, sort_keys=False))
 
 
 def read_params(name: str, root: Path) -> dict[str, Any] | None:

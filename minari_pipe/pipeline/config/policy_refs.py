@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minari_pipe.core.trust import texts
 from minari_pipe.pipeline.config.schema import (
@@ -24,8 +25,6 @@ KINDS = ("expert", "medium", "random", "medium_replay")
 #: Kinds for which one of the training's checkpoints must be chosen.
 CHOOSING = ("medium", "medium_replay")
 
-#: Folders of a workspace, as a whole no data: a text that names one means something else.
-_OF_WORKSPACE = ("conf", "pipelines", "datasets", "catalog", "releases")
 #: Folders that no stage may depend on.
 _INTERNAL = (".git", ".dvc", STATE)
 
@@ -131,19 +130,19 @@ def made_environments(params: Params, stage: str) -> list[Environment]:
     return [own, evaluation] if stage == "validate" else []
 
 
-def named_places(params: Params, stage: str, root: Path) -> list[Path]:
-    """Return the files that arguments of a stage's environments and controllers name.
+def named_places(params: Params, stage: str, root: Path) -> list[str]:
+    """Return the paths that arguments of a stage's environments and policies name, as given.
 
-    A folder counts if it lies in the workspace.
+    A folder counts if it lies in the workspace, and is not the workspace itself.
 
     Raises:
         LinkError: a place in the workspace is, or holds, a symlink.
         TrustError: it is, or holds, a pipe or a device.
     """
-    values = [[env.kwargs, env.wrappers] for env in made_environments(params, stage)]
-    values += [use.settings.controller for use in policies(params, stage)]
-    places = {source_file(text, root) for _, text in texts("", values)}
-    return sorted(place for place in places if is_named(place, root))
+    values: list[Any] = [[env.kwargs, env.wrappers] for env in made_environments(params, stage)]
+    values += [use.settings.arguments for use in policies(params, stage)]
+    given = {os.path.expanduser(text) for _, text in texts("", values)}
+    return sorted(path for path in given if is_named(source_file(path, root), root))
 
 
 def is_named(place: Path, root: Path) -> bool:
@@ -151,7 +150,7 @@ def is_named(place: Path, root: Path) -> bool:
     if not place.is_relative_to(root):
         return os.path.isfile(place)
     inner = place.relative_to(root)
-    if not inner.parts or inner.parts[0] in _INTERNAL or inner.as_posix() in _OF_WORKSPACE:
+    if not inner.parts or inner.parts[0] in _INTERNAL:
         return False
     if is_there := os.path.lexists(place):
         check_folder(place, root)

@@ -51,8 +51,6 @@ ParamsT = TypeVar("ParamsT", Config, Shared)
 
 _LONGEST_NAME = 200
 _SCORE_EPISODES = 100
-#: Folders below ``pipelines/NAME`` that the stages remove and write again.
-OUTPUT_FOLDERS = ("dataset", "episodes", "train", "train_expert")
 
 
 def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Path) -> Config:
@@ -243,19 +241,20 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
 
 def _check_not_own(params: Config, root: Path, name: str) -> None:
     """Refuse to read the pipeline's own outputs, which its stages remove."""
-    written = [root / "pipelines" / name / folder for folder in OUTPUT_FOLDERS]
-    written += [root / "datasets" / params.dataset.id, root / STATE]
+    dataset_id = params.dataset.id
+    written = [root / "pipelines" / name, root / "datasets" / dataset_id, root / STATE]
+    written.append(root / "catalog" / f"{dataset_id}.json")
     for section in ("env", "policy", "ref_scores"):
         for key, text in trust.texts(section, values_of(vars(params)[section])):
             place = source_file(text, root)
             if not os.path.lexists(place):
                 continue
-            real, is_data = place.resolve(), is_named(place, root)
-            for folder in map(Path.resolve, written):
-                holds = is_data and folder.is_relative_to(real)
-                if holds or real.is_relative_to(folder):
+            real, is_data = Path(os.path.realpath(place)), is_named(place, root)
+            for folder in map(Path, map(os.path.realpath, written)):
+                is_in = real.is_relative_to(folder)
+                if is_in or (is_data and folder.is_relative_to(real)):
                     raise ConfigError(
-                        f"{key}: {text!r} {'holds' if holds else 'is in'} {folder}, which this "
+                        f"{key}: {text!r} {'is in' if is_in else 'holds'} {folder}, which this "
                         f"pipeline overwrites; keep what it reads elsewhere"
                     )
 

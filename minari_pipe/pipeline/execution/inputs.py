@@ -98,6 +98,12 @@ def _hashes(path: str | Path) -> tuple[str, str]:
     return digests[0].hexdigest(), digests[1].hexdigest()
 
 
+def _folder_stamp(path: str) -> Stamp:
+    """Return what adding, removing and exchanging files or the folder itself changes."""
+    found = os.stat(path)
+    return [found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
+
+
 def _stamp(path: str | Path) -> Stamp:
     try:
         found = named = os.lstat(path)
@@ -111,12 +117,19 @@ def _stamp(path: str | Path) -> Stamp:
 
 
 def _stamps(path: Path) -> dict[str, Stamp]:
-    """Return the stamps of a file, or of all files below a folder, by their relative paths."""
+    """Return the stamps of a file, or of a folder's files and folders, by their relative paths.
+
+    Those of folders, which end with a slash, show files that were there for a while.
+    """
     if not path.is_dir():
         return {"": _stamp(path)}
-    places = sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-    stamps = {place.relative_to(path).as_posix(): _stamp(place) for place in places}
-    return {place: stamp for place, stamp in stamps.items() if stamp}
+    stamps: dict[str, Stamp] = {}
+    folders: dict[str, Stamp] = {}
+    for folder, _, names in os.walk(path):
+        inner = Path(folder).relative_to(path).as_posix()
+        folders[f"{inner}/"] = _folder_stamp(folder)
+        stamps |= {os.path.normpath(f"{inner}/{n}"): _stamp(Path(folder, n)) for n in names}
+    return {place: stamps[place] for place in sorted(stamps) if stamps[place]} | folders
 
 
 class Inputs:
@@ -141,7 +154,8 @@ class Inputs:
 
     def files(self, name: str) -> list[Path]:
         """Return the files of a dependency, which may be a folder."""
-        return [self._root / name / place for place in self._stamps[name]]
+        stamps = self._stamps[name]
+        return [self._root / name / place for place in stamps if not place.endswith("/")]
 
     def sha256(self, path: Path) -> str:
         """Return the sha256 of a file; for a dependency, of its bytes when the stage began."""
@@ -164,7 +178,7 @@ class Inputs:
             found = _stamps(self._root / name)
             if found != stamps:
                 other = next(k for k in {**stamps, **found} if found.get(k) != stamps.get(k))
-                raise changed(f"{name}/{other}".rstrip("/"), self._stage)
+                raise changed(os.path.normpath(f"{name}/{other}"), self._stage)
 
     def report(self) -> dict[str, Any]:
         """Return what :func:`recorded_otherwise` compares with ``dvc.lock``."""

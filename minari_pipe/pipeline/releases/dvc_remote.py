@@ -62,7 +62,6 @@ def push(name: str, root: Path) -> Pushed:
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
             check_receiver(repo, remote)
-            _check_files(repo, [target for target in targets if target.endswith(".dvc")], root)
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)
     except MinariPipeError:
@@ -79,6 +78,19 @@ def push(name: str, root: Path) -> Pushed:
             f"DVC's cache; run the pipeline again, or dvc pull"
         )
     return Pushed(remote, url, n_files)
+
+
+def check_dvc_files(name: str, root: Path) -> None:
+    """Refuse committed ``.dvc`` files that do not match what the pipeline read.
+
+    Raises:
+        ConfigError: names the file and says what to do.
+    """
+    quiet_dvc()
+    check_dvc(root)
+    targets = [target for target in _targets(name, root) if target.endswith(".dvc")]
+    with repository(root, targets) as repo:
+        _check_files(repo, targets, root)
 
 
 def _targets(name: str, root: Path) -> list[str]:

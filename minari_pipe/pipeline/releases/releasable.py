@@ -10,7 +10,13 @@ from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.config.schema import Config, MixtureParent, Shared, params_of
 from minari_pipe.pipeline.config.validate_config import recorded
-from minari_pipe.pipeline.repository import commit_of, is_repository, tracked_files, uncommitted
+from minari_pipe.pipeline.repository import (
+    commit_of,
+    is_repository,
+    tracked_files,
+    uncommitted,
+    unseen_changes,
+)
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, refuse_hidden, repository
 from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
 
@@ -108,6 +114,11 @@ def committed(root: Path, name: str) -> str:
     needed += [p.relative_to(root).as_posix() for p in sorted((root / "conf").rglob("*.yaml"))]
     declared = [n for n in made if (root / "pipelines" / n / "dvc.yaml").is_file()]
     read = [path for _, path in dvc_yaml.inputs(declared, root)]
+    if outside := [path for path in read if path.startswith("../")]:
+        raise ConfigError(
+            f"{name} reads {_first(outside)}, outside the workspace, which git cannot restore; "
+            f"move it into the workspace and commit it (large files: dvc add)"
+        )
     needed += [path for path in read if not _is_elsewhere_or_by_dvc(path, tracked)]
     missing = [path for path in dict.fromkeys(needed) if path not in tracked]
     if missing:
@@ -119,6 +130,12 @@ def committed(root: Path, name: str) -> str:
         raise ConfigError(
             f"the git tree is not clean: {_first(dirty)}; commit or remove these first"
         )
+    if hidden := unseen_changes(root, needed):
+        raise ConfigError(
+            f"git does not see that {_first(hidden)} changed; run git update-index "
+            f"--really-refresh, git update-index --no-assume-unchanged --no-skip-worktree on these "
+            f"files, and commit"
+        )
     return str(commit_of(root, "HEAD"))
 
 
@@ -126,7 +143,7 @@ def _is_elsewhere_or_by_dvc(path: str, tracked: set[str]) -> bool:
     """Return whether ``path`` is outside the workspace, or covered by a committed .dvc file."""
     parts = path.split("/")
     above = ("/".join(parts[: i + 1]) for i in range(len(parts)))
-    return path.startswith(("/", "../")) or any(f"{place}.dvc" in tracked for place in above)
+    return path.startswith("/") or any(f"{place}.dvc" in tracked for place in above)
 
 
 def _first(names: list[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from minari_pipe.core.files.manifest import changed_files, readable_manifest
 from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.pipeline.processes import exclusive
-from minari_pipe.pipeline.releases.dvc_remote import push
+from minari_pipe.pipeline.releases.dvc_remote import check_dvc_files, push
 from minari_pipe.pipeline.releases.record import record, where
 from minari_pipe.pipeline.releases.releasable import arguments, check_current, committed
 from minari_pipe.pipeline.run.install import settle
@@ -57,6 +57,7 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         if not path.is_file():
             commit = committed(root, name)
             check_current(root, name, dataset_id)
+            check_dvc_files(name, root)
             pushed = push(name, root) if pushes else None
             found = record(root, dataset_id, name, content, commit, pushed)
             write_atomic(path, dump_json(found))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import yaml
 
+from minari_pipe.pipeline.config.dvc_yaml import removed
 from minari_pipe.pipeline.config.families import nested_differences
 from minari_pipe.pipeline.config.import_graph import saving_nothing
 from minari_pipe.pipeline.run.dvc_settings import refuse_hidden
@@ -61,8 +62,10 @@ class DryRun(AbstractContextManager):
             root: the workspace.
         """
         any_runs = False
-        for stage, lock in _stages(name, files["dvc.yaml"], root):
-            why = self._reason(stage, lock, yaml.safe_load(files["params.yaml"]))
+        declared = yaml.safe_load(files["dvc.yaml"])["stages"]
+        for stage, lock in _stages(name, declared, root):
+            gone = removed(lock, declared[stage.name])
+            why = self._reason(stage, lock, gone, yaml.safe_load(files["params.yaml"]))
             print(f"{name}: {stage.name} {why or 'is up to date'}", flush=True)
             outs = [str(out) for out in stage.outs]
             if why.startswith(_RESTORED):
@@ -72,11 +75,14 @@ class DryRun(AbstractContextManager):
                 self._writers |= dict.fromkeys(outs, f"{stage.name} of {name}")
         return any_runs
 
-    def _reason(self, stage: PipelineStage, lock: dict[str, Any], params: dict[str, Any]) -> str:
+    def _reason(
+        self, stage: PipelineStage, lock: dict[str, Any], gone: list[str], params: dict[str, Any]
+    ) -> str:
         """Return why a stage would run or may run; empty if it would not."""
         if not lock:
             return "would run: it has not run yet"
         reasons = ["its command changed"] if stage.cmd_changed else []
+        reasons += [f"{path} is no longer used" for path in gone]
         reasons += _changed_params(stage, params)
         above = {
             str(dep): self._writers[str(dep)] for dep in stage.deps if str(dep) in self._writers
@@ -94,8 +100,10 @@ class DryRun(AbstractContextManager):
         return ""
 
 
-def _stages(name: str, dvc_yaml: str, root: Path) -> Iterator[tuple[PipelineStage, dict[str, Any]]]:
-    """Yield each stage that ``dvc_yaml`` describes together with its entry in ``dvc.lock``."""
+def _stages(
+    name: str, declared: dict[str, Any], root: Path
+) -> Iterator[tuple[PipelineStage, dict[str, Any]]]:
+    """Yield each stage of a ``dvc.yaml`` together with its entry in ``dvc.lock``."""
     from dvc.dvcfile import Lockfile, ProjectFile
     from dvc.repo import Repo
     from dvc.stage.loader import StageLoader
@@ -104,7 +112,7 @@ def _stages(name: str, dvc_yaml: str, root: Path) -> Iterator[tuple[PipelineStag
     with Repo(str(root)) as repo:
         lock = Lockfile(repo, path.removesuffix(".yaml") + ".lock")
         recorded = lock.load().get("stages", {}) if lock.exists() else {}
-        for stage, entry in yaml.safe_load(dvc_yaml)["stages"].items():
+        for stage, entry in declared.items():
             made = recorded.get(stage, {})
             loaded = StageLoader.load_stage(ProjectFile(repo, path), stage, entry, made)
             refuse_hidden([loaded])

@@ -109,11 +109,19 @@ def refuse_hidden(stages: Iterable[Stage]) -> None:
     Raises:
         ConfigError: names a file that is hidden.
     """
-    for item in (item for stage in stages for item in [*stage.deps, *stage.outs]):
+    for stage, item in ((s, item) for s in stages for item in [*s.deps, *s.outs]):
         if item.protocol != "local" or not os.path.isdir(item.fs_path):
             continue
-        seen = set(item.dvcignore.find(item.fs, item.fs_path))
+        try:
+            seen = set(item.dvcignore.find(item.fs, item.fs_path))
+        except (UnicodeDecodeError, IsADirectoryError) as error:
+            raise ConfigError(f"a .dvcignore in {item.def_path} is no UTF-8 text") from error
         for folder, folders, names in os.walk(item.fs_path):
+            if not (folders or names) and item in stage.deps:
+                raise ConfigError(
+                    f"{os.path.relpath(folder, item.repo.root_dir)} is an empty folder, which DVC "
+                    f"does not see; remove it, or put a file into it"
+                )
             folders[:] = [name for name in folders if name != ".git"]
             for name in names:
                 place = os.path.join(folder, name)
@@ -141,7 +149,14 @@ def check_dvc(root: Path) -> None:
     from dvc.exceptions import DvcException
 
     check_links(root)
+    try:
+        (root / ".dvcignore").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        pass
+    except (UnicodeDecodeError, IsADirectoryError) as error:
+        raise ConfigError(f"{root / '.dvcignore'} is no UTF-8 text: {error}") from error
     _see_every_edit()
+    _record_what_was_restored()
     _refuse_paths_out()
     _refuse_other_outputs()
     try:
@@ -214,6 +229,24 @@ def _see_every_edit() -> None:
     state.State.save = save  # type: ignore[method-assign]
     state.State.save_many = save_many  # type: ignore[method-assign]
     state.State._get = get  # type: ignore[method-assign]
+
+
+@functools.cache
+def _record_what_was_restored() -> None:
+    """Patch DVC so that an edit while it restores outputs of its run cache is seen afterwards.
+
+    DVC hashes the dependencies again when the outputs are in place.
+    """
+    from dvc.stage.cache import StageCache
+
+    unchecked = StageCache.restore
+
+    def restore(self: StageCache, stage: Any, *args: Any, dry: bool = False, **kwargs: Any) -> None:
+        unchecked(self, stage, *args, dry=dry, **kwargs)
+        for dep in () if dry else stage.deps:
+            dep.save = lambda: None  # keeps the hash by which the outputs were found
+
+    StageCache.restore = restore
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from minari_pipe.core.trust import ADDRESSES_VARIABLE, trusted_modules
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.import_graph import make_importable
-from minari_pipe.pipeline.config.policy_refs import named_places
+from minari_pipe.pipeline.config.policy_refs import named_places, source_file
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.assemble import assemble, assembled_sha256, scores_folder
@@ -117,8 +117,10 @@ def main(run: StageRun) -> None:
     """Run the stage: read ``dataset/`` and ``ref_scores.json``, write ``validation.json``."""
     make_importable(run.root)
     # Trust files that the environments' arguments name: the config names them, and was checked.
-    own = named_places(run.params, "validate", run.root)
-    trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(str(f) for f in own if "," not in str(f))]
+    own = [
+        str(source_file(path, run.root)) for path in named_places(run.params, "validate", run.root)
+    ]
+    trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(path for path in own if "," not in path)]
     os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, trusted))
     found = validate(run.folder, run.config)
     write_atomic(run.folder / "validation.json", dump_json(found))

@@ -94,6 +94,15 @@ EDITS = {
         "import my_package.rules\n"
         "path.write_text(old); os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))",
     ),
+    "a file that is there for a while": (
+        "demos",
+        "(HERE / 'demos' / 'two.npz').touch(); (HERE / 'demos' / 'two.npz').unlink()",
+    ),
+    "a folder that is another for a while": (
+        "demos",
+        "os.rename(HERE / 'demos', HERE / 'aside'); (HERE / 'demos').mkdir()\n"
+        "(HERE / 'demos').rmdir(); os.rename(HERE / 'aside', HERE / 'demos')",
+    ),
     "a file of a folder": (
         "demos/one.npz",
         "open(HERE / 'demos/one.npz', 'a').write('more')",
@@ -307,9 +316,9 @@ def test_a_flipped_bit_of_a_published_file_is_seen_and_mended(workspace):
     assert data.read_bytes() == good
 
 
-@pytest.mark.parametrize("place", [".hidden", "conf/tables", "pipelines/tables"])
+@pytest.mark.parametrize("place", [".hidden", "conf", "pipelines/tables"])
 def test_a_named_folder_is_a_dependency_wherever_it_lies(place, workspace):
-    (workspace.root / place).mkdir()
+    (workspace.root / place).mkdir(exist_ok=True)
     (workspace.root / place / "a.txt").write_text("1")
     workspace.replace("my_policy.py", "gain):", "gain, tables):")
     named = f"tables: {{'{place}': 1}}, gain"  # a key names it
@@ -344,7 +353,16 @@ HIDDEN = {
         lambda t: (t.parent / ".dvcignore").write_text("*.txt"),
         "tables/a.txt is hidden from DVC",
     ),
+    "by rules that are no text": (
+        lambda t: (t.parent / ".dvcignore").write_bytes(b"\xff"),
+        "work/.dvcignore is no UTF-8 text",
+    ),
+    "by own rules that are no text": (
+        lambda t: (t / ".dvcignore").mkdir(),
+        "a .dvcignore in tables is no UTF-8 text",
+    ),
     "in .hg": (mercurial, "tables/.hg/a.txt is hidden from DVC"),
+    "an empty folder": (lambda t: (t / "inner").mkdir(), "tables/inner is an empty folder"),
     "in a repository": (subrepository, "tables/inner/a.txt is hidden from DVC"),
     "a name that is no text": (
         lambda t: Path(os.fsdecode(os.fsencode(t) + b"/\xff")).touch(),
@@ -382,8 +400,11 @@ def test_a_git_repository_may_be_named(workspace):
     [
         ("datasets/tests", "holds"),
         ("datasets/tests/mine-v0/data/main_data.hdf5", "is in"),
-        ("pipelines/mine", "holds"),
+        ("pipelines/mine", "is in"),
         ("./pipelines/mine/dataset/data", "is in"),
+        ("pipelines/mine/dvc.lock", "is in"),
+        ("catalog/tests/mine-v0.json", "is in"),
+        ("./datasets", "holds"),
     ],
 )
 def test_a_pipeline_does_not_read_what_it_overwrites(place, told, workspace):
@@ -391,3 +412,66 @@ def test_a_pipeline_does_not_read_what_it_overwrites(place, told, workspace):
     said = workspace.refused("+dataset=mine", f"+policy.controller.tables={place}", **TRUSTED)
     assert f"error: policy.controller.tables: '{place}' {told} {workspace.root}" in said
     assert "which this pipeline overwrites" in said
+
+
+def test_a_file_that_is_gone_is_no_longer_a_dependency_and_its_stage_runs(workspace):
+    (workspace.root / "tables").mkdir()
+    (workspace.root / "tables" / "a.txt").touch()
+    (workspace.root / "optional.py").touch()
+    workspace.replace("my_policy.py", "gain):", "gain, tables, table):")
+    with (workspace.root / "my_policy.py").open("a") as file:
+        file.write("\ntry:\n    import optional\nexcept ImportError:\n    pass\n")
+    (workspace.root / "table.txt").touch()
+    named = ("+policy.controller.tables=tables", "+policy.controller.table=table.txt")
+    assert "collect" in workspace.pipe("+dataset=mine", *named, **TRUSTED)
+    for gone in ("tables", "table.txt", "optional.py"):
+        (workspace.root / gone).rename(workspace.home / gone)
+        told = workspace.dry_run("+dataset=mine", *named, **TRUSTED)
+        assert f"mine: collect would run: {gone} is no longer used" in told
+        assert "collect" in workspace.pipe("+dataset=mine", *named, **TRUSTED)
+        assert workspace.pipe("+dataset=mine", *named, **TRUSTED) == []
+
+
+def test_an_edit_while_outputs_come_from_the_cache_is_seen_by_the_next_run(workspace):
+    table = workspace.root / "table.txt"
+    table.write_text("1")
+    workspace.replace("my_policy.py", "gain):", "gain, table):")
+    named = "+policy.controller.table=table.txt"
+    assert "collect" in workspace.pipe("+dataset=mine", named, **TRUSTED)
+    table.write_text("2")
+    assert "collect" in workspace.pipe("+dataset=mine", named, **TRUSTED)
+    table.write_text("1")
+    edit = "import dvc.stage.cache as c, pathlib\n"
+    edit += "restore = c.StageCache.restore\n"
+    edit += "def edited(*a, **k):\n    restore(*a, **k)\n"
+    edit += f"    pathlib.Path({str(table)!r}).write_text('2')\nc.StageCache.restore = edited\n"
+    (workspace.home / "sitecustomize.py").write_text(edit)
+    path = os.pathsep.join([str(workspace.home), str(CHECKOUT)])
+    ran = workspace.pipe("+dataset=mine", named, **TRUSTED, PYTHONPATH=path)
+    assert "collect" not in ran
+    told = workspace.dry_run("+dataset=mine", named, **TRUSTED)
+    assert "mine: collect is up to date" not in told
+
+
+def test_a_module_of_a_subfolder_that_nothing_names_is_refused(workspace):
+    (workspace.root / "lib").mkdir()
+    (workspace.root / "lib" / "other.py").write_text(RULES)
+    late = "import sys; sys.path.insert(0, 'lib'); from other import side"
+    workspace.replace("my_policy.py", "from my_package.rules import side", late)
+    told = workspace.refused("+dataset=mine", **TRUSTED)
+    assert "lib/other.py, which no import statement names" in told
+
+
+def test_a_file_that_dvc_would_look_for_elsewhere_is_refused(workspace):
+    (workspace.root / "s3:").mkdir()
+    (workspace.root / "s3:" / "table").touch()
+    workspace.replace("my_policy.py", "gain):", "gain, table):")
+    told = workspace.refused("+dataset=mine", "+policy.controller.table='./s3:/table'", **TRUSTED)
+    assert "begins with 's3:', which DVC reads as an address; rename the file" in told
+
+
+def test_a_link_to_itself_is_no_file(workspace):
+    (workspace.home / "loop").symlink_to(workspace.home / "loop")
+    workspace.replace("my_policy.py", "gain):", "gain, table):")
+    named = f"+policy.controller.table={workspace.home / 'loop'}"
+    assert "collect" in workspace.pipe("+dataset=mine", named, **TRUSTED)

@@ -105,6 +105,29 @@ def ignored_table(w: Workspace) -> None:
     w.commit()
 
 
+def table_that_git_is_told_to_overlook(w: Workspace) -> None:
+    w.git("update-index", "--assume-unchanged", "tables/a.txt")
+    (w.root / "tables" / "a.txt").write_text("other")
+    w.pipe("+dataset=mine", **TRUSTED)
+    w.commit()
+
+
+def table_of_an_older_dvc_file(w: Workspace) -> None:
+    w.git("rm", "--cached", "--quiet", "tables/a.txt")
+    w.dvc("add", "--quiet", "tables/a.txt")
+    (w.root / "tables" / "a.txt").write_text("other")
+    w.pipe("+dataset=mine", **TRUSTED)
+    w.commit()
+
+
+def table_outside(w: Workspace) -> None:
+    (w.root.parent / "tables").mkdir()
+    (w.root.parent / "tables" / "a.txt").touch()
+    w.replace("conf/dataset/mine.yaml", "./tables", "../tables/a.txt")
+    w.pipe("+dataset=mine", **TRUSTED, MINARI_PIPE_TRUSTED_ADDRESSES=str(w.root.parent))
+    w.commit()
+
+
 def untracked_file(w: Workspace) -> None:
     (w.root / "notes").mkdir()
     (w.root / "notes" / "später.txt").touch()
@@ -176,6 +199,12 @@ ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     ignored_config: (ConfigError, "not committed: conf/dataset/mine.yaml"),
     ignored_module: (ConfigError, "not committed: my_policy.py; .* git add on these, conf"),
     ignored_table: (ConfigError, r"not committed: tables/a.txt; .*\(large files: dvc add\)"),
+    table_that_git_is_told_to_overlook: (
+        ConfigError,
+        "git does not see that tables/a.txt changed; run git update-index",
+    ),
+    table_of_an_older_dvc_file: (ConfigError, "a.txt.dvc does not match tables/a.txt; run dvc add"),
+    table_outside: (ConfigError, "mine reads ../tables/a.txt, outside the workspace, which git"),
     untracked_file: (ConfigError, "the git tree is not clean: .*später.txt"),
     changed_file: (ConfigError, "the git tree is not clean: dvc.yaml; commit or remove"),
     config_of_tomorrow: (ConfigError, "params.yaml does not match conf/; run .* and commit"),
