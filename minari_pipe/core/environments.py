@@ -591,7 +591,10 @@ def packages_of(env_id: str) -> dict[str, str]:
 
 def distributions_of(package: str) -> list[str]:
     """Return the names of the distributions that an importable top-level package comes from."""
-    return _packages_distributions().get(package, [])
+    try:
+        return [importlib.metadata.distribution(package).name]
+    except importlib.metadata.PackageNotFoundError:
+        return _packages_distributions().get(package, [])
 
 
 @functools.cache  # reads the files of every installed distribution, half a second or more

@@ -75,6 +75,23 @@ def module_closure(modules: Iterable[str], root: Path) -> set[Path]:
     return found
 
 
+def imported_tops(files: Iterable[Path]) -> set[str]:
+    """Return the first parts of all absolute imports of files, not those of type checkers."""
+    found: set[str] = set()
+    for file in files:
+        for node in _nodes(file):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                found.add(node.module.partition(".")[0])
+    return found
+
+
+def is_installed_module(top: str, root: Path) -> bool:
+    """Return whether a top-level module exists and the user cannot edit it."""
+    return source_folder(top, root) is None and importlib.util.find_spec(top) is not None
+
+
 def _own_graph(files: Iterable[Path], base: Path, root: Path) -> dict[Path, list[str]]:
     """Return the graph below one folder of the import path; refuse symlinks in the workspace."""
     graph = _import_graph(files, base, _remembered(root).imports)
@@ -297,18 +314,8 @@ def _certain_imports(file: Path, package: str) -> list[str]:
 
 
 def _imports(file: Path, package: str, *, all_texts: bool = True) -> list[str]:
-    try:
-        queue: list[ast.AST] = [ast.parse(file.read_bytes(), str(file))]
-    except (SyntaxError, ValueError) as exc:
-        line = f":{exc.lineno}" if isinstance(exc, SyntaxError) and exc.lineno else ""
-        reason = exc.msg if isinstance(exc, SyntaxError) else exc
-        raise ConfigError(f"{file}{line} is not valid Python: {reason}") from exc
     names: list[str] = []
-    while queue:
-        node = queue.pop()
-        if isinstance(node, ast.If) and _is_type_checking(node.test):
-            queue.extend(node.orelse)
-            continue
+    for node in _nodes(file):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 parts = alias.name.split(".")
@@ -322,8 +329,28 @@ def _imports(file: Path, package: str, *, all_texts: bool = True) -> list[str]:
             names += [f"{base}.{alias.name}".strip(".") for alias in node.names]
         elif not _is_own(package):
             names += [n for text in _texts(node, all_texts) for n in _named_by_text(text, package)]
-        queue.extend(ast.iter_child_nodes(node))
     return list(dict.fromkeys(names))
+
+
+def _nodes(file: Path) -> Iterator[ast.AST]:
+    """Yield the nodes of a file's syntax tree, without what only type checkers read.
+
+    Raises:
+        ConfigError: the file is not valid Python.
+    """
+    try:
+        queue: list[ast.AST] = [ast.parse(file.read_bytes(), str(file))]
+    except (SyntaxError, ValueError) as exc:
+        line = f":{exc.lineno}" if isinstance(exc, SyntaxError) and exc.lineno else ""
+        reason = exc.msg if isinstance(exc, SyntaxError) else exc
+        raise ConfigError(f"{file}{line} is not valid Python: {reason}") from exc
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
+            queue.extend(node.orelse)
+            continue
+        yield node
+        queue.extend(ast.iter_child_nodes(node))
 
 
 def _texts(node: ast.AST, all_texts: bool) -> Iterator[object]:

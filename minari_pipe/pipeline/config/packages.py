@@ -5,10 +5,18 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+import sys
+from pathlib import Path
 
 from minari_pipe.core.trust import split_target
 from minari_pipe.errors import MissingDependencyError
-from minari_pipe.pipeline.config.policy_refs import PolicyRef, policies, trains
+from minari_pipe.pipeline.config import import_graph
+from minari_pipe.pipeline.config.policy_refs import (
+    PolicyRef,
+    made_environments,
+    policies,
+    trains,
+)
 from minari_pipe.pipeline.config.schema import Config, Dataset, Params
 from minari_pipe.pipeline.workspace import PACKAGE
 
@@ -21,8 +29,13 @@ def is_masked(use: PolicyRef) -> bool:
     return algorithm is not None and find_algorithm(algorithm).masked
 
 
-def installed_packages(params: Config) -> dict[str, dict[str, str]]:
-    """Return the versions of the packages that determine what each stage writes."""
+def installed_packages(params: Config, root: Path) -> dict[str, dict[str, str]]:
+    """Return the versions of the packages that determine what each stage writes.
+
+    Args:
+        params: the parameters of a pipeline.
+        root: the workspace, which may hold modules that import packages.
+    """
     from minari_pipe.core.environments import packages_of
 
     env, eval_env = params.env, params.ref_scores.environment
@@ -47,7 +60,37 @@ def installed_packages(params: Config) -> dict[str, dict[str, str]]:
             **numpy,
             **_policy_packages(params, "checkpoint_scores"),
         }
+    for stage, versions in found.items():
+        names = _imported_packages(params, stage, root)
+        versions |= {name: importlib.metadata.version(name) for name in names}
     return {stage: dict(sorted(versions.items())) for stage, versions in sorted(found.items())}
+
+
+def has_imported(params: Config, packages: dict[str, dict[str, str]], root: Path) -> bool:
+    """Return whether ``packages`` hold all that the user's modules import now."""
+    return all(
+        _imported_packages(params, stage, root) <= found.keys() for stage, found in packages.items()
+    )
+
+
+def named_modules(params: Params, stage: str) -> list[str]:
+    """Return the modules that the config names and a stage runs."""
+    targets = [target for use in policies(params, stage) for target in use.settings.targets]
+    modules = []
+    for env in made_environments(params, stage):
+        modules += [env.id.rpartition(":")[0]] if ":" in env.id else []
+        targets += [str(wrapper["_target_"]) for wrapper in env.wrappers]
+    return [split_target(target)[0] for target in targets] + modules
+
+
+def _imported_packages(params: Params, stage: str, root: Path) -> set[str]:
+    """Return the installed packages that the user's modules of a stage import."""
+    from minari_pipe.core.environments import distributions_of
+
+    files = import_graph.module_closure(named_modules(params, stage), root)
+    tops = import_graph.imported_tops(files) - sys.stdlib_module_names - {PACKAGE.name}
+    installed = (top for top in tops if import_graph.is_installed_module(top, root))
+    return {name for top in installed for name in distributions_of(top)}
 
 
 def editable_modules(params: Params, stage: str) -> list[str]:

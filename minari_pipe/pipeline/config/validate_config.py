@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minari_pipe.core import trust
 from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
-from minari_pipe.core.trust import check_target, split_target
+from minari_pipe.core.trust import check_target
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.oc_env import check_engine_address, check_targets, resolved
-from minari_pipe.pipeline.config.packages import editable_modules, installed_packages, is_masked
+from minari_pipe.pipeline.config.packages import (
+    editable_modules,
+    has_imported,
+    installed_packages,
+    is_masked,
+    named_modules,
+)
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
     PolicyRef,
     is_named,
-    made_environments,
     policies,
     source_file,
 )
@@ -76,12 +81,13 @@ def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Pa
     _check_not_own(params, root, name)
     if previous:
         packages = previous["packages"]
-        if recorded(config, packages) == previous and _versions_hold(packages):
+        is_same = recorded(config, packages) == previous
+        if is_same and _versions_hold(packages) and has_imported(params, packages, root):
             return _complete(params, packages)
     import_graph.make_importable(root)
     if not params.dataset.is_stored_as_usual:
         _storage(params.dataset)
-    packages = installed_packages(params)
+    packages = installed_packages(params, root)
     _check_environments(params)
     for use in _policies(params):
         _check_sb3(use, params)
@@ -287,11 +293,8 @@ def _check_sb3(use: PolicyRef, params: Config) -> None:
 
 def code_files(params: Params, stage: str, root: Path) -> list[Path]:
     """Return the files of the user's modules that ``stage`` runs, with all that they import."""
-    modules = [split_target(t)[0] for use in policies(params, stage) for t in use.settings.targets]
-    for env in made_environments(params, stage):
-        modules += [env.id.rpartition(":")[0]] if ":" in env.id else []
-        modules += [split_target(str(w["_target_"]))[0] for w in env.wrappers]
-    found = import_graph.module_closure([*modules, *editable_modules(params, stage)], root)
+    modules = [*named_modules(params, stage), *editable_modules(params, stage)]
+    found = import_graph.module_closure(modules, root)
     for file in sorted(f for f in found if f.is_relative_to(root)):
         top = file.relative_to(root).parts[0].removesuffix(".py")
         if hidden := import_graph.hidden_by(top, root):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.execution.inputs import Inputs
@@ -475,3 +476,27 @@ def test_a_link_to_itself_is_no_file(workspace):
     workspace.replace("my_policy.py", "gain):", "gain, table):")
     named = f"+policy.controller.table={workspace.home / 'loop'}"
     assert "collect" in workspace.pipe("+dataset=mine", named, **TRUSTED)
+
+
+def test_another_version_of_a_package_that_a_module_imports_is_seen(workspace):
+    installed = workspace.home / "site-packages"
+    (installed / "angles").mkdir(parents=True)
+
+    def install(version: str) -> None:
+        information = installed / f"angles-{version}.dist-info" / "METADATA"
+        information.parent.mkdir()
+        information.write_text(f"Metadata-Version: 2.1\nName: angles\nVersion: {version}\n")
+        (installed / "angles" / "__init__.py").write_text(RULES)
+
+    install("1.0")
+    environment = {**TRUSTED, "PYTHONPATH": os.pathsep.join([str(installed), str(CHECKOUT)])}
+    workspace.replace("my_package/rules.py", "def side", "import angles\n\n\ndef side")
+    assert "collect" in workspace.pipe("+dataset=mine", **environment)
+    params = workspace.root / "pipelines/mine/params.yaml"
+    assert yaml.safe_load(params.read_text())["packages"]["collect"]["angles"] == "1.0"
+    (installed / "angles-1.0.dist-info").rename(workspace.home / "old")
+    install("2.0")
+    output = workspace.run(sys.executable, "-m", "minari_pipe", "+dataset=mine", **environment)
+    assert "angles 1.0 -> 2.0" in output
+    assert "mine: ran collect" in output
+    assert workspace.pipe("+dataset=mine", **environment) == []
