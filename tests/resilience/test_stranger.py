@@ -817,7 +817,7 @@ def test_a_file_among_the_pipelines_own_outputs_is_refused_before_it_is_removed(
     choice = ("policy=sb3", "policy.algorithm=ppo")
     path = file.relative_to(workspace.root)
     told = workspace.refused("+dataset=tiny", *choice, f"policy.checkpoint.path={path}")
-    assert f"is in {file.parent}, which this pipeline overwrites" in told
+    assert f"is in {file.parent.parent}, which this pipeline overwrites" in told
     assert file.read_bytes() == b"precious"
 
 

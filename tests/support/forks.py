@@ -32,9 +32,11 @@ from typing import Any
 
 import yaml
 from dvc.utils.serialize import _yaml as serialize
+from hydra.core.global_hydra import GlobalHydra
 
 import minari_pipe.pipeline
 from minari_pipe.core.plugins import entry_points
+from minari_pipe.pipeline.config import hydra_compose
 
 STAGES = "minari_pipe.pipeline.stages."
 IMPORTED = {
@@ -180,11 +182,12 @@ def serve(address: str) -> None:
     for module in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
-    gc.collect()
-    gc.freeze()
     entry_points("")  # finds all, once for all forks
     _known_finders(), _known_path()
     _write_locks_quickly()
+    _compose_once()
+    gc.collect()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, _reap)
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
@@ -198,6 +201,17 @@ def serve(address: str) -> None:
             connection.sendall(str(_answer(connection)).encode())
             os._exit(0)
         connection.close()
+
+
+def _compose_once() -> None:
+    """Fill the caches of Hydra's parsers, which the first composition of a process does."""
+    here = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, ".dvc").mkdir()
+        os.chdir(folder)
+        hydra_compose.recompose(["+dataset=cartpole_expert", "author.name=Ada", "collect.seed=1"])
+        os.chdir(here)
+    GlobalHydra.instance().clear()
 
 
 def _write_locks_quickly() -> None:

@@ -7,6 +7,7 @@ content of ``params.yaml`` (:func:`params_of`), becomes a :class:`Config`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional  # OmegaConf reads the annotations and wants Optional
@@ -578,6 +579,7 @@ def params_values(params: Params) -> dict[str, Any]:
     return found
 
 
+@functools.cache
 def register() -> None:
     """Register the schemas with Hydra."""
     from hydra.core.config_store import ConfigStore

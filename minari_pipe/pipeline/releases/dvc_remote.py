@@ -50,6 +50,7 @@ def push(name: str, root: Path) -> Pushed:
 
     quiet_dvc()
     check_dvc(root)
+    check_dvc_files(name, root)
     targets = _targets(name, root)
     try:
         with repository(root, targets) as repo:

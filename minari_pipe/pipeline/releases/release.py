@@ -57,7 +57,8 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         if not path.is_file():
             commit = committed(root, name)
             check_current(root, name, dataset_id)
-            check_dvc_files(name, root)
+            if not pushes:  # `push` checks them itself
+                check_dvc_files(name, root)
             pushed = push(name, root) if pushes else None
             found = record(root, dataset_id, name, content, commit, pushed)
             write_atomic(path, dump_json(found))
