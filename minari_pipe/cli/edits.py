@@ -129,6 +129,10 @@ def recover(
         str | None, typer.Option("--discard", help="Name of a leftover to delete.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    data_format: Annotated[
+        str | None,
+        typer.Option("--format", help="hdf5, arrow or parquet; by default the collector's."),
+    ] = None,
     author: Annotated[str | None, typer.Option(help="Author of the dataset.")] = None,
     author_email: Annotated[str | None, typer.Option(help="Email of the author.")] = None,
     algorithm_name: Annotated[str | None, typer.Option(help="What chose the actions.")] = None,
@@ -152,6 +156,7 @@ def recover(
         recover_leftover(
             dataset_id,
             _chosen(found, leftover),
+            data_format=data_format,
             author=author,
             author_email=author_email,
             algorithm_name=algorithm_name,

@@ -292,7 +292,9 @@ def test_a_leftover_without_episodes_is_not_in_the_way_of_the_one_with_some() ->
     empty = minari_pipe.get_dataset_path() / ".minari_pipe/collecting/1-killed"
     empty.mkdir()
     (empty / "journal").touch()
-    assert run("recover", "tests/r-v0").stdout == "tests/r-v0: 1 episode, 1 step\n"
+    recovered = run("recover", "tests/r-v0", "--format", "arrow")
+    assert recovered.stdout == "tests/r-v0: 1 episode, 1 step\n"
+    assert minari_pipe.load_dataset("tests/r-v0").storage.FORMAT == "arrow"
     assert "it is incomplete" in error("recover", "tests/s-v0")
 
 

@@ -25,12 +25,14 @@ from gymnasium.spaces import Discrete
 from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.spaces import serialize_space
+from minari_pipe.core.tree import leaves
 from minari_pipe.datasets.library import list_local_datasets
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
+    InvalidEpisodeError,
     UnknownFormatError,
 )
 from minari_pipe.recording.collector import DataCollector
@@ -329,6 +331,31 @@ def test_a_recovery_that_fails_keeps_the_leftover() -> None:
         recover("aa/b-v0", leftover, data_format="memory")
     assert list_leftovers() == [leftover]
     assert_true(recover("aa/b-v0"))
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_infos_too_deep_for_a_format_are_kept_for_another(data_format: str) -> None:
+    info = {"x": 1.0}
+    for _ in range(98):
+        info = {"k": info}
+
+    class Nested(StepIndex):
+        def reset(self, **options):
+            return super().reset(**options)[0], info
+
+        def step(self, action):
+            return (*super().step(action)[:4], info)
+
+    collector = DataCollector(Nested(), record_infos=True, data_format=data_format)
+    collect(collector, 2)
+    with pytest.raises(InvalidEpisodeError, match="99 deep, .*; use data_format='hdf5'"):
+        collector.create_dataset("aa/a-v0")
+    collector.close()
+    with pytest.raises(InvalidEpisodeError, match="99 deep"):
+        recover("aa/a-v0")
+    dataset = recover("aa/a-v0", data_format="hdf5")
+    assert [leaf.tolist() for _, leaf in leaves(dataset[1].infos)] == [[1.0] * 4]
+    assert list_leftovers() == []
 
 
 def test_a_damaged_journal_gives_the_episodes_before_the_damage_and_is_kept() -> None:

@@ -19,7 +19,13 @@ from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.arrow.disk import Chunks, read_attributes, translated, write_file
 from minari_pipe.storage.arrow.layout import FileLayout
 from minari_pipe.storage.arrow.segments import episode_files, shortest_episode
-from minari_pipe.storage.arrow.values import pa, without_empty_dicts, write_column
+from minari_pipe.storage.arrow.values import (
+    MOST_NESTED,
+    nesting,
+    pa,
+    without_empty_dicts,
+    write_column,
+)
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.jpeg import Frames, decode
@@ -157,6 +163,12 @@ class EpisodeFolders(EpisodeWriter):
 
     def _serialized(self, columns: Columns) -> bytes:
         storage = self._storage
+        for name, column in {**columns, **columns.get("extras", {})}.items():
+            if name != "extras" and (depth := nesting(column)) > MOST_NESTED:
+                raise InvalidEpisodeError(
+                    f"{name} nests dicts and tuples {depth} deep, the format {storage.FORMAT} "
+                    f"stores at most {MOST_NESTED}; use data_format='hdf5'"
+                )
         spaces = {"observations": storage.observation_space, "actions": storage.action_space}
         rows = len(columns["rewards"]) + 1
         keep = storage._empty_structs

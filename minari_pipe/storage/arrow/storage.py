@@ -45,7 +45,7 @@ from minari_pipe.storage.arrow.disk import attributes_of, read_attributes, read_
 from minari_pipe.storage.arrow.files import read_ipc, read_parquet, write_ipc, write_parquet
 from minari_pipe.storage.arrow.folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow.reading import KnownFiles
-from minari_pipe.storage.arrow.values import pa, read_column, read_tree
+from minari_pipe.storage.arrow.values import MOST_NESTED, nesting, pa, read_column, read_tree
 from minari_pipe.storage.attributes import is_encodable
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns, subscripts
@@ -111,6 +111,11 @@ class ArrowStorage(DirectoryStorage):
         _require_pyarrow(cls.FORMAT)
         super().check_spaces(observation_space, action_space, jpeg_encoding=jpeg_encoding)
         for root, space in (("observations", observation_space), ("actions", action_space)):
+            if (depth := nesting(space)) > MOST_NESTED:
+                raise UnsupportedSpaceError(
+                    f"the space of {root} nests Dict and Tuple {depth} deep, the format "
+                    f"{cls.FORMAT} stores at most {MOST_NESTED}; use data_format='hdf5'"
+                )
             for path, _ in space_leaves(space, (root,)):
                 if not is_encodable("".join(map(str, path))):  # column names are UTF-8
                     raise UnsupportedSpaceError(

@@ -37,6 +37,10 @@ _DTYPE = b"minari_pipe_dtype"
 _PADDED = b"minari_pipe_padded"
 _LIST_SPACES = (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 
+#: most nested dicts and tuples of a column: Arrow files hold 64 nested types, and a leaf may be
+#: a list of values; Parquet files hold about 30 more
+MOST_NESTED = 62
+
 #: bytes of the pointers to an object, in the list that Arrow creates and in an array
 _OBJECT = 16
 
@@ -102,6 +106,21 @@ def subspace_of(space: gym.Space[Any] | None, key: Any) -> gym.Space[Any] | None
         Discrete(2)
     """
     return space[key] if isinstance(space, spaces.Dict | spaces.Tuple) else None
+
+
+def nesting(tree: Any) -> int:
+    """Return how deep a column nests dicts and tuples, or a space its Dicts and Tuples.
+
+    Example:
+        >>> nesting({"a": (np.zeros(2),), "b": {}}), nesting(spaces.Dict(x=spaces.Discrete(2)))
+        (2, 1)
+    """
+    if isinstance(tree, spaces.Dict | spaces.Tuple):
+        tree = tree.spaces
+    if not isinstance(tree, Mapping | tuple):
+        return 0
+    parts = tree.values() if isinstance(tree, Mapping) else tree
+    return 1 + max(map(nesting, parts), default=0)
 
 
 def _write_leaf(

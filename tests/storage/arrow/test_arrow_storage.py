@@ -25,6 +25,7 @@ from minari_pipe.core.tree import map_leaves
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.storage import MinariStorage, directory
+from minari_pipe.storage.arrow.values import MOST_NESTED
 from minari_pipe.testing import (
     ACTION,
     ARRAYS,
@@ -245,6 +246,45 @@ def test_infos_of_any_kind_come_back_exactly(path: Path, data_format: str, kind:
     found = minari.MinariDataset(path)[0].infos["x"]  # fault of the peer if this is nested
     assert isinstance(found, np.ndarray)
     assert (kind == "nested") == isinstance(found[0], dict)
+
+
+def nested(leaf: Any, depth: int, wrap: Any = lambda part: {"k": part}) -> Any:
+    for _ in range(depth):
+        leaf = wrap(leaf)
+    return leaf
+
+
+@pytest.mark.parametrize("field", ["infos", "extras"])
+@pytest.mark.parametrize("leaf", [np.zeros((5, 2)), np.array(["x"] * 5, object)])
+def test_dicts_nested_too_deep_to_read_are_refused_unwritten(
+    path, data_format, field, leaf
+) -> None:
+    def buffer(depth: int) -> EpisodeBuffer:
+        outer = 0 if field == "infos" else 1  # an extra is a column itself
+        return plain(**{field: nested(leaf, depth + outer)})
+
+    storage = new(path, data_format, TWO, TWO)
+    storage.update_episodes([buffer(MOST_NESTED)])
+    before = files(path)
+    with pytest.raises(InvalidEpisodeError, match=r"^episode 1: .* 63 deep, .* data_format='hdf5'"):
+        storage.update_episodes([buffer(MOST_NESTED + 1)])
+    assert files(path) == before
+    assert_stored(MinariStorage.read(path), [buffer(MOST_NESTED)])
+    assert len(minari.MinariDataset(path)[0].rewards) == 4
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda part: spaces.Dict(k=part), lambda part: spaces.Tuple([part])]
+)
+@pytest.mark.parametrize("leaf", [spaces.Box(-1, 1, (2, 2)), spaces.Dict({})], ids=str)
+def test_spaces_nested_too_deep_to_read_are_refused(path, data_format, wrap, leaf) -> None:
+    depth = MOST_NESTED - isinstance(leaf, spaces.Dict)
+    space, buffer = nested(leaf, depth, wrap), plain(nested(leaf, depth, wrap))
+    new(path, data_format, space, TWO).update_episodes([buffer])
+    assert_stored(MinariStorage.read(path), [buffer])
+    assert_same(minari.MinariDataset(path)[0].observations, buffer.observations)
+    with pytest.raises(UnsupportedSpaceError, match="observations nests .* 63 deep"):
+        MinariStorage.new(path / "b", wrap(space), TWO, data_format=data_format)
 
 
 @pytest.mark.parametrize("nested", [False, True])
