@@ -17,7 +17,7 @@ from minari_pipe.core.datasets_root import (
     writing_below_root,
 )
 from minari_pipe.core.files.changes import remove_folder
-from minari_pipe.core.files.links import DEEPEST, held_folder, replaced
+from minari_pipe.core.files.links import DEEPEST, held_folder, replaced, walk
 from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.core.files.manifest import verify as verify_files
 from minari_pipe.datasets.dataset import MinariDataset
@@ -28,6 +28,7 @@ from minari_pipe.datasets.listing import check_summary, selected
 from minari_pipe.errors import (
     ConfigError,
     CorruptDatasetError,
+    DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
     MinariPipeError,
@@ -149,6 +150,34 @@ def _dataset_ids(below: str = "") -> Iterator[str]:
             yield from _dataset_ids(path)
 
 
+def refuse_nested(dataset_id: str) -> None:
+    """Raise if the folder of a dataset holds other datasets, which would be removed with it.
+
+    This library makes none there, but other programs may.
+
+    Args:
+        dataset_id: id of the dataset.
+
+    Raises:
+        DatasetExistsError: its folder holds another dataset.
+
+    Example:
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> _ = step_index_dataset("example/steps-v0")
+        >>> refuse_nested("example/steps-v0")
+        >>> delete_dataset("example/steps-v0")
+    """
+    root = get_dataset_path()
+    for folder, names, _ in walk(root / dataset_id):
+        inner = Path(folder).relative_to(root).as_posix()
+        if inner != dataset_id and os.path.lexists(f"{folder}/data"):
+            raise DatasetExistsError(
+                f"the folder of {dataset_id} holds the dataset {inner!r}, which would be removed "
+                f"with it; move {folder} away, or delete that dataset first"
+            )
+        names[:] = [name for name in names if name != "data" and not name.startswith(".")]
+
+
 def list_local_datasets(
     latest_version: bool = False,
     compatible_minari_version: bool = False,
@@ -221,6 +250,7 @@ def delete_dataset(dataset_id: str) -> None:
     Raises:
         InvalidDatasetIdError: the id is malformed.
         DatasetNotFoundError: there is no such dataset.
+        DatasetExistsError: its folder holds another dataset.
         ConfigError: the root is read-only.
 
     Example:
@@ -236,6 +266,8 @@ def delete_dataset(dataset_id: str) -> None:
     if not os.path.lexists(data):
         raise _not_found(dataset_id)
     path = data.parent if data.name == "data" else data
+    if path != data:
+        refuse_nested(dataset_id)
     with writing_below_root():
         root = get_dataset_path()
         with held_folder(path.parent, root) as folder, ExitStack() as stack:

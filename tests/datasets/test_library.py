@@ -283,6 +283,21 @@ def test_deleting_removes_the_dataset_only(root: Path) -> None:
     install("aa/b-v0")
 
 
+@pytest.mark.parametrize("inner", ["inner-v0", "policies/inner-v0", "a/b/inner-v0"])
+def test_no_dataset_is_deleted_with_the_one_whose_folder_it_is_in(root: Path, inner) -> None:
+    install("aa/b-v0")
+    install("aa/c-v0")
+    (root / "aa/b-v0" / inner).parent.mkdir(parents=True, exist_ok=True)
+    (root / "aa/c-v0").rename(root / "aa/b-v0" / inner)
+    before = content(root)
+    with pytest.raises(DatasetExistsError, match=rf"holds the dataset 'aa/b-v0/{inner}'.* first"):
+        delete_dataset("aa/b-v0")
+    assert content(root) == before
+    delete_dataset(f"aa/b-v0/{inner}")
+    delete_dataset("aa/b-v0")
+    assert list(list_local_datasets()) == []
+
+
 def test_a_killed_creation_and_a_killed_removal_leave_nothing_for_long(root: Path) -> None:
     for name in ("aa/b-v0", "aa/c-v0"):
         install(name)

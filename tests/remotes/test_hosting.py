@@ -644,6 +644,19 @@ def test_what_is_no_dataset_is_not_replaced_by_one(kind, force, shared) -> None:
     assert not list(get_dataset_path().glob(".download-*"))
 
 
+def test_a_dataset_that_holds_another_is_not_replaced(shared) -> None:
+    published(ID)
+    download_dataset(ID)
+    step_index_dataset("other-v0")
+    get_dataset_path("other-v0").rename(get_dataset_path(ID) / "inner-v0")
+    (get_dataset_path(ID) / "namespace_metadata.json").write_text("{}")
+    before = tree(get_dataset_path())
+    with pytest.raises(DatasetExistsError, match=f"holds the dataset '{ID}/inner-v0'"):
+        download_dataset(ID, force_download=True)
+    assert tree(get_dataset_path()) == before
+    assert not list(get_dataset_path().glob(".download-*"))
+
+
 def test_an_empty_folder_gives_way_to_a_dataset(shared) -> None:
     published(ID)
     get_dataset_path(ID).mkdir()

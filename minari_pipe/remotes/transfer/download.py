@@ -33,6 +33,7 @@ from minari_pipe.core.files.locks import common_folder, exclusive
 from minari_pipe.core.files.manifest import entries_of, file_faults, readable_manifest
 from minari_pipe.core.files.swap import swap_in
 from minari_pipe.datasets.installation import install
+from minari_pipe.datasets.library import refuse_nested
 from minari_pipe.datasets.namespaces import refuse_datasets, write_namespace
 from minari_pipe.errors import (
     CorruptDatasetError,
@@ -103,7 +104,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
     Raises:
         RemoteError: the remote cannot be reached, or sends other bytes than its manifest names.
         CorruptDatasetError: the remote's files contradict each other, or have hostile names.
-        DatasetExistsError: something else is there, such as a namespace.
+        DatasetExistsError: something else is there, such as a namespace, or a dataset inside.
         ConfigError: the local root is read-only.
     """
     remove_leftovers()
@@ -165,6 +166,8 @@ def _require_place(dataset_id: str) -> None:
             f"{target} already exists and is not a dataset, so {dataset_id} is not downloaded; "
             "move it away, or set MINARI_DATASETS_PATH to another folder"
         )
+    if _is_dataset(target):
+        refuse_nested(dataset_id)
 
 
 def look(remote: Remote, dataset_id: str) -> Expected:
