@@ -193,6 +193,8 @@ class Episode:
     """Tree of columns with ``T + 1`` rows, ``None`` or empty if none were recorded."""
     metadata: Mapping[str, Any]
     """Attributes: ``id``, ``seed``, ``options``, ``total_steps``, ``rewards_*`` and others."""
+    extras: Any = None
+    """Tree of columns with ``T`` or ``T + 1`` rows, ``None`` or empty if none were recorded."""
     n_steps: int | None = None
     """``T``, set by the shapes check; ``None`` if unknown."""
     unreadable: str = ""
@@ -219,6 +221,15 @@ class Episode:
         The shapes check reports an attribute of any other form.
         """
         return self.metadata.get("infos_filled") or {}
+
+    @property
+    def filled(self) -> dict[str, Any]:
+        """The same for infos and extra step data, by path: ``{"extras.contact.force": ...}``."""
+        return {
+            f"{root}.{name}": ranges
+            for root in ("infos", "extras")
+            for name, ranges in (self.metadata.get(f"{root}_filled") or {}).items()
+        }
 
     @property
     def is_sound(self) -> bool:

@@ -1,9 +1,10 @@
-"""Compare the infos of episodes, and warn of values that are not finite and of shifted rows."""
+"""Compare the infos and extra step data of episodes; warn of NaN and of shifted rows."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,12 @@ Form = tuple[str, tuple[int, ...]]
 
 
 class Infos(Check):
-    """Warns of info keys that some episodes lack, or whose dtype or shape varies.
+    """Warns of infos and extra step data that some episodes lack, or whose dtype or shape varies.
 
     Some episodes may lack a key that the environment gives only at some steps, such as the last;
-    an episode that has it lists the filled rows in ``infos_filled``. A key that is on every row
-    (or on all but the reset's) is expected in every episode. Findings of replay are not repeated.
+    an episode that has it lists the filled rows in ``infos_filled`` or ``extras_filled``. A key
+    that is on every row (or on all but the reset's) is expected in every episode. Findings of
+    replay are not repeated.
     """
 
     name = "infos"
@@ -42,12 +44,12 @@ class Infos(Check):
     def episode(self, episode: Episode) -> Iterable[Finding]:
         if not episode.is_sound or episode.n_steps is None:
             return ()
-        columns = dict(leaves(episode.infos or {}))
+        columns = dict(_leaves(episode))
         here = (episode.index, frozenset(columns))
         if self._n_episodes == 0:
             self._first = here
         self._n_episodes += 1
-        for name, ranges in episode.infos_filled.items():
+        for name, ranges in episode.filled.items():
             # With a single step, "at every step" and "at the end" look the same.
             if ranges != [[0, 1]] or episode.n_steps == 1:
                 self._occasional.add(name)
@@ -59,7 +61,7 @@ class Infos(Check):
             self._first_lacking.setdefault(path, here)
         self._having.update(columns.keys())
         for path, column in columns.items():
-            if episode.path(_joined(path)) not in episode.reported:
+            if episode.path(join_path(path)) not in episode.reported:
                 dtype = getattr(column, "dtype", None)  # other storages may return lists
                 form = ("O", ()) if dtype is None else (_kind(dtype.kind), column.shape[1:])
                 name = "text" if form[0] == "O" else str(dtype)
@@ -76,7 +78,7 @@ class Infos(Check):
             if others:
                 index, odd = min(self._first_of_form[path, form] for form, _ in others)
                 yield self.warning(
-                    f"episode {index} / {_joined(path)}",
+                    f"episode {index} / {join_path(path)}",
                     f"has {odd}; {n_usual} of {forms.total()} episodes have "
                     f"{self._first_of_form[path, usual][1]}",
                 )
@@ -98,14 +100,15 @@ class Infos(Check):
                 text = f"{having} of {n} episodes have it; this is the first"
             found.setdefault((index, _branch(path, others)), text)
         for (index, branch), text in found.items():
-            yield self.warning(f"episode {index} / {_joined(branch)}", text)
+            yield self.warning(f"episode {index} / {join_path(branch)}", text)
 
 
 def _branch(path: Path, others: Collection[Path]) -> Path:
     """Return the shortest prefix of ``path`` that none of ``others`` shares."""
+    root = 2 if path[0] == "extras" else 1  # each extra is a column of its own
     return next(
         path[:n]
-        for n in range(len(path) + 1)
+        for n in range(root, len(path) + 1)
         if n == len(path) or all(other[:n] != path[:n] for other in others)
     )
 
@@ -114,12 +117,13 @@ def _kind(kind: str) -> str:
     return "number" if kind in "iuf" else kind
 
 
-def _joined(path: Path) -> str:
-    return join_path(("infos", *path))
+def _leaves(episode: Episode) -> Iterator[tuple[Path, Any]]:
+    """Yield each column of infos and extra step data, with its path."""
+    return leaves({"infos": episode.infos or {}, "extras": episode.extras or {}})
 
 
 class InfoRows(Check):
-    """Warns of infos that are NaN or infinite, and of infos that are shifted by one row.
+    """Warns of infos and extra step data that are NaN or infinite, and of infos shifted by one row.
 
     Such values are legitimate in rows that a collector filled, and if replay saw the environment
     give them. If an info element repeats an observation element or the reward, its rows must match
@@ -127,7 +131,7 @@ class InfoRows(Check):
     """
 
     name = "info_rows"
-    warnings = ("nan-infos", "shifted-infos")
+    warnings = ("nan-infos", "nan-extras", "shifted-infos")
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
@@ -141,23 +145,26 @@ class InfoRows(Check):
         if not episode.is_sound or episode.n_steps is None:
             return ()
         self._n_episodes += 1
-        self._replayed |= episode.replayed_infos
+        replayed = {("infos", *path) for path in episode.replayed_infos}
+        self._replayed |= replayed
+        filled = episode.filled
         looks_at_rows = self._n_episodes <= EPISODES and episode.n_steps >= MIN_STEPS
-        for path, column in leaves(episode.infos or {}):
+        for path, column in _leaves(episode):
             if getattr(column, "dtype", np.dtype(object)).kind not in "iuf":
                 continue
-            where = episode.path(_joined(path))
-            if path not in episode.replayed_infos and where not in episode.reported:
+            where = episode.path(join_path(path))
+            if path not in replayed and where not in episode.reported:
                 finite = finite_rows(column)
-                for begin, end in episode.infos_filled.get(join_path(path), []):
+                for begin, end in filled.get(join_path(path), []):
                     finite[begin:end] = True
                 if not finite.all():
                     row = int(finite.argmin())
                     values = column[row][~np.isfinite(column[row])]
                     value = "NaN" if np.isnan(values).any() else values[0]
-                    self._count("nan-infos", path, where, f"row {row} is {value}")
-            is_replayed = path in episode.replayed_infos
-            if looks_at_rows and not is_replayed and (off := _rows_off(episode, column)):
+                    self._count(f"nan-{path[0]}", path, where, f"row {row} is {value}")
+            if path[0] == "extras" or path in replayed or not looks_at_rows:
+                continue
+            if off := _rows_off(episode, column):
                 self._count("shifted-infos", path, where, off)
         return ()
 

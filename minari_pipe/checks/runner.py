@@ -235,6 +235,7 @@ def _episode(index: int, columns: Mapping[str, Any], metadata: Mapping[str, Any]
         terminations=columns.get("terminations"),
         truncations=columns.get("truncations"),
         infos=columns.get("infos"),
+        extras=columns.get("extras"),
         metadata=metadata,
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, is_count, paired_leaves, shown
 from minari_pipe.core.tree import Path, join_path, leaves
+from minari_pipe.storage.legacy.base import LegacyStorage
 
 #: The standard stores these three as plain columns of one dtype.
 SCALARS = {
@@ -26,7 +27,8 @@ class Shapes(Check):
     ``T`` is the length that most of the five columns have, so that one short column is one finding.
     Dtypes that differ from the space's are reported as ``dtypes``. Flags must be bool, rewards
     float64 or integers, which Minari stores if the environment's rewards are whole numbers.
-    The rows in ``infos_filled`` must be rows of the infos.
+    Extra step data have ``T`` or ``T + 1`` rows; older layouts have extra columns of any length.
+    The rows in ``infos_filled`` and ``extras_filled`` must exist.
     """
 
     name = "shapes"
@@ -54,9 +56,17 @@ class Shapes(Check):
         if isinstance(episode.infos, Mapping):
             infos = [(path, None, leaf) for path, leaf in leaves(episode.infos)]
             yield from self._rows(episode, "infos", infos, n_steps + 1)
-        fault = _filled_fault(episode.metadata.get("infos_filled"), n_steps + 1)
-        if fault:
-            yield self.error(episode.path("infos_filled"), fault)
+        if not isinstance(subject.storage, LegacyStorage):
+            extras = [
+                (path, None, leaf)
+                for path, leaf in leaves(episode.extras or {})
+                if _n_rows(leaf) not in (n_steps, n_steps + 1)
+            ]
+            yield from self._rows(episode, "extras", extras, f"{n_steps} or {n_steps + 1}")
+        for name in ("infos_filled", "extras_filled"):
+            fault = _filled_fault(episode.metadata.get(name), n_steps + 1)
+            if fault:
+                yield self.error(episode.path(name), fault)
 
     def _column(
         self,
@@ -113,7 +123,7 @@ class Shapes(Check):
         episode: Episode,
         name: str,
         found: Iterable[tuple[Path, Any, Any]],
-        n_rows: int,
+        n_rows: int | str,
     ) -> Iterator[Finding]:
         """Yield one finding per leaf with a wrong row count, or one for all if all share it."""
         counts = {path: _n_rows(leaf) for path, _, leaf in found}

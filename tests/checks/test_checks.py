@@ -22,7 +22,7 @@ from minari_pipe.checks.advisory import ADVISORIES
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.metadata import STANDARD_KEYS
 from minari_pipe.core.spaces import serialize_space
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.recording.recorder import EpisodeRecorder
 from minari_pipe.storage.base import MinariStorage
 from tests.conftest import FULL
@@ -755,6 +755,65 @@ def test_infos_of_another_form(
     path = f"episode {episode} / infos.{name.replace('/', '.')}"
     assert place(finding) == ("warning", "infos", path)
     assert described in finding.message
+
+
+@pytest.mark.parametrize("rows", [1, 3, 6])
+def test_extras_of_another_number_of_rows_are_an_error_as_in_reading(
+    informed: Planted, rows: int
+) -> None:
+    with informed.file() as file:
+        file["episode_1/extra"] = np.zeros(rows)
+    finding = only(informed.check())
+    assert place(finding) == ("error", "shapes", "episode 1 / extras.extra")
+    assert finding.message == f"{rows} rows, expected 4 or 5"
+    with pytest.raises(CorruptDatasetError, match=f"extras.'extra'. has {rows} rows"):
+        next(MinariStorage.read(informed.data_path).get_episodes([1]))
+
+
+def test_an_extra_of_a_single_value_is_an_error(informed: Planted) -> None:
+    with informed.file() as file:
+        file["episode_1/extra"] = 5.0
+    finding = only(informed.check())
+    assert place(finding)[::2] == ("error", "episode 1 / extras.extra")
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_extras_in_every_episode_are_no_finding(informed: Planted, n: int) -> None:
+    with informed.file() as file:
+        for episode in range(4):
+            file[f"episode_{episode}/extra"] = np.zeros(3 + episode + n)
+            file[f"episode_{episode}/group/x"] = np.zeros(3 + episode + n)
+    assert informed.check().findings == []
+
+
+def test_extras_that_only_one_episode_has_are_a_warning(informed: Planted) -> None:
+    with informed.file() as file:
+        file["episode_2/extra"] = np.zeros(5)
+    finding = only(informed.check())
+    assert place(finding) == ("warning", "infos", "episode 2 / extras.extra")
+    assert finding.message == "1 of 4 episodes have it; this is the first"
+
+
+def test_extras_that_come_and_go_are_no_finding(informed: Planted) -> None:
+    with informed.file() as file:
+        file["episode_2/contact/force"] = [np.nan, 1.0, np.nan, 1.0, 2.0]
+    storage = MinariStorage.read(informed.data_path)
+    filled = {"extras_filled": {"contact.force": [[0, 1], [2, 3]]}}
+    storage.update_episode_metadata([filled], [2])
+    assert informed.check().findings == []
+    storage.update_episode_metadata([{"extras_filled": {"contact.force": [[0, 9]]}}], [2])
+    assert place(only(informed.check())) == ("error", "shapes", "episode 2 / extras_filled")
+
+
+def test_extras_that_are_not_finite_are_a_warning(informed: Planted) -> None:
+    with informed.file() as file:
+        for episode in range(4):
+            file[f"episode_{episode}/extra"] = np.full(3 + episode, np.nan)
+    finding = only(informed.check())
+    assert (finding.level, finding.id) == ("warning", "nan-extras")
+    assert finding.path == "episode 0 / extras.extra"
+    assert finding.message == "row 0 is NaN; in 4 of 4 episodes"
+    assert informed.check(acknowledge=("nan-extras", "not-replayed")).findings == []
 
 
 def test_infos_of_another_width_are_no_finding(informed: Planted) -> None:
