@@ -1,13 +1,16 @@
-"""Check what readers ignore in a file's layout: stray names, gaps, and seeds they would round."""
+"""Check what readers ignore in the layout: stray names, gaps, and seeds they would round."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
+from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.hdf5.parser import nodes
 from minari_pipe.storage.hdf5.parser.checked import open_checked
 from minari_pipe.storage.hdf5.storage import MAIN_FILE_NAME, HDF5Storage
@@ -15,13 +18,16 @@ from minari_pipe.storage.hdf5.values import member
 
 # Readers look only for these names; `episode_01` is not one of them.
 _EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
+_FOLDER = re.compile(r"0|[1-9][0-9]{0,17}")
+#: Real Minari reads all other files in the folder of an episode as its data.
+_UNREAD = (".", "_", METADATA_FILE_NAME)
 
 
 class Layout(Check):
-    """Checks that an HDF5 file has only episodes at its root, without gaps, and integer seeds.
+    """Checks that data have only episodes, without gaps, and integer seeds.
 
-    Real Minari numbers the next episode by the count of all names at the root, stray ones included.
-    Other formats than HDF5 are not checked.
+    Of an HDF5 file it checks the names at the root: real Minari numbers the next episode by their
+    count, stray ones included. Of Arrow and Parquet it checks the folders and the files in them.
     """
 
     name = "layout"
@@ -30,10 +36,37 @@ class Layout(Check):
         super().__init__(subject)
         self._seeds: dict[int, str] = {}
         """Messages about wrong seeds, by episode."""
+        self._part: str | None = None
+        """Name of an episode's file of data, for Arrow and Parquet."""
 
     def begin(self) -> Iterator[Finding]:
-        if not isinstance(self.subject.storage, HDF5Storage):
-            return
+        storage = self.subject.storage
+        if isinstance(storage, HDF5Storage):
+            yield from self._groups()
+        elif storage is not None and storage.FORMAT in ("arrow", "parquet"):
+            self._part = f"part-0.{storage.FORMAT}"
+            yield from self._folders()
+
+    def _folders(self) -> Iterator[Finding]:
+        """Yield an error for each folder that is not an episode, one for those not counted."""
+        with os.scandir(self.subject.data_path) as entries:
+            names = [entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."]
+        for name in sorted(names):
+            if not _FOLDER.fullmatch(name):
+                yield self.error(
+                    f"data / {name}", "is not an episode; expected only the folders 0, 1 and so on"
+                )
+        expected = self.subject.metadata.get("total_episodes")
+        numbers = sorted(int(name) for name in names if _FOLDER.fullmatch(name))
+        beyond = [number for number in numbers if is_count(expected) and number >= expected]
+        if beyond:
+            more = f" ({len(beyond)} folders are not counted)" if len(beyond) > 1 else ""
+            yield self.error(
+                f"data / {beyond[0]}",
+                f"is not read, as the metadata count {expected} episodes; remove it{more}",
+            )
+
+    def _groups(self) -> Iterator[Finding]:
         try:
             with open_checked(self.subject.data_path / MAIN_FILE_NAME) as file:
                 names = list(file)
@@ -78,3 +111,15 @@ class Layout(Check):
         fault = self._seeds.get(episode.index)
         if fault and not episode.unreadable:
             yield self.error(episode.path("seed"), fault)
+        if self._part is None:
+            return
+        names: list[str] = []
+        with suppress(OSError):  # the runner reports a folder that cannot be read
+            names = os.listdir(f"{self.subject.data_path}/{episode.index}")
+        for name in sorted(names):
+            if name != self._part and not name.startswith(_UNREAD):
+                yield self.error(
+                    episode.path(name),
+                    f"is not a file of an episode; expected only {METADATA_FILE_NAME} and "
+                    f"{self._part}, as real Minari would read it as data",
+                )

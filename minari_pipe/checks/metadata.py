@@ -56,6 +56,12 @@ class Metadata(Check):
         for key in ("author", "description"):
             if key not in faulty and not str(metadata.get(key) or "").strip():
                 yield self.warning(f"metadata / {key}", "is missing", f"missing-{key}")
+        parents = [] if "combined_datasets" in faulty else given.get("combined_datasets", [])
+        if metadata.get("dataset_id") in parents:
+            yield self.warning(
+                "metadata / combined_datasets",
+                f"names {shown(metadata['dataset_id'])}, which is this dataset itself",
+            )
         if "requirements" not in faulty and "requirements" in given:
             for fault in _unmet(given["requirements"]):
                 yield self.warning("metadata / requirements", fault, "unmet-requirement")

@@ -12,10 +12,11 @@ import typer
 from rich.text import Text
 
 from minari_pipe.checks import Finding, Options, Report, Subject, run
+from minari_pipe.checks.base import shown
 from minari_pipe.cli.datasets import Json, complete_id
 from minari_pipe.cli.edits import Trusted
 from minari_pipe.cli.tables import counted, print_json, print_table
-from minari_pipe.core.datasets_root import data_in
+from minari_pipe.core.datasets_root import data_in, root_of
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import (
     FORMAT,
@@ -79,6 +80,7 @@ def validate(
     subject = Subject.open(data_path, options=options)
     with ProgressBar("validate", subject.total_episodes, "episode", leave=False) as bar:
         extra = _changed(data_path, getattr(subject.storage, "elsewhere", ()))
+        extra += _misplaced(subject)
         report = run(subject, extra=extra, on_episode=lambda n, _: bar.show(n))
     if as_json:
         print_json(report.to_json())
@@ -130,6 +132,22 @@ def _upgraded(data_path: Path) -> str:
     if "content_sha256" not in content:
         checked += "; its checksums could not tell whether parts of a file were exchanged"
     return f"its {MANIFEST} was rewritten in format {FORMAT}, after {checked}"
+
+
+def _misplaced(subject: Subject) -> list[Finding]:
+    """Return a finding if a dataset of the datasets root has another id than its place there."""
+    own, data_path = subject.metadata.get("dataset_id"), subject.data_path
+    root = root_of(data_path)
+    if root is None or data_path.name != "data" or not isinstance(own, str):
+        return []
+    place = data_path.parent.relative_to(root).as_posix()
+    if own == place:
+        return []
+    message = (
+        f"is {shown(repr(own))}, but the dataset lies at {place!r} in the datasets root; change "
+        "the id, or move the dataset"
+    )
+    return [Finding("error", "metadata", "metadata / dataset_id", message)]
 
 
 def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import h5py
+import minari
 import numpy as np
 import pytest
+from minari.data_collector import EpisodeBuffer as TheirBuffer
 
 from minari_pipe.checks import CHECKS, Check, Finding, Options, Report, Subject, run, runner
 from minari_pipe.checks.advisory import ADVISORIES
@@ -469,6 +472,12 @@ def test_expert_below_random_names_both_numbers(cartpole: Planted) -> None:
     assert "7.25" in message
 
 
+def test_a_dataset_combined_of_itself_is_a_warning(cartpole: Planted) -> None:
+    cartpole.update(combined_datasets=["aa/other-v0", cartpole.metadata["dataset_id"]])
+    finding = only(cartpole.check())
+    assert place(finding) == ("warning", "metadata", "metadata / combined_datasets")
+
+
 def test_email_without_at_is_a_warning(dataset: Planted) -> None:
     dataset.update(author_email=["nobody"])
     report = dataset.check(replay_steps=20)
@@ -661,6 +670,83 @@ def test_all_leaves_of_t_rows_are_one_finding(nested: Planted) -> None:
     finding = only(nested.check())
     assert place(finding) == ("error", "shapes", "episode 1 / observations")
     assert finding.message == "4 rows, expected 5"
+
+
+# --- folders of episodes -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["arrow", "parquet"])
+def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Planted:
+    """A dataset of two episodes, written by both libraries, without an environment."""
+    data_path = tmp_path / "data"
+    space = gym.spaces.Discrete(2)
+    storage = MinariStorage.new(
+        data_path, observation_space=space, action_space=space, data_format=request.param
+    )
+    storage.update_metadata({"dataset_id": "folders-v0", **ABOUT})
+    episode: dict[str, Any] = {
+        "actions": np.zeros(1, int),
+        "rewards": np.zeros(1),
+        "terminations": np.array([True]),
+        "truncations": np.array([False]),
+    }
+    storage.update_episodes([EpisodeBuffer(observations=np.array([0, 1]), **episode)])
+    theirs = minari.MinariDataset(data_path)
+    theirs.update_dataset_from_buffer([TheirBuffer(observations=np.array([1, 1]), **episode)])
+    return Planted(data_path, Options(acknowledge=("not-replayed",)))
+
+
+def copy_of(source: str, *names: str) -> Plant:
+    def plant(data: Planted) -> None:
+        for name in names:
+            place = data.data_path / source.format(name=name)
+            copy = shutil.copytree if place.is_dir() else shutil.copy
+            copy(place, place.with_name(name))
+
+    return plant
+
+
+def folder_file(name: str) -> Plant:
+    def plant(data: Planted) -> None:
+        (data.data_path / "0" / name).parent.mkdir(exist_ok=True)
+        (data.data_path / "0" / name).write_text("x")
+
+    return plant
+
+
+def second_part(data: Planted) -> None:
+    (part,) = (data.data_path / "0").glob("part-0.*")
+    shutil.copy(part, part.with_stem("part-1"))
+
+
+@pytest.mark.parametrize(
+    ("plant", "where", "said"),
+    [
+        (copy_of("0", "2"), "data / 2", "the metadata count 2 episodes; remove it"),
+        (copy_of("0", "9", "11"), "data / 9", "(2 folders are not counted)"),
+        (copy_of("0", "03"), "data / 03", "is not an episode"),
+        (copy_of("0", "notes"), "data / notes", "is not an episode"),
+        (folder_file("notes.txt"), "episode 0 / notes.txt", "is not a file of an episode"),
+        (folder_file("sub/part-0.arrow"), "episode 0 / sub", "is not a file of an episode"),
+        (second_part, "episode 0 / part-1.*", "expected only metadata.json and part-0."),
+    ],
+)
+def test_what_is_no_episode_in_arrow_and_parquet_is_named(
+    folders: Planted, plant: Plant, where: str, said: str
+) -> None:
+    plant(folders)
+    finding = only(folders.check())
+    assert (finding.level, finding.check) == ("error", "layout")
+    assert finding.path.startswith(where.removesuffix("*"))
+    assert said in finding.message
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "_SUCCESS", "metadata.json.bak"])
+def test_files_that_real_minari_ignores_are_no_finding(folders: Planted, name: str) -> None:
+    folder_file(name)(folders)
+    (folders.data_path / ".hidden").mkdir()
+    assert folders.check().findings == []
+    assert len(minari.MinariDataset(folders.data_path)[0].rewards) == 1
 
 
 # --- infos -----------------------------------------------------------------------------------

@@ -231,6 +231,18 @@ def test_validate_finds_a_changed_file_and_exits_with_1() -> None:
     assert json.loads(run("validate", ID, "--json", code=1).stdout)["errors"] == 1
 
 
+def test_validate_names_the_id_and_the_place_of_a_misplaced_dataset() -> None:
+    folder = make().storage.data_path.parent
+    other = folder.rename(folder.with_name("moved-v0"))
+    for name in ("tests/moved-v0", str(other)):
+        found = json.loads(run("validate", name, "--json", code=1).stdout)["findings"]
+        (finding,) = [one for one in found if one["level"] == "error"]
+        assert finding["path"] == "metadata / dataset_id"
+        assert finding["message"].startswith(f"is '{ID}', but the dataset lies at 'tests/moved-v0'")
+    elsewhere = other.rename(minari_pipe.get_dataset_path().parent / "elsewhere")
+    assert "ok, " in run("validate", str(elsewhere)).stdout
+
+
 def test_validate_compares_with_the_manifest_however_the_data_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
