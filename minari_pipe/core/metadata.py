@@ -145,8 +145,11 @@ def validate_metadata(metadata: Mapping[str, Any]) -> None:
     """Raise if metadata that is about to be saved holds a value of a wrong type.
 
     Raises:
-        InvalidMetadataError: at least one does; the message names every fault.
+        InvalidMetadataError: at least one does, and the message names every fault; or it is not
+            a mapping.
     """
+    if not isinstance(metadata, Mapping):
+        raise InvalidMetadataError(f"metadata must be a dict, got {metadata!r:.100}")
     faults = [f"metadata {key!r} {what}" for key, what in metadata_faults(metadata)]
     if faults:
         raise InvalidMetadataError("; ".join(faults))

@@ -124,6 +124,7 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
 
     Raises:
         MissingReferenceScoreError: the dataset lacks a reference score.
+        TypeError: it is not a dataset, but its id, for example.
         CorruptDatasetError: a reference score is not a finite number.
 
     Example:
@@ -134,6 +135,8 @@ def get_normalized_score(dataset: _Dataset, returns: npt.ArrayLike) -> Any:
         >>> get_normalized_score(dataset, [10.0, 15.0])
         array([0. , 0.5])
     """
+    if not hasattr(dataset, "storage"):
+        raise TypeError(f"expected a dataset, got {dataset!r:.60}; open it with load_dataset")
     metadata = dataset.storage.metadata
     ref_min, ref_max = metadata.get("ref_min_score"), metadata.get("ref_max_score")
     if ref_min is None or ref_max is None:

@@ -475,6 +475,7 @@ class MinariDataset(DatasetDescription):
         Raises:
             InvalidEpisodeError: the spaces of the dataset and the environment differ.
             DatasetNotFoundError: the collector is closed.
+            TypeError: it is not a collector.
 
         Example:
             >>> import gymnasium as gym, warnings
@@ -496,6 +497,8 @@ class MinariDataset(DatasetDescription):
             DeprecationWarning,
             stacklevel=2,
         )
+        if not hasattr(collector_env, "add_to_dataset"):
+            raise TypeError(f"expected a DataCollector, got {collector_env!r:.60}")
         collector_env.add_to_dataset(self)
 
     def __iter__(self) -> Iterator[EpisodeData]:

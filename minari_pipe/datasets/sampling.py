@@ -446,3 +446,5 @@ def _take(tree: Any, index: Ints, mask: npt.NDArray[np.bool_] | None = None) -> 
 def _check_positive(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ConfigError(f"{name} must be a positive integer, got {value!r}")
+    if value > sys.maxsize:
+        raise ConfigError(f"{name} is too large, expected at most {sys.maxsize}")

@@ -142,7 +142,12 @@ def is_address(text: str) -> bool:
     Example:
         >>> [is_address(text) for text in ("hf://org", "/share", "./share", "~/share", "door/a-v0")]
         [True, True, True, True, False]
+
+    Raises:
+        TypeError: it is not a string.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"expected a dataset id or an address as a string, got {text!r:.60}")
     return "://" in text or text.startswith(("/", "./", "../", "~"))
 
 

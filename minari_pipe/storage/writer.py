@@ -241,10 +241,14 @@ class EpisodeWriter(ABC):
         """Add attributes to an episode, replacing those of the same names.
 
         Raises:
-            InvalidMetadataError: they would change its id or number of steps, or hold an invalid
-                seed.
+            InvalidMetadataError: they would change its id or number of steps, hold an invalid
+                seed, or are not a mapping.
         """
         stored = self.episode_metadata(index)
+        if not isinstance(metadata, Mapping):
+            raise InvalidMetadataError(
+                f"episode {index}: metadata must be a dict, got {metadata!r:.100}"
+            )
         try:
             whole_seed(metadata.get("seed"))
         except InvalidEpisodeError as error:
@@ -390,7 +394,12 @@ class _Adding:
         for buffer in episodes:
             if isinstance(buffer, Segment):
                 return many, buffer
-            room -= len(buffer.rewards)
+            try:
+                room -= len(buffer.rewards)
+            except AttributeError:
+                raise InvalidEpisodeError(
+                    f"expected each episode as an EpisodeBuffer, got {buffer!r:.60}"
+                ) from None
             is_last = room <= 0 or len(many) + 1 == MOST_EPISODES
             many.append(buffer if is_last or self.are_lasting else _own(buffer))
             if is_last:

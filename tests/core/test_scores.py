@@ -52,6 +52,11 @@ def test_a_dataset_without_scores_is_named_as_in_real_minari() -> None:
     assert get_normalized_score(Dataset, np.array([10.0, 15.0])).tolist() == [0, 0.5]
 
 
+def test_scores_of_an_id_are_refused() -> None:
+    with pytest.raises(TypeError, match="expected a dataset, got 'aa/b-v0'; open it"):
+        get_normalized_score("aa/b-v0", [1.0])
+
+
 def test_reference_score_is_the_sample_statistics() -> None:
     returns = np.random.default_rng(0).normal(size=100)
     score = ReferenceScore.from_returns(returns)

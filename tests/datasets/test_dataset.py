@@ -26,6 +26,7 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     EnvironmentNotFoundError,
     InvalidEpisodeError,
+    InvalidMetadataError,
     TrustError,
     UnsupportedVersionError,
 )
@@ -153,6 +154,28 @@ def test_a_refused_update_changes_nothing(dataset: MinariDataset) -> None:
     with pytest.raises(InvalidEpisodeError, match="episode 7: actions has 7 steps, rewards has 8"):
         dataset.update_dataset_from_buffer([episode(6), bad])
     assert numbers(dataset) == numbers(MinariDataset(dataset.storage)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.filterwarnings("ignore:update_dataset_from_collector_env:DeprecationWarning")
+def test_arguments_of_another_kind_are_one_clear_line(dataset: MinariDataset) -> None:
+    storage = dataset.storage
+    for call, error, message in [
+        (lambda: storage.update_metadata(None), InvalidMetadataError, "a dict, got None"),
+        (
+            lambda: storage.update_episode_metadata("x", [1]),
+            InvalidMetadataError,
+            "episode 1: metadata must be a dict, got 'x'",
+        ),
+        (lambda: storage.update_episodes("a"), InvalidEpisodeError, "an EpisodeBuffer, got 'a'"),
+        (
+            lambda: dataset.update_dataset_from_collector_env(None),
+            TypeError,
+            "expected a DataCollector, got None",
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+    assert numbers(MinariDataset(storage)) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept aside", "removed"])

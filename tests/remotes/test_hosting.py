@@ -657,6 +657,12 @@ def test_a_dataset_that_holds_another_is_not_replaced(shared) -> None:
     assert not list(get_dataset_path().glob(".download-*"))
 
 
+@pytest.mark.parametrize("wrong", [None, 5, [], b"aa/b-v0"], ids=repr)
+def test_what_is_no_text_is_not_downloaded(wrong, shared) -> None:
+    with pytest.raises(TypeError, match="expected a dataset id or an address as a string, got"):
+        download_dataset(wrong)
+
+
 def test_an_empty_folder_gives_way_to_a_dataset(shared) -> None:
     published(ID)
     get_dataset_path(ID).mkdir()
