@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minari_pipe.core.files.atomic import MANIFEST, remove_all_but, sha256_file
+from minari_pipe.core.files.atomic import MANIFEST, NO_NAMES, remove_all_but, sha256_file
 from minari_pipe.core.files.changes import new_file, remove
 from minari_pipe.core.files.links import expand_user, held_folder, refuse_links, walk
 from minari_pipe.core.files.locks import exclusive
@@ -146,6 +146,8 @@ class DirectoryRemote(Remote):
             raise RemoteError(f"{self.address}: the directory {self._root} does not exist")
         found = []
         top = prefix.rpartition("/")[0]
+        if top and not NO_NAMES.isdisjoint(top.split("/")):
+            return  # no name begins with '../' or '/'
         for folder, folders, files in walk(self._place(top), onerror=_skip):
             name = Path(folder).relative_to(self._root).as_posix()
             if "data" in folders and name != ".":

@@ -70,6 +70,12 @@ class TestDirectory(FolderContract):
         (tmp_path / "remote").mkdir()
         return f"file://{tmp_path}/remote"
 
+    @pytest.mark.parametrize("prefix", ["../", "../remote/", "door/../", "./", "/etc/x", "door//"])
+    def test_a_prefix_of_no_name_lists_nothing(self, prefix: str, address: str) -> None:
+        step_index_dataset("door/human-v1")
+        publish_dataset("door/human-v1", address)
+        assert list_remote_datasets(address, prefix=prefix) == {}
+
 
 class TestS3(FolderContract):
     @pytest.fixture
