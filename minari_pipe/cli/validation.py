@@ -27,7 +27,7 @@ from minari_pipe.core.files.manifest import (
     read_manifest,
     totals_agree,
 )
-from minari_pipe.core.files.manifest import upgrade as upgrade_manifest
+from minari_pipe.core.files.manifest_update import upgrade as upgrade_manifest
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.progress_bar import ProgressBar
 from minari_pipe.datasets.identity import checked_content_sha256

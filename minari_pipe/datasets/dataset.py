@@ -450,6 +450,7 @@ class MinariDataset(DatasetDescription):
 
         Raises:
             InvalidEpisodeError: a buffer's values do not fit each other or the spaces.
+            CorruptDatasetError: the files do not match their metadata or their manifest.
 
         Example:
             >>> from minari_pipe.datasets.examples import step_index_dataset
@@ -474,6 +475,7 @@ class MinariDataset(DatasetDescription):
 
         Raises:
             InvalidEpisodeError: the spaces of the dataset and the environment differ.
+            CorruptDatasetError: the files do not match their metadata or their manifest.
             DatasetNotFoundError: the collector is closed.
             TypeError: it is not a collector.
 

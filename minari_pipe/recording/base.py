@@ -199,6 +199,7 @@ class Collecting:
         Raises:
             InvalidEpisodeError: a value does not have the structure or the shape of the dataset's
                 spaces, or lies outside of them and the collector is strict.
+            CorruptDatasetError: the files do not match their metadata or their manifest.
             ConfigError: it is not a dataset, or ``on_episode`` of the collector takes the episodes.
             DatasetNotFoundError: the collector is closed.
         """

@@ -296,6 +296,7 @@ class MinariStorage(StoredEpisodes):
 
         Raises:
             InvalidEpisodeError: a buffer's values do not match each other or the spaces.
+            CorruptDatasetError: the files do not match their metadata or their manifest.
         """
         self.check_spaces(
             self.observation_space, self.action_space, jpeg_encoding=self.jpeg_encoding
@@ -323,6 +324,7 @@ class MinariStorage(StoredEpisodes):
 
         Raises:
             InvalidMetadataError: the two differ in length, or a dict changes an id or step count.
+            CorruptDatasetError: the files do not match their metadata or their manifest.
         """
         if episode_indices is None:
             episode_indices = range(self.total_episodes)
@@ -341,6 +343,7 @@ class MinariStorage(StoredEpisodes):
 
         Raises:
             InvalidMetadataError: a value has the wrong type, or a key can no longer change.
+            CorruptDatasetError: the metadata do not match the manifest.
         """
         validate_metadata(metadata)
         with self._change() as change:

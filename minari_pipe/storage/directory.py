@@ -16,7 +16,8 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import check_size, transaction
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
 from minari_pipe.core.files.links import OpenedFolder, files_below, opener
-from minari_pipe.core.files.manifest import stage_manifest, write_manifest
+from minari_pipe.core.files.manifest import write_manifest
+from minari_pipe.core.files.manifest_update import stage_manifest
 from minari_pipe.core.metadata import dump_metadata
 from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage

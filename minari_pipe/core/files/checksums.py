@@ -29,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from minari_pipe.core.files.atomic import sha256_file
@@ -255,6 +255,42 @@ def content_differs(
     return next(
         (key for key in ("xxh3_128", "sha256") if entry.get(key, "") != found.get(key, "")), None
     )
+
+
+def pieces_of(entry: Mapping[str, Any]) -> list[str]:
+    """Return the digests of a file's pieces, from its entry in a manifest of format 2.
+
+    Example:
+        >>> pieces_of(entry_of_bytes([b""]))
+        ['99aa06d3014798d86001c324468d497f']
+    """
+    pieces: list[str] = entry.get("pieces", [entry["xxh3_128"]])
+    return pieces
+
+
+def some_piece_differs(
+    path: str | os.PathLike[str],
+    entry: Mapping[str, Any],
+    numbers: Iterable[int],
+    below: str | os.PathLike[str],
+) -> bool:
+    """Return whether a file has another size than its entry, or one of some pieces differs.
+
+    Args:
+        path: the file.
+        entry: its entry in a manifest of format 2.
+        numbers: the pieces to compare.
+        below: the folder below which symlinks are not followed.
+    """
+    pieces = pieces_of(entry)
+    with open(path, "rb", opener=opener(below)) as file:
+        if os.fstat(file.fileno()).st_size != entry["size"]:
+            return True
+        for number in numbers:
+            file.seek(number * PIECE)
+            if _xxh3_128(file.read(PIECE)).hex() != pieces[number]:
+                return True
+    return False
 
 
 def _sums_of_file(path: str | os.PathLike[str]) -> str:

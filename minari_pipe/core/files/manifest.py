@@ -21,7 +21,7 @@ Unknown keys are ignored; a change in the meaning of known keys requires another
 is refused.
 
 Format 1 has no ``format`` and one section ``files``, with paths such as ``data/metadata.json``. A
-change keeps that format, and :func:`upgrade` rewrites it.
+change keeps that format, and :func:`~minari_pipe.core.files.manifest_update.upgrade` rewrites it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,6 @@ from minari_pipe.core.files.atomic import (
     is_manifest,
     read_text,
     read_whole,
-    sha256_file,
-    staged_manifest,
-    transaction,
 )
 from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.files.checksums import (
@@ -85,7 +82,8 @@ ORDER_BLIND = (
 )
 
 _SECTIONS = ("data", POLICIES, CARD)
-_TOTALS = ("total_episodes", "total_steps")
+#: keys of the totals, in a manifest and in the metadata
+TOTALS = ("total_episodes", "total_steps")
 _METADATA = "data/metadata.json"
 _NAMED = re.compile(rb'(\s*\{)"manifest_sha256": "([0-9a-f]{64})", ')
 
@@ -113,7 +111,7 @@ def compose(
     Raises:
         InvalidMetadataError: the metadata lacks a total.
     """
-    for key in _TOTALS:
+    for key in TOTALS:
         if not isinstance(metadata.get(key), Integral):
             raise InvalidMetadataError(
                 f"metadata {key!r} is {metadata.get(key)!r:.80}; expected a whole number"
@@ -122,7 +120,7 @@ def compose(
     for name in sorted(entries):
         section, _, rest = name.partition("/")
         sections[section][rest] = entries[name]
-    return {"format": FORMAT, **{key: metadata[key] for key in _TOTALS}, **sections}
+    return {"format": FORMAT, **{key: metadata[key] for key in TOTALS}, **sections}
 
 
 def entries_of(content: Mapping[str, Any], *, card: bool = False) -> dict[str, dict[str, Any]]:
@@ -149,7 +147,7 @@ def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     entries = entries_of(content)
     return {
-        **{key: content.get(key) for key in ("content_sha256", *_TOTALS)},
+        **{key: content.get(key) for key in ("content_sha256", *TOTALS)},
         "files": {
             name: {"sha256": entries[name].get("sha256"), "size": entries[name]["size"]}
             for name in sorted(entries)
@@ -173,7 +171,7 @@ def write_manifest(
         entries: the entries that are known already, by paths in ``data/``.
     """
     files = {f"data/{name}": entry for name, entry in entries.items()}
-    _dump(compose(metadata, files), dataset / MANIFEST)
+    dump(compose(metadata, files), dataset / MANIFEST)
 
 
 def ensure_manifest(dataset: Path) -> None:
@@ -185,60 +183,10 @@ def ensure_manifest(dataset: Path) -> None:
         metadata = json.loads(read_text(data / "metadata.json"))
     except FileNotFoundError:
         return
-    if metadata.keys() >= set(_TOTALS):
+    if metadata.keys() >= set(TOTALS):
         write_manifest(
             dataset, metadata, {name: entry_of(data / name) for name in files_below(data)}
         )
-
-
-def stage_manifest(
-    data: Path, stage: Path, metadata: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Update a dataset's manifest, if it has one, in the transaction that changes its files.
-
-    Args:
-        data: the data directory.
-        stage: the new versions of files, see :func:`minari_pipe.core.files.atomic.transaction`.
-        metadata: the metadata after the change.
-        entries: the entries of new versions that are known already, by paths in the stage.
-
-    Raises:
-        UnsupportedVersionError: the manifest has a format that cannot be updated.
-    """
-    content = readable_manifest(data.parent) if data.name == "data" else None
-    if content is None or not totals_agree(data, content):
-        return  # another program changed the dataset, so nothing is known of its files
-    if content.get("format") == FORMAT:
-        new = {name: entries.get(name) or entry_of(stage / name) for name in files_below(stage)}
-        content["data"] = dict(sorted((content["data"] | new).items()))
-    else:
-        new = {
-            f"data/{name}": {
-                "sha256": sha256_file(stage / name),
-                "size": os.path.getsize(stage / name),
-            }
-            for name in files_below(stage)
-        }
-        content["files"] = dict(sorted((content["files"] | new).items()))
-    content.pop("content_sha256", None)
-    _dump({**content, **{key: metadata[key] for key in _TOTALS}}, staged_manifest(stage))
-
-
-def pieces_named(data: Path, name: str) -> list[str] | None:
-    """Return the digests of a file's pieces, if the manifest has them for a file of this size.
-
-    Args:
-        data: the data directory, in a transaction.
-        name: name of the file in it.
-    """
-    content = readable_manifest(data.parent) if data.name == "data" else None
-    if content is None or content.get("format") != FORMAT or not totals_agree(data, content):
-        return None
-    entry = content["data"].get(name, {})
-    if entry.get("size") != os.path.getsize(data / name):
-        return None
-    pieces: list[str] = entry.get("pieces", [entry["xxh3_128"]])
-    return pieces
 
 
 def read_manifest(dataset: Path) -> dict[str, Any] | None:
@@ -312,7 +260,7 @@ def _fault(content: dict[str, Any]) -> str | None:
         return f"`format` is {number!r:.40}, expected {FORMAT}"
     if number > FORMAT:
         return None
-    for key in _TOTALS:
+    for key in TOTALS:
         if type(content.get(key, 0)) is not int or content.get(key, 0) < 0:
             return f"`{key}` is {content[key]!r:.40}, expected a non-negative integer"
     digest = content.get("content_sha256", "0" * 64)
@@ -382,7 +330,7 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
         )
     raise CorruptDatasetError(
         f"{dataset} does not match its {MANIFEST}: {listed}. Restore the files, or delete the "
-        "dataset and download it again"
+        f"dataset and download it again; if you changed them on purpose, delete {MANIFEST}"
     )
 
 
@@ -405,7 +353,7 @@ def file_faults(
     expected = entries_of(content)
     found = [name for name in files_of(dataset) if not name.startswith(f"{CARD}/")]
     found += [f"data/{name}" for name in files_left(dataset / "data")]  # readers use these
-    yield from _faults(dataset, expected, found, {} if seen is None else seen, data)
+    yield from entry_faults(dataset, expected, found, {} if seen is None else seen, data)
 
 
 def card_faults(dataset: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -418,16 +366,25 @@ def card_faults(dataset: Path, content: Mapping[str, Any]) -> Iterator[tuple[str
     entries = entries_of(content, card=True)
     expected = {name: entry for name, entry in entries.items() if name.startswith(f"{CARD}/")}
     found = (name for name in files_of(dataset) if name.startswith(f"{CARD}/"))
-    yield from _faults(dataset, expected, found, {})
+    yield from entry_faults(dataset, expected, found, {})
 
 
-def _faults(
+def entry_faults(
     dataset: Path,
     entries: Mapping[str, dict[str, Any]],
     there: Iterable[str],
     stamps: dict[str, list[Any]],
     data: PathLike | None = None,
 ) -> Iterator[tuple[str, str]]:
+    """Yield ``(name, what is wrong)`` for files that differ from their entries, or have none.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        entries: the entries, by names such as ``data/metadata.json``.
+        there: names of existing files.
+        stamps: see :func:`file_faults`.
+        data: ``data/`` as it was opened for reading.
+    """
     data = dataset / "data" if data is None else data
     for name, expected in entries.items():
         below = data if name.startswith("data/") else dataset
@@ -468,34 +425,6 @@ def _faults(
             yield name, found
     for name in sorted(set(there) - set(entries)):
         yield name, "is not in the manifest"
-
-
-def upgrade(dataset: Path, content: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-    """Replace a manifest of format 1 by one of format 2, after comparing the files with it.
-
-    Args:
-        dataset: the folder that holds ``data/``.
-        content: the manifest; its ``content_sha256``, if any, is that of the data.
-        metadata: the dataset's metadata, for the totals.
-
-    Raises:
-        CorruptDatasetError: the files do not match it, or it has changed meanwhile.
-    """
-    with transaction(dataset / "data") as stage:
-        if read_manifest(dataset) != content:
-            raise CorruptDatasetError(
-                f"{dataset} changed while its {MANIFEST} was rewritten; run the command again"
-            )
-        if any(file_faults(dataset, content)):
-            verify(dataset)  # raises, and names every fault
-        is_published = "content_sha256" in content
-        entries = {
-            name: entry_of(dataset / name, sha256=is_published) for name in entries_of(content)
-        }
-        new = compose(metadata, entries)
-        if is_published:
-            new["content_sha256"] = content["content_sha256"]
-        _dump(new, staged_manifest(stage))
 
 
 def manifest_named(metadata: bytes) -> str | None:
@@ -547,7 +476,8 @@ def changed_files(
     return [name for name, _ in file_faults(dataset, content, seen)]
 
 
-def _dump(content: dict[str, Any], path: Path) -> None:
+def dump(content: dict[str, Any], path: Path) -> None:
+    """Write a manifest to a new file."""
     write_new(path, (json.dumps(content) + "\n").encode())
 
 
@@ -576,7 +506,7 @@ def totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
     except (OSError, ValueError, RecursionError):
         return True
     return not isinstance(metadata, dict) or all(
-        metadata.get(key) == content.get(key, metadata.get(key)) for key in _TOTALS
+        metadata.get(key) == content.get(key, metadata.get(key)) for key in TOTALS
     )
 
 

@@ -46,7 +46,7 @@ from minari_pipe.core import views
 from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, each_with_fields
 from minari_pipe.core.files.atomic import current
 from minari_pipe.core.files.links import OpenedFolder, open_below, status_below
-from minari_pipe.core.files.manifest import pieces_named
+from minari_pipe.core.files.manifest_update import pieces_named
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError
 from minari_pipe.storage.columns import check_space_names
 from minari_pipe.storage.directory import DirectoryStorage

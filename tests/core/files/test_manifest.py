@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import threading
 import warnings
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -471,6 +473,101 @@ def test_a_change_does_not_vouch_for_files_that_it_does_not_touch() -> None:
     dataset.storage.update_metadata({"author": {"Ada"}})
     with pytest.raises(CorruptDatasetError, match=r"data/main_data\.hdf5 has different content"):
         load_dataset(ID, verify=True)
+
+
+def bytes_below(place: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in place.rglob("*") if file.is_file()}
+
+
+def damage(file: Path) -> None:
+    """Change a value of a file, which can still be read."""
+    old, new = b"\x08\x40", b"\x09\x40"  # the end of the double 3.0
+    if file.name == "metadata.json":
+        is_of_dataset = file.parent.name == "data"
+        old, new = (b"b-v0", b"c-v0") if is_of_dataset else (b'max": 3', b'max": 4')
+    good = file.read_bytes()
+    assert old in good
+    file.write_bytes(good.replace(old, new, 1))
+
+
+#: the number of files that a change reads and replaces: in HDF5, and in the other formats
+READ = {"an append": (2, 1), "a continuation": (2, 3), "metadata": (1, 1), "attributes": (2, 2)}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_change_turns_damage_into_verified_values(
+    change: str, data_format: str, number: int, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    """It is refused if it reads the damage; otherwise the damage stays damage."""
+    place = folder(
+        minari_pipe.create_dataset_from_buffers(ID, make(3), data_format=data_format, **SPACES)
+    )
+    if number == 1:
+        in_format_1(place)
+    shutil.copytree(place, tmp_path / "whole")
+    n_refused = 0
+    for name in list(entries_of(json.loads((place / MANIFEST).read_text()))):
+        with subtests.test(name):
+            damage(place / name)
+            damaged = bytes_below(place)
+            fault = rf"does not match its manifest\.json: {name} has different content .* Restore"
+            n_refused += 1
+            with contextlib.suppress(CorruptDatasetError):
+                CHANGES[change](load_dataset(ID))
+                n_refused -= 1
+                damaged = bytes_below(place)
+            assert bytes_below(place) == damaged
+            with pytest.raises(CorruptDatasetError, match=fault):
+                load_dataset(ID, verify=True)
+        shutil.rmtree(place)
+        shutil.copytree(tmp_path / "whole", place)
+    assert n_refused == READ[change][data_format != "hdf5"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_append_to_a_long_file_is_refused_if_a_piece_that_it_reads_is_damaged(
+    number: int, subtests: pytest.Subtests
+) -> None:
+    """Those are the first one, and those from the last values on."""
+    dataset = long_dataset("hdf5", 30)
+    if number == 1:
+        in_format_1(folder(dataset))
+    file = dataset.storage.data_path / "main_data.hdf5"
+    good = file.read_bytes()
+    whole = bytes_below(folder(dataset))
+    values = {episode: dataset[episode].rewards[1000:1100].tobytes() for episode in (0, 29)}
+    places = {
+        "a value in the first piece": good.index(values[0]),
+        "a value in the last piece": good.rindex(values[29]),
+        "the address of an episode": good.rindex(b"SNOD") + 16,
+    }
+    assert places["a value in the first piece"] < 2**20
+    assert places["a value in the last piece"] > len(good) // 2**20 * 2**20
+    for name, start in places.items():
+        with subtests.test(name):
+            file.write_bytes(good[:start] + bytes([good[start] ^ 8]) + good[start + 1 :])
+            damaged = bytes_below(folder(dataset))
+            with pytest.raises(CorruptDatasetError, match="main_data.hdf5 has different content"):
+                load_dataset(ID).storage.update_episodes(make(1))
+            assert bytes_below(folder(dataset)) == damaged
+    file.write_bytes(good)
+    assert bytes_below(folder(dataset)) == whole
+    load_dataset(ID).storage.update_episodes(make(1))
+
+
+def test_a_manifest_that_is_deleted_stops_no_change() -> None:
+    """It is how a change of another program that keeps the totals is accepted."""
+    dataset = create()
+    file = dataset.storage.data_path / "main_data.hdf5"
+    with h5py.File(file, "r+") as opened:
+        opened["episode_0"].attrs["note"] = "by hand"
+    with pytest.raises(CorruptDatasetError, match=r"on purpose, delete manifest\.json$"):
+        load_dataset(ID).storage.update_episodes(make(1))
+    (folder(dataset) / MANIFEST).unlink()
+    load_dataset(ID).storage.update_episodes(make(1))
+    assert load_dataset(ID).total_episodes == 6
 
 
 @pytest.mark.filterwarnings("ignore:.*(overridden|env_spec)")
