@@ -23,9 +23,9 @@ from minari_pipe.core.files.manifest import (
     ORDER_BLIND,
     card_faults,
     file_faults,
+    is_foreign,
     is_order_blind,
     read_manifest,
-    totals_agree,
 )
 from minari_pipe.core.files.manifest_update import upgrade as upgrade_manifest
 from minari_pipe.core.messages import one_line
@@ -153,7 +153,7 @@ def _misplaced(subject: Subject) -> list[Finding]:
 def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:
     """Return a finding for each file that differs from the manifest beside the data.
 
-    If the totals differ as well, a program that keeps no manifest has changed the dataset.
+    If a program that keeps no manifest has changed the dataset, these are warnings.
     ``elsewhere`` are the files with episodes to which links of the dataset lead.
     """
     dataset = data_path.parent
@@ -166,11 +166,11 @@ def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:
     if manifest is None:
         return []
     faults = list(file_faults(dataset, manifest))
-    if totals_agree(data_path, manifest):
-        found = [Finding("error", "manifest", name, fault) for name, fault in faults]
-    else:
+    if is_foreign(dataset, manifest):
         later = "; the dataset has changed since it was finished"
         found = [Finding("warning", "manifest", name, fault + later) for name, fault in faults]
+    else:
+        found = [Finding("error", "manifest", name, fault) for name, fault in faults]
     found += [
         Finding("warning", "card", name, fault) for name, fault in card_faults(dataset, manifest)
     ]

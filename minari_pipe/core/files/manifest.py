@@ -323,7 +323,7 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
     if readable_manifest(dataset) != content:  # it is appended to or deleted meanwhile
         return verify(dataset, data)
     listed = "; ".join(faults)
-    if not totals_agree(dataset / "data", content):
+    if is_foreign(dataset, content):
         raise CorruptDatasetError(
             f"{dataset} was changed since it was finished, by a program that does not update its "
             f"{MANIFEST}: {listed}. Load it without verify=True, or combine it into a new version"
@@ -343,6 +343,8 @@ def file_faults(
 ) -> Iterator[tuple[str, str]]:
     """Yield ``(name, what is wrong)`` for the dataset's files that contradict the manifest.
 
+    If only the totals differ from those in the metadata, the manifest is what is wrong.
+
     Args:
         dataset: the folder that holds ``data/``.
         content: the manifest, as it was read.
@@ -353,7 +355,16 @@ def file_faults(
     expected = entries_of(content)
     found = [name for name in files_of(dataset) if not name.startswith(f"{CARD}/")]
     found += [f"data/{name}" for name in files_left(dataset / "data")]  # readers use these
-    yield from entry_faults(dataset, expected, found, {} if seen is None else seen, data)
+    faulty = set()
+    for name, fault in entry_faults(dataset, expected, found, {} if seen is None else seen, data):
+        faulty.add(name)
+        yield name, fault
+    if _METADATA not in faulty:  # else the totals may differ because the metadata do
+        for key, (ours, theirs) in _differing_totals(dataset, content).items():
+            yield (
+                MANIFEST,
+                f"has {key} {ours}, but {_METADATA}, which it matches, has {theirs!r:.40}",
+            )
 
 
 def card_faults(dataset: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -499,15 +510,35 @@ def files_of(dataset: Path) -> Iterator[str]:
                     yield f"{folder}/{name}"
 
 
-def totals_agree(data: Path, content: Mapping[str, Any]) -> bool:
-    """Return whether the metadata has the manifest's totals; damaged metadata passes."""
+def is_foreign(dataset: Path, content: Mapping[str, Any]) -> bool:
+    """Return whether another program has changed a dataset, so that its manifest does not count.
+
+    Then the metadata have other totals than the manifest, and differ from their entry. If they
+    match their entry, the manifest is damaged. Damaged metadata pass as the dataset's own.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        content: the manifest.
+    """
+    if not _differing_totals(dataset, content):
+        return False
+    entry = entries_of(content).get(_METADATA)
+    return entry is None or any(entry_faults(dataset, {_METADATA: entry}, [], {}))
+
+
+def _differing_totals(dataset: Path, content: Mapping[str, Any]) -> dict[str, tuple[int, Any]]:
+    """Return the totals of manifest and metadata, by key, where they differ."""
     try:
-        metadata = json.loads(current(data / "metadata.json", read_text))
+        metadata = json.loads(current(dataset / _METADATA, read_text))
     except (OSError, ValueError, RecursionError):
-        return True
-    return not isinstance(metadata, dict) or all(
-        metadata.get(key) == content.get(key, metadata.get(key)) for key in TOTALS
-    )
+        return {}
+    if not isinstance(metadata, dict):
+        return {}
+    return {
+        key: (content[key], metadata.get(key))
+        for key in TOTALS
+        if content.get(key, metadata.get(key)) != metadata.get(key)
+    }
 
 
 def _is_name(name: str) -> bool:

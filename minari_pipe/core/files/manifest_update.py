@@ -26,9 +26,9 @@ from minari_pipe.core.files.manifest import (
     entries_of,
     entry_faults,
     file_faults,
+    is_foreign,
     read_manifest,
     readable_manifest,
-    totals_agree,
     verify,
 )
 from minari_pipe.errors import CorruptDatasetError
@@ -50,7 +50,7 @@ def stage_manifest(
         UnsupportedVersionError: the manifest has a format that cannot be updated.
     """
     content = readable_manifest(data.parent) if data.name == "data" else None
-    if content is None or not totals_agree(data, content):
+    if content is None or is_foreign(data.parent, content):
         return  # another program changed the dataset, so nothing is known of its files
     if content.get("format") == FORMAT:
         new = {name: entries.get(name) or entry_of(stage / name) for name in files_below(stage)}
@@ -78,7 +78,7 @@ def pieces_named(data: Path, name: str) -> list[str] | None:
         name: name of the file in it.
     """
     content = readable_manifest(data.parent) if data.name == "data" else None
-    if content is None or content.get("format") != FORMAT or not totals_agree(data, content):
+    if content is None or content.get("format") != FORMAT or is_foreign(data.parent, content):
         return None
     entry = content["data"].get(name, {})
     if entry.get("size") != os.path.getsize(data / name):

@@ -20,14 +20,15 @@ from minari_pipe.core.files.links import OpenedFolder, status_below
 from minari_pipe.core.files.manifest import (
     CARD,
     ORDER_BLIND,
+    TOTALS,
     compose,
     entries_of,
     file_faults,
     files_of,
     identity_of,
+    is_foreign,
     is_order_blind,
     read_manifest,
-    totals_agree,
     verify,
 )
 from minari_pipe.datasets.identity import checked_content_sha256
@@ -126,6 +127,8 @@ def upload(
         entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
         if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:
             raise _changing(place / METADATA)
+        was_dropped = own is not None and not _counts(place, metadata, entries, own)
+        own = None if was_dropped else own
         manifest = _manifest(place, opened, metadata, entries, own)
     content: str = json.loads(manifest)["content_sha256"]
     files = {
@@ -146,6 +149,11 @@ def upload(
     notes = remote.cautions(metadata)
     if own is not None and is_order_blind(own):
         notes.append(f"{dataset_id}: {ORDER_BLIND}")
+    if was_dropped:
+        notes.append(
+            f"{dataset_id}: another program has changed the dataset since its {MANIFEST} was "
+            "written; a new one is published, which does not detect earlier damage"
+        )
     if dry_run:
         return done("planned", notes=tuple(notes))
     try:
@@ -238,15 +246,11 @@ def _manifest(
         opened: the same folder, open.
         metadata: metadata of the dataset.
         entries: entries of its files, with sha256.
-        own: the dataset's own manifest, if it has one.
+        own: the dataset's own manifest, if it has one that counts.
 
     Raises:
-        CorruptDatasetError: the files, or the content, do not match the dataset's own manifest.
+        CorruptDatasetError: the content does not match the dataset's own manifest.
     """
-    if own is not None and not _are_named(entries, own) and any(file_faults(place, own)):
-        if totals_agree(place / "data", own):
-            verify(place)  # raises, and names every fault
-        own = None  # another program has changed the dataset since
     content = compose(metadata, entries)
     content["content_sha256"] = checked_content_sha256(place, metadata, own, opened.data)
     if content == own:
@@ -254,13 +258,35 @@ def _manifest(
     return (json.dumps(content) + "\n").encode()
 
 
-def _are_named(entries: Mapping[str, dict[str, Any]], own: Mapping[str, Any]) -> bool:
-    """Return whether files match a manifest, as far as their entries show."""
+def _counts(
+    place: Path,
+    metadata: Mapping[str, Any],
+    entries: Mapping[str, dict[str, Any]],
+    own: Mapping[str, Any],
+) -> bool:
+    """Return whether a dataset matches its manifest; False if another program has changed it.
+
+    Args:
+        place: the folder that holds ``data/``.
+        metadata: metadata of the dataset.
+        entries: entries of its files, with sha256.
+        own: its manifest.
+
+    Raises:
+        CorruptDatasetError: the files do not match it.
+    """
     named = entries_of(own)
     names = {name for name in entries if not name.startswith(f"{CARD}/")}
-    return names == named.keys() and all(
+    is_named = names == named.keys() and all(
         named[name].items() <= entries[name].items() for name in names
     )
+    if is_named and all(own.get(key, metadata.get(key)) == metadata.get(key) for key in TOTALS):
+        return True
+    if not any(file_faults(place, own)):  # it has sums, which the entries do not show
+        return True
+    if not is_foreign(place, own):
+        verify(place)  # raises, and names every fault
+    return False
 
 
 def _has_size(path: Path, source: UploadSource) -> bool:

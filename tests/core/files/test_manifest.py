@@ -557,6 +557,53 @@ def test_an_append_to_a_long_file_is_refused_if_a_piece_that_it_reads_is_damaged
     load_dataset(ID).storage.update_episodes(make(1))
 
 
+def change_total(key: str) -> None:
+    path = folder(load_dataset(ID)) / MANIFEST
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, key: content[key] + 1}))
+
+
+def refused(fault: str, shared: Path) -> None:
+    fault = rf"does not match its manifest\.json: {fault}"
+    with pytest.raises(CorruptDatasetError, match=fault):
+        load_dataset(ID, verify=True)
+    with pytest.raises(CorruptDatasetError, match=fault):
+        minari_pipe.publish_dataset(ID, shared)
+
+
+def report_of_validate_names(*expected: str) -> None:
+    done = CliRunner().invoke(app, ["validate", ID, "--no-replay", "--json"])
+    assert done.exit_code == 1
+    findings = json.loads(done.stdout)["findings"]
+    assert [
+        (found["level"], found["path"]) for found in findings if found["check"] == "manifest"
+    ] == [("error", name) for name in expected]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("key", ["total_episodes", "total_steps"])
+def test_a_total_that_only_the_manifest_has_is_damage_and_hides_none(
+    key: str, number: int, tmp_path: Path
+) -> None:
+    dataset = create()
+    if number == 1:
+        in_format_1(folder(dataset))
+    change_total(key)
+    refused(
+        rf"manifest\.json has {key} \d+, but data/metadata\.json, which it matches, has", tmp_path
+    )
+    report_of_validate_names(MANIFEST)
+    file = dataset.storage.data_path / "main_data.hdf5"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1] + b"?")
+    refused(r"data/main_data\.hdf5 has different content", tmp_path)
+    report_of_validate_names("data/main_data.hdf5", MANIFEST)
+    assert list(tmp_path.iterdir()) == []
+    file.write_bytes(good)
+    dataset.storage.update_metadata({"author": {"Ada"}})  # writes the totals of the metadata
+    assert_verified()
+
+
 def test_a_manifest_that_is_deleted_stops_no_change() -> None:
     """It is how a change of another program that keeps the totals is accepted."""
     dataset = create()
@@ -571,7 +618,7 @@ def test_a_manifest_that_is_deleted_stops_no_change() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*(overridden|env_spec)")
-def test_an_append_by_another_program_is_no_damage_and_is_not_vouched_for() -> None:
+def test_an_append_by_another_program_is_no_damage_and_is_not_vouched_for(tmp_path: Path) -> None:
     create()
     names = ("seed", "observations", "actions", "rewards", "terminations", "truncations")
     given = {name: getattr(make()[0], name) for name in names}
@@ -585,6 +632,10 @@ def test_an_append_by_another_program_is_no_damage_and_is_not_vouched_for() -> N
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"])
     assert done.exit_code == 0
     assert "it was finished" in done.output
+    done = minari_pipe.publish_dataset(ID, tmp_path)
+    assert done.outcome == "uploaded"
+    (note,) = [note for note in done.notes if "another program has changed the dataset" in note]
+    assert "\n" not in note
 
 
 def test_a_manifest_changes_in_the_same_rename_as_the_data(monkeypatch) -> None:
