@@ -303,6 +303,8 @@ def _dependency(path: str | Path, root: Path) -> str:
         raise ConfigError(
             f"{text!r} begins with '{scheme}:', which DVC reads as an address; rename the file"
         )
+    if Path(text).suffix == ".dvc" or Path(text).name == "dvc.yaml":
+        raise ConfigError(f"{text!r} has a name of DVC's own files; rename the file")
     return Path(text).as_posix()
 
 

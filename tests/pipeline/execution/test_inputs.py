@@ -463,14 +463,6 @@ def test_a_module_of_a_subfolder_that_nothing_names_is_refused(workspace):
     assert "lib/other.py, which no import statement names" in told
 
 
-def test_a_file_that_dvc_would_look_for_elsewhere_is_refused(workspace):
-    (workspace.root / "s3:").mkdir()
-    (workspace.root / "s3:" / "table").touch()
-    workspace.replace("my_policy.py", "gain):", "gain, table):")
-    told = workspace.refused("+dataset=mine", "+policy.controller.table='./s3:/table'", **TRUSTED)
-    assert "begins with 's3:', which DVC reads as an address; rename the file" in told
-
-
 def test_a_link_to_itself_is_no_file(workspace):
     (workspace.home / "loop").symlink_to(workspace.home / "loop")
     workspace.replace("my_policy.py", "gain):", "gain, table):")

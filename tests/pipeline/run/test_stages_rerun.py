@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -316,9 +317,18 @@ def test_a_named_checkpoint_is_a_dependency_of_the_stages_that_read_it(
     assert reading == {"ref_scores", "publish"}  # the latter lets it go out with the dataset
 
 
-def test_a_file_whose_name_dvc_would_expand_is_refused():
-    with pytest.raises(ConfigError, match="DVC reads as a variable"):
-        _dependency("nets/${oc}.zip", Path("/work"))
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nets/${oc}.zip", "DVC reads as a variable"),
+        ("./s3:/nets", "begins with 's3:', which DVC reads as an address"),
+        ("nets/a.dvc", "has a name of DVC's own files; rename the file"),
+        ("nets/dvc.yaml", "has a name of DVC's own files; rename the file"),
+    ],
+)
+def test_a_file_whose_name_dvc_would_take_for_another_is_refused(name, told):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        _dependency(name, Path("/work"))
 
 
 PICTURES = """\
