@@ -118,5 +118,9 @@ def unseen_changes(root: Path, paths: Iterable[str]) -> list[str]:
     entries = git(root, "ls-files", "--stage", "-z").stdout.split("\0")[:-1]
     hashes = {path: how.split()[1] for how, _, path in (e.partition("\t") for e in entries)}
     known = [path for path in dict.fromkeys(paths) if path in hashes]
-    now = git(root, "hash-object", "--", *known).stdout.split()
-    return [path for path, found in zip(known, now, strict=True) if found != hashes[path]]
+    there = [path for path in known if (root / path).is_file()]
+    now: dict[str, str] = {}
+    for start in range(0, len(there), 500):  # a command line has a limit
+        some = there[start : start + 500]
+        now |= zip(some, git(root, "hash-object", "--", *some).stdout.split(), strict=False)
+    return [path for path in known if now.get(path) != hashes[path]]
