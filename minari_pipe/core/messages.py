@@ -78,6 +78,15 @@ def without_credentials(text: str) -> str:
     return _QUERY.sub(r"\1…", without_passwords(text))
 
 
+def is_encodable(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8, which has no lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def message_of(error: Exception) -> str:
     """Return the text of an error, also of ``os.getcwd``, which does not say what is missing."""
     if isinstance(error, OSError) and error.errno == ENOENT and error.filename is None:

@@ -20,6 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from minari_pipe.core.messages import is_encodable
 from minari_pipe.core.tree import MAX_DEPTH, is_deep, named_dtype
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 
@@ -219,15 +220,6 @@ def _storable(value: Any) -> Any:
 def is_storable_text(text: str) -> bool:
     """Return whether HDF5 can store a text: its strings are UTF-8 and end at the first NUL."""
     return is_encodable(text) and "\0" not in text
-
-
-def is_encodable(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8, which has no lone surrogates."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _plain(value: Any) -> Any:

@@ -215,13 +215,18 @@ def _compose_once() -> None:
 
 
 def _write_locks_quickly() -> None:
-    """Let DVC rewrite ``dvc.lock`` with libyaml, not as text with comments, which takes 0.2 s."""
+    """Let DVC write the bytes of ``dvc.lock`` by libyaml; as text with comments it takes 0.2 s."""
 
     class Dumper(yaml.CSafeDumper):
         pass
 
     Dumper.add_multi_representer(dict, yaml.CSafeDumper.represent_dict)
     Dumper.add_multi_representer(str, yaml.CSafeDumper.represent_str)
+
+    def nothing(dumper: Dumper, _: None) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:null", "")
+
+    Dumper.add_representer(type(None), nothing)
 
     def dump(data: Any, stream: Any) -> None:
         yaml.dump(data, stream, Dumper, sort_keys=False, allow_unicode=True)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from minari_pipe.core.files.atomic import is_file_name
 from minari_pipe.core.files.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.core.files.links import entries_below, refuse_link
+from minari_pipe.core.messages import is_encodable
 from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.pipeline.repository import is_tracked
@@ -31,7 +32,6 @@ from minari_pipe.pipeline.workspace_links import (
     follow_own_cache,
     part_hard_links,
 )
-from minari_pipe.storage.attributes import is_encodable
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -39,6 +39,7 @@ import numpy.typing as npt
 from minari_pipe.core.files.atomic import current
 from minari_pipe.core.files.changes import remove
 from minari_pipe.core.files.links import read_below, refuse_links
+from minari_pipe.core.messages import is_encodable
 from minari_pipe.core.spaces import space_leaves
 from minari_pipe.errors import CorruptDatasetError, MissingDependencyError, UnsupportedSpaceError
 from minari_pipe.storage.arrow.disk import attributes_of, read_attributes, read_files, translated
@@ -46,7 +47,6 @@ from minari_pipe.storage.arrow.files import read_ipc, read_parquet, write_ipc, w
 from minari_pipe.storage.arrow.folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow.reading import KnownFiles
 from minari_pipe.storage.arrow.values import MOST_NESTED, nesting, pa, read_column, read_tree
-from minari_pipe.storage.attributes import is_encodable
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns, subscripts
 from minari_pipe.storage.directory import DirectoryStorage
