@@ -263,19 +263,21 @@ def test_damaged_parameters_are_generated_anew(damage, made, tmp_path):
 def test_a_line_in_the_code_of_a_stage_reruns_it(checkout, tmp_path):
     workspace = checkout.copy(tmp_path)
     code = workspace.root / "minari_pipe"
-    for modules, expected in (
-        # The last two are of a policy that this pipeline does not run, and of no stage.
-        (
-            ["pipeline/stages/create.py", "checks/flags.py", "policies/sb3.py", "cli/tables.py"],
-            ["create", "validate"],
-        ),
-        # validate measures the random policy again, to compare it with ref_min_score.
-        (["policies/random.py"], ["collect", "ref_scores", "validate"]),
-    ):
+
+    def edit(*modules: str) -> None:
         for module in modules:
             with (code / module).open("a") as file:
                 file.write("# a remark\n")
-        assert run(workspace, "+dataset=tiny") == expected, modules
+
+    # The last two are of a policy that this pipeline does not run, and of no stage.
+    edit("pipeline/stages/create.py", "checks/flags.py", "policies/sb3.py", "cli/tables.py")
+    told = workspace.dry_run("+dataset=tiny", **TRUSTED)
+    would_run = {line.split()[1] for line in told if " would run: " in line}
+    assert would_run == {"create", "validate"}
+    # validate measures the random policy again, to compare it with ref_min_score.
+    edit("policies/random.py")
+    expected = ["collect", "create", "ref_scores", "validate"]
+    assert run(workspace, "+dataset=tiny") == expected
 
 
 FILES = {
