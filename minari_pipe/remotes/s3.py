@@ -74,9 +74,9 @@ class S3Remote(ObjectStore):
                 session._request = partial(ClientSession._request, session, allow_redirects=False)
                 return session
 
-        session = _session()
+        session, is_anonymous = _session(address)
         files = S3FileSystem(
-            anon=_is_anonymous(address, session),
+            anon=is_anonymous,
             session=session,
             use_listings_cache=False,
             skip_instance_cache=True,
@@ -226,26 +226,21 @@ def _loader() -> Any:
     return Session().get_component("data_loader")
 
 
-def _session() -> Any:
-    from aiobotocore.session import AioSession
-
-    session = AioSession()
-    session.register_component("data_loader", _loader())
-    return session
-
-
-def _is_anonymous(address: str, session: Any) -> bool:
-    """Return whether there are no credentials; public data can be read without.
+def _session(address: str) -> tuple[Any, bool]:
+    """Return a session, and whether it has no credentials; public data can be read without.
 
     The session keeps those that it finds, so they are looked for once.
 
     Raises:
-        ConfigError: the credentials cannot be used.
+        ConfigError: the credentials, or other settings of the AWS tools, cannot be used.
     """
+    from aiobotocore.session import AioSession
     from botocore.exceptions import BotoCoreError
     from fsspec.asyn import get_loop, sync
 
+    session = AioSession()
     try:
-        return sync(get_loop(), session.get_credentials) is None
+        session.register_component("data_loader", _loader())
+        return session, sync(get_loop(), session.get_credentials) is None
     except BotoCoreError as error:
         raise ConfigError(f"{address}: {one_line(error)}; {_CREDENTIALS}") from error
