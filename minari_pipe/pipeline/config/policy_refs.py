@@ -142,11 +142,10 @@ def named_places(params: Params, stage: str, root: Path) -> list[str]:
     values: list[Any] = [[env.kwargs, env.wrappers] for env in made_environments(params, stage)]
     values += [use.settings.arguments for use in policies(params, stage)]
     given = {os.path.expanduser(text) for _, text in texts("", values)}
-    return sorted(path for path in given if is_named(source_file(path, root), root))
+    return sorted(path for path in given if _is_named(source_file(path, root), root))
 
 
-def is_named(place: Path, root: Path) -> bool:
-    """Return whether a text that leads to ``place`` names data; see :func:`named_places`."""
+def _is_named(place: Path, root: Path) -> bool:
     if not place.is_relative_to(root):
         return os.path.isfile(place)
     inner = place.relative_to(root)

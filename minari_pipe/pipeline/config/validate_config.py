@@ -29,7 +29,6 @@ from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
     PolicyRef,
-    is_named,
     policies,
     source_file,
 )
@@ -255,7 +254,7 @@ def _check_not_own(params: Config, root: Path, name: str) -> None:
             place = source_file(text, root)
             if not os.path.lexists(place):
                 continue
-            real, is_data = Path(os.path.realpath(place)), is_named(place, root)
+            real, is_data = Path(os.path.realpath(place)), root in place.parents
             for folder in map(Path, map(os.path.realpath, written)):
                 is_in = real.is_relative_to(folder)
                 if is_in or (is_data and folder.is_relative_to(real)):

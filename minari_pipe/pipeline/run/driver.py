@@ -370,8 +370,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         with pull.repository(name, root) if pull else repository(root, [declared]) as repo:
             remove_broken_run_caches(repo)
             refuse_hidden(repo.index.stages)
-            repo.reproduce([declared], single_item=True)
-            refuse_hidden(repo.index.stages)  # also of what the stages have just written
+            refuse_hidden(repo.reproduce([declared], single_item=True))  # what they have written
 
     def repair() -> None:
         _await_stage(name, root)

@@ -34,6 +34,7 @@ from minari_pipe.pipeline.workspace_links import (
 )
 
 if TYPE_CHECKING:
+    from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import Stage
 
@@ -102,38 +103,43 @@ def repository(
 
 
 def refuse_hidden(stages: Iterable[Stage]) -> None:
-    """Refuse a folder with files that DVC is told to ignore: it would not see them change.
+    """Refuse dependencies and outputs with files that DVC does not see: nor would it see edits.
 
     DVC also ignores other repositories. It may ignore those of git, which hold no data.
 
     Raises:
-        ConfigError: names a file that is hidden.
+        ConfigError: names a file that DVC ignores or cannot name, or an empty folder to read.
     """
-    for stage, item in ((s, item) for s in stages for item in [*s.deps, *s.outs]):
-        if item.protocol != "local" or not os.path.isdir(item.fs_path):
-            continue
-        try:
-            seen = set(item.dvcignore.find(item.fs, item.fs_path))
-        except (UnicodeDecodeError, IsADirectoryError) as error:
-            raise ConfigError(f"a .dvcignore in {item.def_path} is no UTF-8 text") from error
-        for folder, folders, names in os.walk(item.fs_path):
-            if not (folders or names) and item in stage.deps:
+    for stage in stages:
+        for item in (*stage.deps, *stage.outs):
+            if item.protocol == "local" and os.path.isdir(item.fs_path):
+                _refuse_hidden(item, is_read=item in stage.deps)
+
+
+def _refuse_hidden(item: Output, *, is_read: bool) -> None:
+    """Do as :func:`refuse_hidden` for one folder, which a stage reads or writes."""
+    try:
+        seen = set(item.dvcignore.find(item.fs, item.fs_path))
+    except (UnicodeDecodeError, IsADirectoryError) as error:
+        raise ConfigError(f"a .dvcignore in {item.def_path} is no UTF-8 text") from error
+    for folder, folders, names in os.walk(item.fs_path):
+        shown = os.path.relpath(folder, item.repo.root_dir)
+        if is_read and not (folders or names):
+            raise ConfigError(
+                f"{shown} is an empty folder, which DVC does not see; remove it, or put a file "
+                f"into it"
+            )
+        folders[:] = [name for name in folders if name != ".git"]
+        for name in names:
+            file = f"{shown}/{name}"
+            if not is_encodable(file):
+                raise ConfigError(f"{file!r}: DVC reads no name that is not UTF-8; rename it")
+            if name != ".git" and os.path.join(folder, name) not in seen:
                 raise ConfigError(
-                    f"{os.path.relpath(folder, item.repo.root_dir)} is an empty folder, which DVC "
-                    f"does not see; remove it, or put a file into it"
+                    f"{file} is hidden from DVC by a .dvcignore file or by a folder .dvc or "
+                    f".hg, so changes to it would go unnoticed; remove what hides it, or move "
+                    f"it out of {item.def_path}"
                 )
-            folders[:] = [name for name in folders if name != ".git"]
-            for name in names:
-                place = os.path.join(folder, name)
-                shown = os.path.relpath(place, item.repo.root_dir)
-                if not is_encodable(shown):
-                    raise ConfigError(f"{shown!r}: DVC reads no name that is not UTF-8; rename it")
-                if name != ".git" and place not in seen:
-                    raise ConfigError(
-                        f"{shown} is hidden from DVC by a .dvcignore file or by a folder .dvc or "
-                        f".hg, so changes to it would go unnoticed; remove what hides it, or move "
-                        f"it out of {item.def_path}"
-                    )
 
 
 def check_dvc(root: Path) -> None:

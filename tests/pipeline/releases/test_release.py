@@ -77,32 +77,28 @@ def here(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     GlobalHydra.instance().clear()
 
 
-def untracked_pipeline(w: Workspace) -> None:
+def ignore(w: Workspace, path: str) -> None:
+    """Have git ignore a file or folder that it tracked."""
     with (w.root / ".gitignore").open("a") as file:
-        file.write("/pipelines/mine/dvc.lock\n")
-    w.git("rm", "--cached", "--quiet", "pipelines/mine/dvc.lock")
+        file.write(f"/{path}\n")
+    w.git("rm", "-r", "--cached", "--quiet", path)
     w.commit()
+
+
+def untracked_pipeline(w: Workspace) -> None:
+    ignore(w, "pipelines/mine/dvc.lock")
 
 
 def ignored_config(w: Workspace) -> None:
-    with (w.root / ".gitignore").open("a") as file:
-        file.write("/conf/\n")
-    w.git("rm", "-r", "--cached", "--quiet", "conf")
-    w.commit()
+    ignore(w, "conf")
 
 
 def ignored_module(w: Workspace) -> None:
-    with (w.root / ".gitignore").open("a") as file:
-        file.write("/my_policy.py\n")
-    w.git("rm", "--cached", "--quiet", "my_policy.py")
-    w.commit()
+    ignore(w, "my_policy.py")
 
 
 def ignored_table(w: Workspace) -> None:
-    with (w.root / ".gitignore").open("a") as file:
-        file.write("/tables/a.txt\n")
-    w.git("rm", "--cached", "--quiet", "tables/a.txt")
-    w.commit()
+    ignore(w, "tables/a.txt")
 
 
 def table_that_git_is_told_to_overlook(w: Workspace) -> None:
