@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -22,6 +21,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, registry
 
 from minari_pipe.core.plugins import entry_points
+from minari_pipe.core.requirements import distributions_of
 from minari_pipe.core.tree import MAX_DEPTH, is_deep
 from minari_pipe.core.trust import (
     check_files,
@@ -587,16 +587,3 @@ def packages_of(env_id: str) -> dict[str, str]:
         top = entry_point.split(":")[0].split(".")[0]
         names += distributions_of(top) if top not in names else []
     return {name: importlib.metadata.version(name) for name in dict.fromkeys(names)}
-
-
-def distributions_of(package: str) -> list[str]:
-    """Return the names of the distributions that an importable top-level package comes from."""
-    try:
-        return [importlib.metadata.distribution(package).name]
-    except importlib.metadata.PackageNotFoundError:
-        return _packages_distributions().get(package, [])
-
-
-@functools.cache  # reads the files of every installed distribution, half a second or more
-def _packages_distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()

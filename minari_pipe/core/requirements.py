@@ -1,10 +1,11 @@
-"""Check the pip requirements of a dataset: whether they are met, and whether they can be."""
+"""Checks pip requirements, and finds the installed distribution that a package comes from."""
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -95,3 +96,16 @@ def _near(specifiers: SpecifierSet) -> Iterator[Version]:
         yield version
         yield Version(version.base_version)
         yield Version(f"{version.base_version}.0.1")
+
+
+def distributions_of(package: str) -> list[str]:
+    """Return the names of the distributions that an importable top-level package comes from."""
+    try:
+        return [importlib.metadata.distribution(package).name]
+    except importlib.metadata.PackageNotFoundError:
+        return _packages_distributions().get(package, [])
+
+
+@functools.cache  # reads the files of every installed distribution, half a second or more
+def _packages_distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()

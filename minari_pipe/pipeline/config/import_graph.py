@@ -110,7 +110,7 @@ def _import_graph(
 ) -> dict[Path, list[str]]:
     """Return the modules that each file imports; see :func:`import_closure`."""
     found: dict[Path, list[str]] = {}
-    queue = list(files)
+    queue, seen = list(files), set[str]()
     while queue:
         file = queue.pop()
         if file in found:
@@ -122,7 +122,9 @@ def _import_graph(
                 queue.append(init)
         found[file] = imports(file, ".".join(relative.parts[:-1]))
         for module in found[file]:
-            queue.extend(module_files(module, base))
+            if module not in seen:
+                seen.add(module)
+                queue.extend(module_files(module, base))
     return found
 
 

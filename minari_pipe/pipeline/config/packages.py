@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+from minari_pipe.core.requirements import distributions_of
 from minari_pipe.core.trust import split_target
 from minari_pipe.errors import MissingDependencyError
 from minari_pipe.pipeline.config import import_graph
@@ -85,8 +86,6 @@ def named_modules(params: Params, stage: str) -> list[str]:
 
 def _imported_packages(params: Params, stage: str, root: Path) -> set[str]:
     """Return the installed packages that the user's modules of a stage import."""
-    from minari_pipe.core.environments import distributions_of
-
     files = import_graph.module_closure(named_modules(params, stage), root)
     tops = import_graph.imported_tops(files) - sys.stdlib_module_names - {PACKAGE.name}
     installed = (top for top in tops if import_graph.is_installed_module(top, root))
@@ -133,8 +132,6 @@ def _writer_packages(stored: Dataset) -> dict[str, str]:
 
 
 def _policy_packages(params: Params, stage: str) -> dict[str, str]:
-    from minari_pipe.core.environments import distributions_of
-
     names: list[str] = []
     for use in policies(params, stage):
         for target in use.settings.targets:
