@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, 
 
 from minari_pipe.core.plugins import entry_points
 from minari_pipe.core.requirements import distributions_of
-from minari_pipe.core.tree import MAX_DEPTH, is_deep
+from minari_pipe.core.tree import MAX_DEPTH, is_deep, named_dtype
 from minari_pipe.core.trust import (
     check_files,
     how_to_trust,
@@ -300,6 +300,7 @@ def make_environment(
         arguments = dict(wrapper)
         target = str(arguments.pop("_target_", ""))
         try:
+            _check_dtype(arguments)
             env = wrapper_class(target)(env, **arguments)
         except MinariPipeError:
             raise
@@ -407,8 +408,17 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
         home = str(getattr(found, "__module__", ""))
         is_wrapper = isinstance(found, type) and issubclass(found, gym.Wrapper)
         if is_wrapper and home.startswith("gymnasium.wrappers") and name != "RecordVideo":
+            try:
+                _check_dtype(wrapper.kwargs)
+            except TypeError as exc:
+                raise ConfigError(f"wrapper {wrapper.name!r}: {exc}") from exc
             return
     _check_entry_point(wrapper.entry_point, trusted, what=f"wrapper {wrapper.name!r}")
+
+
+def _check_dtype(arguments: Any) -> None:
+    if isinstance(arguments, Mapping) and isinstance(arguments.get("dtype"), str):
+        named_dtype(arguments["dtype"])  # NumPy may crash on others
 
 
 def todays_spec(env_spec: str) -> str:

@@ -152,6 +152,7 @@ class _Weights(Machine):
         self._program = records[pickles[0]]
         self._folder = pickles[0].removesuffix("data.pkl")
         self._records = records
+        self._flat: dict[_Values, torch.Tensor] = {}
         if records.get(f"{self._folder}byteorder", b"little") != b"little":
             raise RefusedError("its numbers are not little-endian")
 
@@ -205,7 +206,7 @@ class _Weights(Machine):
             raise ValueError(f"{len(record)} bytes for {values.count} values of {values.dtype}")
         if len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
             raise ValueError(f"a tensor with {len(size)} dimensions and {len(stride)} strides")
-        if not all(type(n) is int and n >= 0 for n in (offset, *size, *stride)):
+        if not all(type(n) is int and 0 <= n < 2**63 for n in (offset, *size, *stride)):
             raise ValueError("a tensor with an invalid offset, size or stride")
         n_values = math.prod(size)
         self.allowance.left -= n_values * dtype.itemsize
@@ -216,8 +217,9 @@ class _Weights(Machine):
         steps = zip(size, stride, strict=True)
         if offset + sum((n - 1) * step for n, step in steps) >= values.count:
             raise ValueError("a tensor that extends past the end of its values")
-        flat = torch.frombuffer(bytearray(record), dtype=dtype)
-        return torch.as_strided(flat, size, stride, offset).clone()
+        if values not in self._flat:
+            self._flat[values] = torch.frombuffer(bytearray(record), dtype=dtype)
+        return torch.as_strided(self._flat[values], size, stride, offset).clone()
 
 
 def _records(inner: bytes) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Limit the memory that the values of an episode may take, so that no small file can exhaust it.
+"""Limit the memory of what an episode holds beyond the values that the metadata announce.
 
 The metadata announce a row for every step of the episode, in the shapes of its spaces; these values
 are read however well they are compressed. Infos, extra step data, JPEG bytes and rows that the

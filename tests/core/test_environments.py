@@ -225,6 +225,15 @@ def test_a_wrapper_that_gymnasium_lacks_is_named(name):
         recover(spec_json(additional_wrappers=[wrapper]))
 
 
+def test_a_dtype_that_numpy_crashes_on_is_refused():
+    wrapper = {"name": "W", "entry_point": "gymnasium.wrappers:DtypeObservation"}
+    with pytest.raises(ConfigError, match=r"wrapper 'W': data type 'M8\[s/0\]' not understood"):
+        recover(spec_json(additional_wrappers=[{**wrapper, "kwargs": {"dtype": "M8[s/0]"}}]))
+    target = {"_target_": "gymnasium.wrappers.DtypeObservation", "dtype": "M8[s/0]"}
+    with pytest.raises(ConfigError, match="not understood"):
+        make_environment("CartPole-v1", wrappers=[target])
+
+
 def test_whatever_an_environment_raises_at_its_arguments_is_one_error():
     for kwargs in ({"render_mode": {"a": 1}}, {"sutton_barto_reward": 1, "render_mode": [1]}):
         with pytest.raises(ConfigError, match="cannot be created from the stored env_spec"):

@@ -141,6 +141,14 @@ PLACE = b"\x80\x02)" + b"\x85" * 150_000 + b"Q."
 """The same as the place of values, which PyTorch looks up."""
 ITEMS = b"\x80\x02ccollections\nOrderedDict\n((()" + b"\x85" * 150_000 + b"K\x01tttR."
 """The same as an item that a mapping is made with."""
+HUGE = (
+    b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage"
+    b"ctorch\nFloatStorage\nX\x01\0\0\0aX\x03\0\0\0cpuK\x01tQK\0(\x8b"
+    + (2**20).to_bytes(4, "little")
+    + b"\x7f" * 2**20
+    + b"q\x01h\x01h\x01h\x01t(K\x01K\x01K\x01K\x01ttRs."
+)
+"""A tensor whose size is a product of numbers with millions of digits."""
 PROGRAMS = {"deep": DEEP, "long": LONG, "a place": PLACE, "items": ITEMS}
 
 
@@ -150,6 +158,22 @@ def test_a_pickle_that_would_end_the_process_is_refused(program, saved, tmp_path
     evil = rewritten(saved, tmp_path / "evil.zip", **{"policy.pth": zipped(entries)})
     with pytest.raises(ConfigError, match="holds more than tensors"):
         load_weights(evil)
+
+
+def test_the_size_of_a_tensor_is_bounded_before_it_is_multiplied(saved, tmp_path):
+    entries = {"archive/data.pkl": HUGE, "archive/data/a": bytes(4)}
+    evil = rewritten(saved, tmp_path / "evil.zip", **{"policy.pth": zipped(entries)})
+    with pytest.raises(ConfigError, match="a tensor with an invalid offset, size or stride"):
+        load_weights(evil)
+
+
+def test_weights_that_share_their_values_are_read_in_time(saved, tmp_path):
+    values = torch.zeros(5_000_000)
+    value = {str(number): values[number : number + 1] for number in range(2000)}
+    shared = rewritten(saved, tmp_path / "shared.zip", **{"policy.pth": torch_bytes(value)})
+    before = time.process_time()
+    assert len(load_weights(shared)) == 2000
+    assert time.process_time() - before < 10  # a copy of all values for each takes 20
 
 
 def test_values_that_the_file_has_not_are_damage(saved, tmp_path):

@@ -98,7 +98,7 @@ def run_recipe(name: str, folder: Path) -> RecipeRun:
 def copied_checkout(folder: Path, **datasets: str) -> Workspace:
     """A workspace that holds the package's source, as a developer's checkout does."""
     workspace = dvc_workspace(folder, **datasets)
-    ignored = shutil.ignore_patterns("__pycache__")
+    ignored = shutil.ignore_patterns("*.pyc.*")  # others may be writing their bytecode
     for part in ("minari_pipe", "conf"):
         shutil.copytree(CHECKOUT / part, workspace.root / part, ignore=ignored, dirs_exist_ok=True)
     return workspace

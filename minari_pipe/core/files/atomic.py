@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minari_pipe.core.datasets_root import root_of, writing_below_root
-from minari_pipe.core.files.changes import move_below, new_file, remove
+from minari_pipe.core.files.changes import move_below, new_file, remove, remove_folder
 from minari_pipe.core.files.links import (
     PathLike,
     files_below,
@@ -365,6 +365,6 @@ def _roll_forward(directory: Path, parent: Path | None) -> None:
         if parent is not None and _holds_manifest(parent) and staged_manifest(commit).is_file():
             os.replace(staged_manifest(commit), parent / MANIFEST)
         move_below(commit, directory)
-        shutil.rmtree(commit)
+        remove_folder(commit)
     elif os.path.lexists(commit):
         raise CorruptDatasetError(f"{commit} is not a folder; remove it")

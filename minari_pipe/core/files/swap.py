@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from minari_pipe.core.files.changes import new_file
+from minari_pipe.core.files.changes import new_file, remove_folder
 from minari_pipe.core.files.links import entries_below, opener, refuse_links
 
 try:
@@ -104,7 +104,7 @@ def recover(target: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a folder or a file; of a symlink, remove only the link."""
-    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    remove_folder(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _aside(target: Path) -> Path:

@@ -32,6 +32,9 @@ except ImportError as error:
 
 from minari_pipe.remotes.hub.faults import fault_of
 
+# Else uploads report values of the environment that the server of the Hub guesses.
+constants.HF_HUB_DISABLE_TELEMETRY = True
+
 #: Status of a commit while another is made, and of a commit whose parent is not the newest.
 STALE = (409, 412)
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id, refuse_data
 from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.core.files.atomic import MANIFEST, remove_all_but
+from minari_pipe.core.files.changes import remove, remove_folder
 from minari_pipe.core.files.links import opener
 from minari_pipe.core.files.locks import common_folder, exclusive
 from minari_pipe.core.files.manifest import entries_of, file_faults, readable_manifest
@@ -132,7 +133,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
                     stacklevel=4,
                 )
                 is_wanted = False
-        shutil.rmtree(stage, ignore_errors=True)
+        remove(stage)
     return is_wanted
 
 
@@ -144,7 +145,7 @@ def remove_leftovers() -> None:
             if is_of_use and time.time() - folder.stat().st_mtime < _KEPT:
                 continue
             with exclusive(folder, wait=False):
-                shutil.rmtree(folder)
+                remove_folder(folder)
 
 
 def _is_there(dataset_id: str) -> bool:

@@ -714,6 +714,21 @@ def test_what_a_killed_process_left_in_deep_folders_is_removed(tmp_path: Path) -
         assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_deep_folders_in_place_of_what_a_kill_leaves_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(ID)
+    upload(ID, tmp_path / "shared")
+    root, data = minari_pipe.get_dataset_path(), minari_pipe.get_dataset_path(ID) / "data"
+    for left in (root / ".download-x", data.parent.with_name(".steps-v0.old")):
+        left.mkdir(parents=True)
+        nest(left)
+    monkeypatch.setenv("MINARI_REMOTE", f"file://{tmp_path}/shared")
+    minari_pipe.download_dataset(ID, force_download=True)
+    assert not (root / ".download-x").exists()
+    assert list(data.parent.parent.glob(".*.old")) == []
+
+
 def test_folders_in_one_another_hide_no_dataset_and_no_namespace() -> None:
     make(ID)
     (root := minari_pipe.get_dataset_path()).joinpath("deep").mkdir()

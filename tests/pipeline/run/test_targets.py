@@ -271,8 +271,8 @@ STOPS = {
     "Ctrl-C at the second file, S3": (signal.SIGINT, "s3", f"{OF_S3}._put_verified", 2),
     "Ctrl-C before it appears, directory": (signal.SIGINT, "file", f"{OF_DIRECTORY}.reveal", 1),
 }
-if not FULL:  # each moment once
-    del STOPS["killed at the second file, directory"], STOPS["killed before it appears, S3"]
+PART = ["killed at the second file, S3", "Ctrl-C before it appears, directory"]
+"""Each signal, moment and kind of remote once."""
 
 
 @pytest.fixture(scope="module")
@@ -289,10 +289,11 @@ def nothing_left() -> Iterator[None]:
     end_all()
 
 
-@pytest.mark.parametrize(("how", "scheme", "target", "number"), STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("stop", STOPS if FULL else PART)
 def test_an_upload_that_is_stopped_is_completed_by_the_next_run(
-    how, scheme, target, number, finished, s3, tmp_path, monkeypatch
+    stop, finished, s3, tmp_path, monkeypatch
 ):
+    how, scheme, target, number = STOPS[stop]
     place = copy_place(finished, tmp_path / "place")
     folder = tmp_path / "shared"
     folder.mkdir()
