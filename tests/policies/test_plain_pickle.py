@@ -142,15 +142,15 @@ def test_pickles_written_by_hand_are_refused(tmp_path: Path, code: bytes, messag
 
 
 def _deep_key() -> bytes:
-    return b"\x80\x02})" + b"\x85" * 50_000 + b"K\x01s."
+    return b"\x80\x02})" + b"\x85" * 10_000 + b"K\x01s."
 
 
 def _deep_list() -> bytes:
-    return b"\x80\x02" + b"]" * 50_000 + b"a" * 49_999 + b"."
+    return b"\x80\x02" + b"]" * 10_000 + b"a" * 9_999 + b"."
 
 
 def _many_lists() -> bytes:
-    return b"\x80\x02(" + b"]" * 200_000 + b"l."
+    return b"\x80\x02(" + b"]" * 60_000 + b"l."
 
 
 def _memo_index() -> bytes:
@@ -158,9 +158,9 @@ def _memo_index() -> bytes:
 
 
 def _repeated_episode() -> bytes:
-    # One episode in the memo, which the list names fifty thousand times.
-    episode = pickle.dumps(counting_episodes((50,))[0], protocol=3)[2:-1]
-    return b"\x80\x03]" + episode + b"q\xff0(" + b"h\xff" * 50_000 + b"e."
+    # One episode in the memo, which the list names twenty thousand times.
+    episode = pickle.dumps(counting_episodes((150,))[0], protocol=3)[2:-1]
+    return b"\x80\x03]" + episode + b"q\xff0(" + b"h\xff" * 20_000 + b"e."
 
 
 def _text(size: int) -> bytes:
@@ -181,7 +181,7 @@ def _episode(state: bytes) -> bytes:
 
 
 def _keys(value: bytes) -> bytes:
-    return b"".join(b"X\x04\x00\x00\x00%04x" % number + value for number in range(20_000))
+    return b"".join(b"X\x04\x00\x00\x00%04x" % number + value for number in range(5_000))
 
 
 def _repeated_state() -> bytes:
@@ -194,7 +194,7 @@ def _repeated_text() -> bytes:
     array = array_code(b"M\x00\x40\x85", b"h\xff")
     array = array.replace(FLOAT64, b"h\xfe")
     memo = _text(2**17) + b"q\xff0" + FLOAT64 + b"q\xfe0"
-    return b"\x80\x02" + memo + _episode(_keys(array)[: len(array + b"X....****") * 5000])
+    return b"\x80\x02" + memo + _episode(_keys(array)[: len(array + b"X....****") * 1000])
 
 
 def _repeated_encoding() -> bytes:
@@ -207,17 +207,17 @@ def _repeated_buffer() -> bytes:
     memo = FLOAT64 + b"q\xfe0\x96" + struct.pack("<Q", 2**17) + bytes(2**17) + b"q\xff0"
     code = buffer_code(b"h\xff", b"M\x00\x40\x85", b"X\x01\x00\x00\x00C")
     code = code.replace(FLOAT64, b"h\xfe")
-    return b"\x80\x05" + memo + _episode(_keys(code)[: len(code + b"X....****") * 5000])
+    return b"\x80\x05" + memo + _episode(_keys(code)[: len(code + b"X....****") * 1000])
 
 
 def _repeated_empty() -> bytes:
-    # Ten thousand episodes of nothing, which are one, with a thousand arrays of nothing.
+    # Two thousand episodes of nothing, which are one, with a thousand arrays of nothing.
     empty = array_code(b"K\x00\x85", b"C\x00") + b"q\xff0"
     state = _keys(b"h\xff")[: len(b"X....****h.") * 1000]
     episode = _episode(state)[2:-2]
     for values in (b"K\x01K\x01\x86", b"K\x01\x85"):
         episode = episode.replace(array_code(values, b"C\x08" + bytes(8)), b"h\xff")
-    return b"\x80\x02" + empty + episode + b"q\xfe0](" + b"h\xfe" * 10_000 + b"e."
+    return b"\x80\x02" + empty + episode + b"q\xfe0](" + b"h\xfe" * 2_000 + b"e."
 
 
 def _laughs() -> bytes:
@@ -232,7 +232,7 @@ def _laughs() -> bytes:
     [
         (_deep_key, "a dict with a key of type tuple"),
         (_deep_list, "demonstration 0 is a list, expected a dict"),
-        (_many_lists, "more than 150000 operations"),
+        (_many_lists, "more than 50000 operations"),
         (_memo_index, "holds no demonstrations"),
         (_repeated_episode, "reuses the data of another array"),
         (_repeated_state, "reuses the data of another array"),
@@ -247,7 +247,7 @@ def _laughs() -> bytes:
 def test_bombs_take_neither_time_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bomb: Any, message: str
 ) -> None:
-    monkeypatch.setattr(plain_pickle, "_MOST_OPERATIONS", 150_000)  # a full count takes a minute
+    monkeypatch.setattr(plain_pickle, "_MOST_OPERATIONS", 50_000)  # a full count takes a minute
     monkeypatch.setattr(plain_pickle, "_SHARED", 2**20)
     path = tmp_path / "d.pickle"
     path.write_bytes(bomb())

@@ -30,7 +30,6 @@ from tests.support.remote_places import (
     enter_hub,
     listed,
     new_place,
-    started,
     upload,
 )
 from tests.support.servers.hub import WRITER
@@ -51,12 +50,6 @@ FILE_PATHS = {"main_data.hdf5": "main_data|/storage/[0-9a-f]{64}"}
 
 def do(action: str, place: Place) -> Outcome:
     return {"upload": upload, "download": download, "list": listed}[action](place)
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with started(tmp_path_factory.mktemp("servers")) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

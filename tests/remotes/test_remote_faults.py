@@ -22,11 +22,10 @@ from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.testing.remotes import tree
 from tests.conftest import FULL
 from tests.support.noise import noise_dataset
+from tests.support.remote_places import Servers
 from tests.support.servers.actor import Actor, actor, ended
-from tests.support.servers.gcs import create_bucket, gcs_server
-from tests.support.servers.hub import hub_server
-from tests.support.servers.proxy import Answer, Flip, Proxy, fault_proxy
-from tests.support.servers.s3 import s3_server
+from tests.support.servers.gcs import create_bucket
+from tests.support.servers.proxy import Answer, Flip, Proxy
 from tests.support.servers.watcher import Watcher, watcher
 
 ID = "faults/whole-v0"
@@ -69,48 +68,46 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["directory", "s3", "gcs", "hub"])
 def remote(
-    request: pytest.FixtureRequest, local: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    servers: Servers,
+    local: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Remote]:
     folder = tmp_path_factory.mktemp(request.param)
     data = local / ID / "data" / "main_data.hdf5"
     packages: list[str] = []
     proxy: Proxy | None = None
     variables: dict[str, str] = {}
+    if request.param == "directory":
+
+        def new(name: str) -> tuple[str, str | None]:
+            (folder / name).mkdir()
+            return f"file://{folder / name}", None
+
+    else:
+        variables, proxy = servers.variables(request.param), servers.get(request.param)
+
+    if request.param == "s3":
+        packages = ["s3fs", "aiobotocore.session", "minari_pipe.remotes.s3"]
+
+        def new(name: str) -> tuple[str, str | None]:
+            return f"s3://bucket/{name}", None
+
+    elif request.param == "gcs":
+        packages = ["gcsfs", "minari_pipe.remotes.gcs"]
+
+        def new(name: str) -> tuple[str, str | None]:
+            create_bucket(variables["STORAGE_EMULATOR_HOST"], name)
+            return f"gs://{name}", f"gcp://{name}"
+
+    elif request.param == "hub":
+        packages = ["huggingface_hub.hf_api", "minari_pipe.remotes.hub.remote"]
+
+        def new(name: str) -> tuple[str, str | None]:
+            return f"hf://org-{name}", f"hf://org-{name}"
+
     with ExitStack() as stack:
-        if request.param == "directory":
-
-            def new(name: str) -> tuple[str, str | None]:
-                (folder / name).mkdir()
-                return f"file://{folder / name}", None
-
-        elif request.param == "s3":
-            buckets = [f"case{number}" for number in range(N_CASES)]
-            variables = stack.enter_context(s3_server(folder / "server", *buckets))
-            packages = ["s3fs", "aiobotocore.session", "minari_pipe.remotes.s3"]
-
-            def new(name: str) -> tuple[str, str | None]:
-                return f"s3://{name}", None
-
-        elif request.param == "gcs":
-            variables = stack.enter_context(gcs_server())
-            packages = ["gcsfs", "minari_pipe.remotes.gcs"]
-            address = variables["STORAGE_EMULATOR_HOST"]
-
-            def new(name: str) -> tuple[str, str | None]:
-                create_bucket(address, name)
-                return f"gs://{name}", f"gcp://{name}"
-
-        else:
-            variables = stack.enter_context(hub_server(folder / "server")).variables()
-            packages = ["huggingface_hub.hf_api", "minari_pipe.remotes.hub.remote"]
-
-            def new(name: str) -> tuple[str, str | None]:
-                return f"hf://org-{name}", f"hf://org-{name}"
-
-        through = variables
-        if variables:
-            proxy = stack.enter_context(fault_proxy(variables))
-            through = proxy.variables
+        through = proxy.variables if proxy else variables
         home = {"HOME": str(folder / "home"), "HF_HOME": str(folder / "home" / "hf")}
         yield Remote(
             request.param,

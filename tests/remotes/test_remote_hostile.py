@@ -40,7 +40,6 @@ from tests.support.remote_places import (
     enter_hub,
     listed,
     new_place,
-    started,
     tried,
     upload,
 )
@@ -50,12 +49,6 @@ from tests.support.servers.running import entered
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 DATA = "data/main_data.hdf5"
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with started(tmp_path_factory.mktemp("servers")) as found:
-        yield found
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from tests.support.remote_places import (
     enter_hub,
     listed,
     new_place,
-    started,
     upload,
 )
 from tests.support.servers.actor import Actor, actor, ended
@@ -41,12 +40,6 @@ SMALL = 2_500_000
 """Bytes of all else, such as metadata of 1 MB, which describe spaces of many values."""
 N_POLICY = 20_000_000
 KINDS = ["s3", "gcs", "hub", *(["moto"] if FULL else [])]  # moto is another S3 server
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with started(tmp_path_factory.mktemp("servers")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

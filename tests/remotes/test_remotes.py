@@ -15,32 +15,11 @@ from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.remotes.hosting import find_datasets, split_remote_path
 from minari_pipe.testing.remotes import RemoteContract, UploadsContract
 from tests.conftest import FULL
-from tests.support.servers.gcs import gcs_server
+from tests.support.remote_places import Servers
 from tests.support.servers.running import entered
-from tests.support.servers.s3 import moto_server, s3_server
-
-Variables = dict[str, str]
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Variables]:
-    with s3_server(tmp_path_factory.mktemp("s3"), "bucket") as variables:
-        yield variables
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Variables]:
-    with moto_server("bucket") as variables:
-        yield variables
-
-
-@pytest.fixture(scope="module")
-def gcs() -> Iterator[Variables]:
-    with gcs_server("bucket") as variables:
-        yield variables
-
-
-class FolderContract(RemoteContract):
+class FolderContract(UploadsContract):
     """Of a remote whose address may have folders."""
 
     def test_a_folder_is_told_from_one_that_begins_like_it(self, address: str) -> None:
@@ -64,7 +43,11 @@ class FolderContract(RemoteContract):
         assert list(find_datasets(f"{place}/door/human")[1]) == ["door/human-v1"]
 
 
-class TestDirectory(FolderContract):
+class FullContract(FolderContract, RemoteContract):
+    """All of both."""
+
+
+class TestDirectory(FullContract):
     @pytest.fixture
     def address(self, tmp_path: Path) -> str:
         (tmp_path / "remote").mkdir()
@@ -77,24 +60,26 @@ class TestDirectory(FolderContract):
         assert list_remote_datasets(address, prefix=prefix) == {}
 
 
-class TestS3(FolderContract):
+class TestS3(FullContract):
     @pytest.fixture
-    def address(self, s3: Variables, tmp_path: Path) -> Iterator[str]:
-        with entered(s3):
+    def address(self, servers: Servers, tmp_path: Path) -> Iterator[str]:
+        with entered(servers.variables("s3")):
             yield f"s3://bucket/{tmp_path.name}"
 
 
-class TestS3WithConditionalWrites(FolderContract if FULL else UploadsContract):
+class TestS3WithConditionalWrites(FullContract if FULL else UploadsContract):
     """The client is that of ``TestS3``; the server differs where uploads meet."""
 
     @pytest.fixture
-    def address(self, moto: Variables, tmp_path: Path) -> Iterator[str]:
-        with entered(moto):
+    def address(self, servers: Servers, tmp_path: Path) -> Iterator[str]:
+        with entered(servers.variables("moto")):
             yield f"s3://bucket/{tmp_path.name}"
 
 
-class TestGCS(FolderContract):
+class TestGCS(FullContract if FULL else FolderContract):
+    """What is not the remote's own is that of ``TestS3``."""
+
     @pytest.fixture
-    def address(self, gcs: Variables, tmp_path: Path) -> Iterator[str]:
-        with entered(gcs):
+    def address(self, servers: Servers, tmp_path: Path) -> Iterator[str]:
+        with entered(servers.variables("gcs")):
             yield f"gs://bucket/{tmp_path.name}"

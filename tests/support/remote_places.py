@@ -11,8 +11,8 @@ import logging
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,6 @@ ID = "example/steps-v0"
 OTHER = "example/steps-v1"
 SECRETS = [SECRET, WRITER, "WrongSecret", "upload_id=", "signature="]
 _NUMBERS = itertools.count()
-
-Servers = Mapping[str, Proxy]
 
 
 @dataclass
@@ -119,20 +117,40 @@ def listed(place: Place) -> Outcome:
     return tried(list_remote_datasets, place.address)
 
 
-@contextmanager
-def started(folder: Path) -> Iterator[Servers]:
-    """Run every server while the block runs; yields the proxies before them by kind of remote."""
+class Servers:
+    """The servers by kind of remote, and proxies before them; each starts when it is asked for."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._stack = stack
+        self._variables: dict[str, dict[str, str]] = {}
+        self._proxies: dict[str, Proxy] = {}
+        self._starts: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+            "hub": lambda: hub_server(folder / "hub", "--lfs-threshold=5000"),
+            "s3": lambda: s3_server(folder / "s3", "bucket"),
+            "moto": lambda: moto_server("bucket"),
+            "gcs": lambda: gcs_server("bucket"),
+        }
+
+    def variables(self, kind: str) -> dict[str, str]:
+        """By which clients find a server, without a proxy."""
+        if kind not in self._variables:
+            found = self._stack.enter_context(self._starts[kind]())
+            self._variables[kind] = found.variables() if kind == "hub" else found
+        return self._variables[kind]
+
+    def get(self, kind: str) -> Proxy | None:
+        """Of a directory there is none."""
+        if kind in self._starts and kind not in self._proxies:
+            proxy = fault_proxy(self.variables(kind))
+            self._proxies[kind] = self._stack.enter_context(proxy)
+        return self._proxies.get(kind)
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """For all tests of a process."""
     with ExitStack() as stack:
-        hub = stack.enter_context(hub_server(folder / "hub", "--lfs-threshold=5000"))
-        found = {
-            "s3": stack.enter_context(s3_server(folder / "s3", "bucket")),
-            "moto": stack.enter_context(moto_server("bucket")),
-            "gcs": stack.enter_context(gcs_server("bucket")),
-            "hub": hub.variables(),
-        }
-        yield {
-            kind: stack.enter_context(fault_proxy(variables)) for kind, variables in found.items()
-        }
+        yield Servers(tmp_path_factory.mktemp("servers"), stack)
 
 
 def enter_hub(patch: pytest.MonkeyPatch) -> None:

@@ -502,48 +502,51 @@ limit = 4 * 2**30
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 signal.alarm(500)
 storage = MinariStorage.read(sys.argv[1])
-file = storage.data_path / "1" / sys.argv[2]
-original = file.read_bytes()
-truth = read(storage)
-rng = np.random.default_rng(int(sys.argv[4]))
 NUMBERS = (0, 1, 2, 127, 255, 2**15, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
-results = Counter()
-for number in range(int(sys.argv[3])):
-    data = bytearray(original)
-    if number % 3 == 0:
-        del data[rng.integers(len(data)):]
-    for _ in range(rng.integers(1, 4) if number % 3 else 0):
-        place = int(rng.integers(len(data)))
-        if number % 3 == 1:
-            data[place] ^= 1 << int(rng.integers(8))
-        else:
-            width = int(rng.choice([1, 2, 4, 8]))
-            value = NUMBERS[rng.integers(len(NUMBERS))] % 256**width
-            data[place : place + width] = value.to_bytes(width, "little")
-    print(number, flush=True)
-    file.write_bytes(data)
-    try:
-        found = read(storage)
-    except CorruptDatasetError as error:
-        assert "episode 1" in str(error), error
-        results["refused"] += 1
-        continue
-    assert number % 3 or len(data) == len(original), "a file that is cut was read"
-    assert len(found["rewards"]) == len(truth["rewards"])
-    results["read"] += 1
-print(dict(results))
+truth = read(storage)
+for name in sys.argv[4:]:
+    file = storage.data_path / "1" / name
+    original = file.read_bytes()
+    rng = np.random.default_rng(int(sys.argv[3]))
+    results = Counter()
+    for number in range(int(sys.argv[2])):
+        data = bytearray(original)
+        if number % 3 == 0:
+            del data[rng.integers(len(data)):]
+        for _ in range(rng.integers(1, 4) if number % 3 else 0):
+            place = int(rng.integers(len(data)))
+            if number % 3 == 1:
+                data[place] ^= 1 << int(rng.integers(8))
+            else:
+                width = int(rng.choice([1, 2, 4, 8]))
+                value = NUMBERS[rng.integers(len(NUMBERS))] % 256**width
+                data[place : place + width] = value.to_bytes(width, "little")
+        print(number, flush=True)
+        file.write_bytes(data)
+        try:
+            found = read(storage)
+        except CorruptDatasetError as error:
+            assert "episode 1" in str(error), error
+            results["refused"] += 1
+            continue
+        assert number % 3 or len(data) == len(original), "a file that is cut was read"
+        assert len(found["rewards"]) == len(truth["rewards"])
+        results["read"] += 1
+    print(name, dict(results))
+    file.write_bytes(original)
 """
 
 
-@pytest.mark.parametrize("name", ["part", "metadata.json"])
-def test_changed_bytes_never_end_the_process(storage: MinariStorage, name: str) -> None:
+def test_changed_bytes_never_end_the_process(storage: MinariStorage) -> None:
     """A flipped value cannot be seen from the structure; everything else is refused."""
     count, seed = (2_000, 1) if FULL else (60, 0)
-    name = part(storage).name if name == "part" else name
-    command = [sys.executable, "-c", _MUTANTS, str(storage.data_path), name, str(count), str(seed)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
+    names = [part(storage).name, "metadata.json"]
+    command = [sys.executable, "-c", _MUTANTS, str(storage.data_path), str(count), str(seed)]
+    done = subprocess.run(
+        [*command, *names], cwd=CHECKOUT, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, (done.stdout[-200:], done.stderr[-2000:])
-    assert "refused" in done.stdout
+    assert done.stdout.count("refused") == len(names)
 
 
 def follow(data: bytes, place: int) -> int:
