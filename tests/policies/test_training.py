@@ -20,7 +20,7 @@ from minari_pipe.policies import training
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.policies.training import check_hyperparameters, train
 from tests.conftest import CHECKOUT
-from tests.support.sb3_models import ACTIONS, MIXED, VECTOR, Anything
+from tests.support.sb3_models import ACTIONS, MIXED, TABLE, VECTOR, Anything
 
 torch = pytest.importorskip("torch")
 
@@ -66,49 +66,50 @@ def test_two_trainings_give_the_same_bytes_and_another_seed_others(algorithm, tm
 
 PROGRAM = """
 import sys
-from tests.support.sb3_models import *
-from minari_pipe.policies.training import train
-for name, space, cls in (("ppo", VECTOR, "MlpPolicy"), ("sac", TABLE, "MultiInputPolicy")):
-    train(
-        lambda: Anything(space, ACTIONS["box64"]),
-        algorithm=name,
-        policy_class=cls,
-        policy_kwargs={"net_arch": [8], "activation_fn": "elu"},
-        total_timesteps=64,
-        hyperparameters={"n_steps": 16, "batch_size": 16} if name == "ppo" else {"buffer_size": 99},
-        n_envs=2,
-        seed=5,
-        normalize_observations=name == "ppo",
-        out_dir=f"{sys.argv[1]}/{name}",
-    )
+from pathlib import Path
+from tests.policies.test_training import train_two
+train_two(Path(sys.argv[1]))
 """
+
+
+def train_two(folder: Path) -> None:
+    for name, space, cls in (("ppo", VECTOR, "MlpPolicy"), ("sac", TABLE, "MultiInputPolicy")):
+        train(
+            lambda space=space: Anything(space, ACTIONS["box64"]),
+            algorithm=name,
+            policy_class=cls,
+            policy_kwargs={"net_arch": [8], "activation_fn": "elu"},
+            total_timesteps=64,
+            hyperparameters=FAST["ppo"] if name == "ppo" else {"buffer_size": 99},
+            n_envs=2,
+            seed=5,
+            normalize_observations=name == "ppo",
+            out_dir=folder / name,
+        )
 
 
 def test_the_bytes_do_not_depend_on_the_process(tmp_path):
     """Other hash seed, time zone, umask, working and temporary folder, number of threads."""
-    runs = []
-    for i, (zone, mask) in enumerate([("UTC", 0o022), ("Asia/Tokyo", 0o077)]):
-        folder = tmp_path / f"place{i}" / ("deeper" * i)
-        (folder / "tmp").mkdir(parents=True)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(CHECKOUT),
-            "PYTHONHASHSEED": str(i + 1),
-            "TZ": zone,
-            "TMPDIR": str(folder / "tmp"),
-            "OMP_NUM_THREADS": str(i + 1),
-        }
-        command = [sys.executable, "-c", PROGRAM, str(folder / "out")]
-        runs.append((folder, subprocess.Popen(command, cwd=folder, env=environment, umask=mask)))
-    for _, process in runs:
-        assert process.wait(timeout=200) == 0
+    folder = tmp_path / "deeper"
+    (folder / "tmp").mkdir(parents=True)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2",
+        "TZ": "Asia/Tokyo",
+        "TMPDIR": str(folder / "tmp"),
+        "OMP_NUM_THREADS": str(torch.get_num_threads() + 1),
+    }
+    command = [sys.executable, "-c", PROGRAM, str(folder / "out")]
+    done = subprocess.run(command, cwd=folder, env=environment, umask=0o077, timeout=200)
+    assert done.returncode == 0
+    assert os.listdir(folder / "tmp") == []
+    train_two(tmp_path / "out")
     results = []
-    for folder, _ in runs:
-        files = sorted(p for p in (folder / "out").rglob("*") if p.is_file())
-        results.append({str(p.relative_to(folder)): sha256(p) for p in files})
-        assert os.listdir(folder / "tmp") == []
-    names = ["out/ppo/normalize.npz", "out/ppo/policy.zip", "out/sac/policy.zip"]
-    assert sorted(results[0]) == names
+    for place in (tmp_path / "out", folder / "out"):
+        files = sorted(path for path in place.rglob("*") if path.is_file())
+        results.append({str(path.relative_to(place)): sha256(path) for path in files})
+    assert sorted(results[0]) == ["ppo/normalize.npz", "ppo/policy.zip", "sac/policy.zip"]
     assert results[0] == results[1]
 
 

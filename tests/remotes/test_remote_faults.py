@@ -11,7 +11,6 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.testing.remotes import tree
 from tests.conftest import FULL
 from tests.support.noise import noise_dataset
-from tests.support.remote_places import Servers
-from tests.support.servers.actor import Actor, actor, ended
+from tests.support.remote_places import PACKAGES, Servers
+from tests.support.servers.actor import Actor, ended
 from tests.support.servers.gcs import create_bucket
 from tests.support.servers.proxy import Answer, Flip, Proxy
 from tests.support.servers.watcher import Watcher, watcher
@@ -66,57 +65,43 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=["directory", "s3", "gcs", "hub"])
+@pytest.fixture(scope="module")
+def looking(
+    servers: Servers, local: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watcher]:
+    """Who looks at all the servers."""
+    data = local / ID / "data" / "main_data.hdf5"
+    variables: dict[str, str] = {}
+    for kind in PACKAGES:
+        variables |= servers.variables(kind)
+    folder = tmp_path_factory.mktemp("watcher") / "own"
+    with watcher(folder, variables, sha256_file(data)) as found:
+        yield found
+
+
+@pytest.fixture(params=["directory", *PACKAGES])
 def remote(
     request: pytest.FixtureRequest,
     servers: Servers,
+    killable: Actor,
+    looking: Watcher,
     local: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> Iterator[Remote]:
-    folder = tmp_path_factory.mktemp(request.param)
-    data = local / ID / "data" / "main_data.hdf5"
-    packages: list[str] = []
-    proxy: Proxy | None = None
-    variables: dict[str, str] = {}
-    if request.param == "directory":
-
-        def new(name: str) -> tuple[str, str | None]:
-            (folder / name).mkdir()
-            return f"file://{folder / name}", None
-
-    else:
-        variables, proxy = servers.variables(request.param), servers.get(request.param)
-
-    if request.param == "s3":
-        packages = ["s3fs", "aiobotocore.session", "minari_pipe.remotes.s3"]
-
-        def new(name: str) -> tuple[str, str | None]:
+    def new(name: str) -> tuple[str, str | None]:
+        if request.param == "directory":
+            (tmp_path / name).mkdir()
+            return f"file://{tmp_path / name}", None
+        if request.param == "s3":
             return f"s3://bucket/{name}", None
-
-    elif request.param == "gcs":
-        packages = ["gcsfs", "minari_pipe.remotes.gcs"]
-
-        def new(name: str) -> tuple[str, str | None]:
-            create_bucket(variables["STORAGE_EMULATOR_HOST"], name)
-            return f"gs://{name}", f"gcp://{name}"
-
-    elif request.param == "hub":
-        packages = ["huggingface_hub.hf_api", "minari_pipe.remotes.hub.remote"]
-
-        def new(name: str) -> tuple[str, str | None]:
+        if request.param == "hub":
             return f"hf://org-{name}", f"hf://org-{name}"
+        create_bucket(servers.variables("gcs")["STORAGE_EMULATOR_HOST"], name)
+        return f"gs://{name}", f"gcp://{name}"
 
-    with ExitStack() as stack:
-        through = proxy.variables if proxy else variables
-        home = {"HOME": str(folder / "home"), "HF_HOME": str(folder / "home" / "hf")}
-        yield Remote(
-            request.param,
-            proxy,
-            stack.enter_context(actor({**through, **home}, *packages)),
-            stack.enter_context(watcher(folder / "watcher", variables, sha256_file(data))),
-            local,
-            new,
-        )
+    yield Remote(request.param, servers.get(request.param), killable, looking, local, new)
+    looking.watch(ID)  # nowhere: the folder of this test goes
+    looking.seen()
 
 
 def test_a_killed_or_cut_transfer_shows_nothing_and_completes(

@@ -27,7 +27,7 @@ from tests.support.remote_places import (
     new_place,
     upload,
 )
-from tests.support.servers.actor import Actor, actor, ended
+from tests.support.servers.actor import Actor, ended
 from tests.support.servers.proxy import Answer, Delay
 from tests.support.servers.running import entered
 
@@ -187,17 +187,12 @@ def test_a_session_of_google_that_keeps_nothing_is_given_up(servers: Servers, ro
 @pytest.fixture
 def interrupted(
     request: pytest.FixtureRequest, servers: Servers, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Place, Actor]]:
+) -> Iterator[Place]:
     enter_hub(monkeypatch)
     place = new_place(servers, request.param, root.parent / "remote")
-    packages = {
-        "hub": ["huggingface_hub.hf_api", "minari_pipe.remotes.hub.remote"],
-        "gcs": ["gcsfs", "minari_pipe.remotes.gcs"],
-    }.get(request.param, ["s3fs", "aiobotocore.session", "minari_pipe.remotes.s3"])
-    with ExitStack() as stack:
-        stack.enter_context(entered(place.variables))
-        stack.callback(place.proxy.clear)
-        yield place, stack.enter_context(actor(place.variables, *packages))
+    with entered(place.variables):
+        yield place
+        place.proxy.clear()
 
 
 @pytest.mark.parametrize(
@@ -205,12 +200,13 @@ def interrupted(
 )
 def test_an_interruption_ends_at_once_and_the_next_run_goes_on(
     action: str,
-    interrupted: tuple[Place, Actor],
+    interrupted: Place,
+    killable: Actor,
     root: Path,
     local: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    place, processes = interrupted
+    place = interrupted
     fresh = root.parent / "fresh"
     fresh.mkdir()
     if place.kind == "hub":  # which knows the data already
@@ -223,7 +219,7 @@ def test_an_interruption_ends_at_once_and_the_next_run_goes_on(
         place.proxy.inject(Delay(60), method="PUT|POST", min_size=1_000_000)
     n_requests = len(place.proxy.requests)
     result = root.parent / "result.json"
-    pid = processes.start(
+    pid = killable.start(
         action=action,
         id=ID,
         address=place.address,

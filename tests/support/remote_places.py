@@ -22,6 +22,7 @@ import pytest
 from minari_pipe.core.datasets_root import ROOT_VARIABLE
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.remotes.hosting import download_dataset, list_remote_datasets, publish_dataset
+from tests.support.servers.actor import Actor, actor
 from tests.support.servers.gcs import gcs_server
 from tests.support.servers.hub import WRITER, hub_server
 from tests.support.servers.proxy import Proxy, fault_proxy
@@ -146,11 +147,32 @@ class Servers:
         return self._proxies.get(kind)
 
 
+PACKAGES = {
+    "s3": ("s3fs", "aiobotocore.session", "minari_pipe.remotes.s3"),
+    "gcs": ("gcsfs", "minari_pipe.remotes.gcs"),
+    "hub": ("huggingface_hub.hf_api", "minari_pipe.remotes.hub.remote"),
+}
+"""What a process imports that uses a remote of this kind."""
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """For all tests of a process."""
     with ExitStack() as stack:
         yield Servers(tmp_path_factory.mktemp("servers"), stack)
+
+
+@pytest.fixture(scope="session")
+def killable(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Actor]:
+    """Processes that find all servers, through their proxies, and may be killed."""
+    home = tmp_path_factory.mktemp("home")
+    variables = {"HOME": str(home), "HF_HOME": str(home / "hf")}
+    for kind in PACKAGES:
+        proxy = servers.get(kind)
+        assert proxy is not None
+        variables |= proxy.variables
+    with actor(variables, *itertools.chain(*PACKAGES.values())) as found:
+        yield found
 
 
 def enter_hub(patch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,8 @@ from minari_pipe.testing import (
     make,
 )
 from minari_pipe.testing.strategies import TEXT
-from tests.conftest import CHECKOUT, SHARED
+from minari_pipe.testing.values import ValuesContract
+from tests.conftest import CHECKOUT, FULL, SHARED
 
 FORMATS = ("arrow", "parquet")
 FINISHED = {"dataset_id": "aa/b-v0", "minari_version": "0.5.4"}
@@ -52,7 +53,9 @@ class TestArrowStorage(StorageContract):
     data_format = "arrow"
 
 
-class TestParquetStorage(StorageContract):
+class TestParquetStorage(StorageContract if FULL else ValuesContract):
+    """All but the file of an episode is written and read as in ``TestArrowStorage``."""
+
     data_format = "parquet"
 
 
