@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from copy import copy
 from functools import cache, partial
 from typing import Any
 
@@ -226,6 +227,17 @@ def _loader() -> Any:
     return Session().get_component("data_loader")
 
 
+@cache
+def _handlers() -> Any:
+    """Return what every session calls at an event, kept as it takes 0.01 s to register."""
+    from aiobotocore.hooks import AioHierarchicalEmitter
+    from aiobotocore.session import AioSession
+
+    emitter = AioHierarchicalEmitter()
+    AioSession(event_hooks=emitter)
+    return emitter
+
+
 def _session(address: str) -> tuple[Any, bool]:
     """Return a session, and whether it has no credentials; public data can be read without.
 
@@ -238,7 +250,7 @@ def _session(address: str) -> tuple[Any, bool]:
     from botocore.exceptions import BotoCoreError
     from fsspec.asyn import get_loop, sync
 
-    session = AioSession()
+    session = AioSession(event_hooks=copy(_handlers()), include_builtin_handlers=False)
     try:
         session.register_component("data_loader", _loader())
         return session, sync(get_loop(), session.get_credentials) is None

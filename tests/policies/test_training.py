@@ -20,7 +20,7 @@ from minari_pipe.policies import training
 from minari_pipe.policies.sb3 import SB3Policy
 from minari_pipe.policies.training import check_hyperparameters, train
 from tests.conftest import CHECKOUT
-from tests.support.sb3_models import ACTIONS, MIXED, TABLE, VECTOR, Anything
+from tests.support.sb3_models import ACTIONS, MIXED, VECTOR, Anything
 
 torch = pytest.importorskip("torch")
 
@@ -66,29 +66,25 @@ def test_two_trainings_give_the_same_bytes_and_another_seed_others(algorithm, tm
 
 PROGRAM = """
 import sys
-from pathlib import Path
-from tests.policies.test_training import train_two
-train_two(Path(sys.argv[1]))
+from tests.support.sb3_models import *
+from minari_pipe.policies.training import train
+for name, space, cls in (("ppo", VECTOR, "MlpPolicy"), ("sac", TABLE, "MultiInputPolicy")):
+    train(
+        lambda: Anything(space, ACTIONS["box64"]),
+        algorithm=name,
+        policy_class=cls,
+        policy_kwargs={"net_arch": [8], "activation_fn": "elu"},
+        total_timesteps=64,
+        hyperparameters={"n_steps": 16, "batch_size": 16} if name == "ppo" else {"buffer_size": 99},
+        n_envs=2,
+        seed=5,
+        normalize_observations=name == "ppo",
+        out_dir=f"{sys.argv[1]}/{name}",
+    )
 """
 
 
-def train_two(folder: Path) -> None:
-    for name, space, cls in (("ppo", VECTOR, "MlpPolicy"), ("sac", TABLE, "MultiInputPolicy")):
-        train(
-            lambda space=space: Anything(space, ACTIONS["box64"]),
-            algorithm=name,
-            policy_class=cls,
-            policy_kwargs={"net_arch": [8], "activation_fn": "elu"},
-            total_timesteps=64,
-            hyperparameters=FAST["ppo"] if name == "ppo" else {"buffer_size": 99},
-            n_envs=2,
-            seed=5,
-            normalize_observations=name == "ppo",
-            out_dir=folder / name,
-        )
-
-
-def test_the_bytes_do_not_depend_on_the_process(tmp_path):
+def test_the_bytes_do_not_depend_on_the_process(tmp_path, monkeypatch):
     """Other hash seed, time zone, umask, working and temporary folder, number of threads."""
     folder = tmp_path / "deeper"
     (folder / "tmp").mkdir(parents=True)
@@ -98,13 +94,15 @@ def test_the_bytes_do_not_depend_on_the_process(tmp_path):
         "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2",
         "TZ": "Asia/Tokyo",
         "TMPDIR": str(folder / "tmp"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),  # else torch makes it in TMPDIR
         "OMP_NUM_THREADS": str(torch.get_num_threads() + 1),
     }
     command = [sys.executable, "-c", PROGRAM, str(folder / "out")]
     done = subprocess.run(command, cwd=folder, env=environment, umask=0o077, timeout=200)
     assert done.returncode == 0
     assert os.listdir(folder / "tmp") == []
-    train_two(tmp_path / "out")
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "out")])
+    exec(PROGRAM, {})
     results = []
     for place in (tmp_path / "out", folder / "out"):
         files = sorted(path for path in place.rglob("*") if path.is_file())
