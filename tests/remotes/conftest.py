@@ -1,5 +1,5 @@
-"""What the tests of the remotes share: the servers, and processes that use them."""
+"""What the tests of the remotes share: the servers, processes that use them, a root."""
 
-from tests.support.remote_places import killable, servers
+from tests.support.remote_places import killable, made, root, servers
 
-__all__ = ["killable", "servers"]
+__all__ = ["killable", "made", "root", "servers"]

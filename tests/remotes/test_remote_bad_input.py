@@ -17,7 +17,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from minari_pipe.datasets.examples import step_index_dataset
-from minari_pipe.testing.remotes import another_root, tree
+from minari_pipe.testing.remotes import tree
 from tests.conftest import FULL
 from tests.support.covering import covering
 from tests.support.remote_places import (
@@ -57,15 +57,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long before the next attempt."""
     monkeypatch.setattr("minari_pipe.remotes.base._WAITS", (0.01, 0.01, 0.01, 0.01))
     monkeypatch.setattr("minari_pipe.remotes.base._LONGEST_WAIT", 0.05)
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A local root with two versions of a dataset."""
-    folder = another_root(monkeypatch, tmp_path / "root")
-    step_index_dataset(ID)
-    step_index_dataset(OTHER, lengths=(7, 8))
-    return folder
 
 
 Enter = Callable[[str], Place]

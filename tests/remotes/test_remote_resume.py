@@ -35,7 +35,7 @@ from tests.support.servers.running import entered
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 ID = "example/large-v0"
-N_BYTES = 40_000_000
+N_BYTES = 35_000_000
 SMALL = 2_500_000
 """Bytes of all else, such as metadata of 1 MB, which describe spaces of many values."""
 N_POLICY = 20_000_000

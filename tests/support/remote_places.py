@@ -9,6 +9,7 @@ import io
 import itertools
 import logging
 import os
+import shutil
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,8 +21,10 @@ from typing import Any
 import pytest
 
 from minari_pipe.core.datasets_root import ROOT_VARIABLE
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.remotes.hosting import download_dataset, list_remote_datasets, publish_dataset
+from minari_pipe.testing.remotes import another_root
 from tests.support.servers.actor import Actor, actor
 from tests.support.servers.gcs import gcs_server
 from tests.support.servers.hub import WRITER, hub_server
@@ -173,6 +176,23 @@ def killable(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iter
         variables |= proxy.variables
     with actor(variables, *itertools.chain(*PACKAGES.values())) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``root`` copies."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = another_root(patch, tmp_path_factory.mktemp("made") / "root")
+        step_index_dataset(ID)
+        step_index_dataset(OTHER, lengths=(7, 8))
+    return folder
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A local root with two versions of a dataset."""
+    shutil.copytree(made, tmp_path / "root")
+    return another_root(monkeypatch, tmp_path / "root")
 
 
 def enter_hub(patch: pytest.MonkeyPatch) -> None:
