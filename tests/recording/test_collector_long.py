@@ -33,8 +33,8 @@ from tests.conftest import CHECKOUT, FULL
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None):UserWarning")
 
 
-#: of a collection that would take 2 kB a step if it were kept in memory
-STEPS = 375_000 if FULL else 19_000
+#: of a collection that would take 500 bytes a step if it were kept in memory
+STEPS = 1_500_000 if FULL else 75_000
 
 
 class Long(gym.Env):
@@ -340,7 +340,7 @@ for arguments in sys.argv[1:]:
         continue
     before = 0
     for number, total in enumerate((2000, int(steps))):
-        env = Long(int(length), 240)
+        env = Long(int(length), 60)
         collector = DataCollector(env, record_infos=infos == "infos", data_format=data_format)
         collector.reset(seed=0)
         for action in range(total):
@@ -360,10 +360,10 @@ def test_memory_does_not_grow_with_the_run() -> None:
     """Of one episode, one of arrow, many, and one with infos: each in a fork of one process."""
     # The key of each tenth step has a range of filled rows before it, which stay in memory.
     one = 10**9
-    runs = [(one, "none", "hdf5"), (one, "none", "arrow"), (25, "none", "hdf5")]
-    runs += [(one, "infos", "hdf5")]
+    runs = [(STEPS, one, "none", "hdf5"), (STEPS, one, "none", "arrow")]
+    runs += [(STEPS, 25, "none", "hdf5"), (STEPS // 3, one, "infos", "hdf5")]
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, *(f"{STEPS} {' '.join(map(str, run))}" for run in runs)],
+        [sys.executable, "-c", MEMORY, *(" ".join(map(str, run)) for run in runs)],
         capture_output=True,
         text=True,
         timeout=300,

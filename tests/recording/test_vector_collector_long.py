@@ -257,7 +257,7 @@ from minari_pipe import VectorDataCollector
 from tests.recording.test_vector_collector_long import Long, peak, step_index
 n_envs, steps, length = map(int, sys.argv[1:])
 collector = VectorDataCollector(
-    SyncVectorEnv([partial(Long, index, length, 240) for index in range(n_envs)]), record_infos=True
+    SyncVectorEnv([partial(Long, index, length, 60) for index in range(n_envs)]), record_infos=True
 )
 collector.reset(seed=1)
 step_index(collector, 0, 1000)
@@ -281,8 +281,8 @@ def peak() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize("length", [10**9, 100], ids=["one long episode each", "many short ones"])
 def test_memory_does_not_grow_with_the_run(length) -> None:
-    """16,000 steps of 2 kB would take 31 MB; each of 4 environments has a megabyte."""
-    n_envs, steps = (8, 40_000) if FULL else (4, 4_000)
+    """60,000 steps of 520 bytes would take 31 MB; each of 4 environments has a megabyte."""
+    n_envs, steps = (8, 150_000) if FULL else (4, 15_000)
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, str(n_envs), str(steps), str(length)],
         capture_output=True,
