@@ -145,6 +145,12 @@ class Inputs:
         """
         self._stage, self._root = stage, root
         self._stamps = {name: _stamps(root / name) for name in dependencies}
+        parents = {folder for name in self._stamps for folder in (root / name).parents}
+        self._above = {
+            folder: _folder_stamp(str(folder))
+            for folder in sorted(parents)
+            if root in folder.parents and folder.is_dir()
+        }
         single = [name for name, stamps in self._stamps.items() if "" in stamps]
         self._hashes = {root / name: _hashes(root / name) for name in single}
         self.check_files()
@@ -179,6 +185,11 @@ class Inputs:
             if found != stamps:
                 other = next(k for k in {**stamps, **found} if found.get(k) != stamps.get(k))
                 raise changed(os.path.normpath(f"{name}/{other}"), self._stage)
+        for folder, (inode, mtime, ctime) in self._above.items():
+            # Files may come and go in it; only a change of its name leaves the modification time.
+            now = _folder_stamp(str(folder)) if folder.is_dir() else [0, 0, 0]
+            if now[0] != inode or (now[1] == mtime and now[2] != ctime):
+                raise changed(os.path.relpath(folder, self._root), self._stage)
 
     def report(self) -> dict[str, Any]:
         """Return what :func:`recorded_otherwise` compares with ``dvc.lock``."""

@@ -104,6 +104,11 @@ EDITS = {
         "os.rename(HERE / 'demos', HERE / 'aside'); (HERE / 'demos').mkdir()\n"
         "(HERE / 'demos').rmdir(); os.rename(HERE / 'aside', HERE / 'demos')",
     ),
+    "a folder above, another for a while": (
+        "above",
+        "above = HERE / 'above'; os.rename(above, HERE / 'aside'); above.mkdir()\n"
+        "above.rmdir(); os.rename(HERE / 'aside', above)",
+    ),
     "a file of a folder": (
         "demos/one.npz",
         "open(HERE / 'demos/one.npz', 'a').write('more')",
@@ -125,8 +130,12 @@ def test_an_edit_while_collect_runs_makes_it_fail(engine, kind, workspace):
         workspace.replace("pipelines/mine/params.yaml", "name: local", f"name: {engine}")
         workspace.replace("pipelines/mine/params.yaml", "n_workers: null", "n_workers: 2")
     workspace.replace(
-        "pipelines/mine/dvc.yaml", "- my_policy.py\n", "- my_policy.py\n    - demos\n"
+        "pipelines/mine/dvc.yaml",
+        "- my_policy.py\n",
+        "- my_policy.py\n    - demos\n    - above/inner/table.txt\n",
     )
+    (workspace.root / "above" / "inner").mkdir(parents=True)
+    (workspace.root / "above" / "inner" / "table.txt").touch()
     (workspace.root / "edit").write_text(edit)
     refused(workspace, "collect", what)
 
