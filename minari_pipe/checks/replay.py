@@ -14,8 +14,9 @@ mujoco 3.11.0 and replayed with 3.3.5, agree within 4e-7 in the first ten steps 
 before the 35th step, and none of them agrees to its end. So elsewhere (:mod:`checks.stepwise` has
 the tolerances):
 
-- if states were recorded and the environment can be set to them, each step is simulated from its
-  recorded state;
+- if states were recorded and the environment can be set to them, each observation is compared with
+  that of its recorded state, and each step is simulated from there, within rounding unless the
+  simulator is another version;
 - otherwise the episode is simulated from its start. One that drifts away is simulated step by step
   if its observations determine the state; if not, its rest is not verified, and a warning counts
   it. Anything that rounding cannot explain is an error: a different reward or flag although the
@@ -44,12 +45,14 @@ from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, s
 from minari_pipe.checks.coverage import Coverage
 from minari_pipe.checks.environment import recover, spec_fault
 from minari_pipe.checks.pictures import picture_difference
+from minari_pipe.checks.state_view import StateView
 from minari_pipe.checks.stepwise import (
     AFTER_DRIFT,
     BY_OBSERVATION,
     BY_STATE,
     FLOOR,
     NO_START,
+    ROUNDED,
     Place,
     Steps,
     Tolerance,
@@ -130,6 +133,10 @@ class Replay(Check):
         """An environment for episodes that are not compared exactly."""
         self._way: tuple[Place | None, bool] | None = None
         """How to set its state from a recording, and whether recorded states are used."""
+        self._view: StateView | None = None
+        """Observations of recorded states, if those are used."""
+        self._by_state = ROUNDED
+        """The tolerance of steps from recorded states, by what differs from the recording."""
         self._inexact: dict[str, Inexact] = {}
         self._images: set[Path] = set()
 
@@ -143,8 +150,9 @@ class Replay(Check):
             coverage.applicable, coverage.reason = False, f"env_spec {fault}"
         elif subject.options.replay_tolerance:
             coverage.exact, coverage.tolerance = False, subject.options.replay_tolerance
-        elif reason := _elsewhere(subject, spec):
-            coverage.exact, coverage.tolerance, coverage.reason = False, FLOOR, reason
+        elif elsewhere := _elsewhere(subject, spec):
+            coverage.exact, coverage.tolerance = False, FLOOR
+            coverage.reason, self._by_state = elsewhere
         if coverage.applicable:
             with closing(recover(subject, str(spec))) as env:
                 self._takes_state = hasattr(env.unwrapped, "set_env_state")
@@ -201,7 +209,8 @@ class Replay(Check):
         if isinstance(steps, Finding):
             yield steps
         elif by_state:
-            yield from self._reported(episode, steps, compare_steps(steps, BY_STATE), INEXACT_STEPS)
+            verdict = compare_steps(steps, self._by_state)
+            yield from self._reported(episode, steps, verdict, INEXACT_STEPS)
         else:
             verdict = compare_run(steps)
             if verdict.agrees or verdict.is_error or place is None:
@@ -221,8 +230,8 @@ class Replay(Check):
             yield steps
         else:
             verdict = compare_steps(steps, tolerance)
-            if self.coverage.reason and not verdict.agrees:
-                # Other versions may explain it, but an action's effect may be as small.
+            if self._by_state is BY_STATE and not verdict.agrees:
+                # Another simulator may explain it, but an action's effect may be as small.
                 is_error = compare_steps(steps, BY_STATE).is_error
                 verdict = replace(verdict, is_error=is_error)
             yield from self._reported(episode, steps, verdict, INEXACT_STEPS)
@@ -235,6 +244,8 @@ class Replay(Check):
             self._env = recover(self.subject, str(self.subject.environment))
         if self._way is None:
             self._way = placing(self._env, episode, start)
+            if self._way[0] is not None and self._way[1]:
+                self._view = StateView(self._env, self._way[0], start)
         place, by_state = self._way
         return (None, False) if by_state and not states_of(episode) else (place, by_state)
 
@@ -254,6 +265,8 @@ class Replay(Check):
                 divergence = divergence or self._compare_state(self._env, episode, -1, states)
             if divergence is not None:
                 return self.error(divergence.path, divergence.message)
+            if place and self._view and (wrong := self._view.compare(episode, start, n_steps)):
+                return self.error(episode.path(join_path(wrong[0])), wrong[1])
             return simulate(
                 self._env, episode, start, n_steps, place=place, states=states, skip=self._images
             )
@@ -501,24 +514,35 @@ def platform_name() -> str:
     return f"{platform.system()}-{platform.machine()}"
 
 
-def _elsewhere(subject: Subject, spec: str) -> str | None:
-    """Return why a replay here may differ by rounding, or ``None`` if it must be exact."""
+def _elsewhere(subject: Subject, spec: str) -> tuple[str, Tolerance] | None:
+    """Return why a replay here may differ by rounding, or ``None`` if it must be exact.
+
+    The tolerance of a step from a recorded state comes with it; only another simulator is given
+    more than rounding.
+    """
+    other = _other_versions(subject, spec)
+    tolerance = ROUNDED if other.keys() <= {"numpy"} else BY_STATE
     recorded = subject.options.recorded_platform
     if recorded is not None and recorded != platform_name():
-        return f"made on {recorded}, replayed on {platform_name()}"
+        return f"made on {recorded}, replayed on {platform_name()}", tolerance
+    for name, version in other.items():
+        installed = installed_version(name) or "none"
+        return f"made with {name} {version}, replayed with {installed}", tolerance
+    return None
+
+
+def _other_versions(subject: Subject, spec: str) -> dict[str, str]:
+    """Return the pinned versions that differ here and may matter: simulators, then NumPy."""
     pins = pinned_versions(subject.metadata.get("requirements"))
     other = {name: pins[name] for name in sorted(pins) if pins[name] != installed_version(name)}
     if not other:
-        return None
+        return other
     try:
         matter = {canonicalize_name(name) for name in environments.packages_of(spec_id(spec) or "")}
     except Exception:  # the id is not registered, so every pin may matter
         matter = {canonicalize_name(name) for name in other}
-    for name in other:
-        if name in (*matter, "numpy"):
-            installed = installed_version(name) or "none"
-            return f"made with {name} {other[name]}, replayed with {installed}"
-    return None
+    names = [name for name in other if name in matter and name != "numpy"]
+    return {name: other[name] for name in (*names, "numpy") if name in other}
 
 
 def _compare_flags(

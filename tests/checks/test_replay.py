@@ -670,11 +670,40 @@ def test_each_step_is_replayed_from_its_recorded_state(replayed_door: Planted, w
     assert not replayed_door.check().ok
 
 
+@pytest.mark.parametrize("requirement", ["numpy==1.0", "mujoco==3.1.0"])
+@pytest.mark.parametrize("late", [30, 55], ids=["late", "in the last row"])
+def test_observations_of_another_row_than_their_states_are_an_error(
+    replayed_door: Planted, requirement: str, late: int
+) -> None:
+    """Whichever simulator made them: to look at a state simulates nothing."""
+    replayed_door.update(requirements=[requirement])
+    assert replayed_door.check().findings == []
+    with replayed_door.file() as file:
+        for episode in file.values():
+            observations = episode["observations"]
+            observations[late:] = observations[late - 1 : -1]
+    first, *others = replayed_door.check().findings
+    assert {f.level for f in (first, *others)} == {"error"}
+    assert first.path == "episode 0 / observations"
+    assert first.message.startswith(f"row {late}: recorded ")
+    assert "of the recorded state" in first.message
+
+
+def test_actions_slightly_off_are_an_error_on_the_same_simulator(replayed_door: Planted) -> None:
+    """Another NumPy rounds differently, but explains no more."""
+    replayed_door.update(requirements=["numpy==1.0"])
+    with replayed_door.file() as file:
+        for episode in file.values():
+            episode["actions"][40:] *= np.float32(0.95)
+    assert not replayed_door.check().ok
+
+
 def test_one_step_across_a_threshold_is_a_warning_with_its_size(replayed_door: Planted) -> None:
+    """In an element that MuJoCo computes before a step ends, so the state does not determine it."""
     replayed_door.update(requirements=["numpy==1.0"])
     with replayed_door.file() as file:
         observations = file["episode_1/observations"]
-        observations[40, 3] += 0.5
+        observations[40, 30] += 0.5
     report = replayed_door.check()
     finding = only(report)
     assert report.ok
