@@ -261,6 +261,13 @@ def test_validate_upgrades_a_manifest_of_format_1() -> None:
     assert (place / MANIFEST).read_bytes() == good
 
 
+def test_an_upgrade_says_nothing_against_sha256s_of_whole_files() -> None:
+    place = folder(create())
+    assert all("sha256" in entry for entry in in_format_1(place)["files"].values())
+    done = upgraded()
+    assert done.output.endswith("in format 2, after its files were compared with it\n")
+
+
 def test_an_upgrade_compares_the_content_and_keeps_what_a_publication_says() -> None:
     dataset = long_dataset("hdf5")
     place = folder(dataset)
