@@ -260,6 +260,8 @@ def _longest(codec: int, packed: memoryview, size: int) -> int:
 
 def _text_size(data: bytes, path: tuple[str, ...]) -> int:
     """Return the bytes of all texts of a column, by reading it as indices into a dictionary."""
+    import pyarrow.compute as pc  # takes 0.1 s, and few files need it
+
     name = ".".join(path)
     with pq.ParquetFile(pa.py_buffer(data), pre_buffer=False, read_dictionary=[name]) as file:
         table = file.read(columns=[name], use_threads=False)
@@ -267,8 +269,8 @@ def _text_size(data: bytes, path: tuple[str, ...]) -> int:
     for array in (chunk for column in table.columns for chunk in column.chunks):
         while not pa.types.is_dictionary(array.type):
             array = array.field(0) if pa.types.is_struct(array.type) else array.flatten()
-        lengths = pa.compute.binary_length(array.dictionary).take(array.indices)
-        total += pa.compute.sum(lengths).as_py() or 0
+        lengths = pc.binary_length(array.dictionary).take(array.indices)
+        total += pc.sum(lengths).as_py() or 0
     return total
 
 
