@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -28,6 +29,8 @@ HALF_VALUES = 100
 HALF_LEVELS = 2.0**13
 #: The last row is suspicious if it repeats the row before this many times as often as others do.
 OFTEN = 20
+#: It is suspicious in more than this share of the episodes, whatever the other rows do.
+NEARLY_ALL = 0.9
 
 
 class Columns(Check):
@@ -36,7 +39,8 @@ class Columns(Check):
     Episodes that replay verified are skipped. An element that rarely changes in the environment
     under random actions may be constant in the data too. An action column counts only if all its
     elements are constant; without an environment only actions are checked. A repeated last row is
-    legitimate if other observations repeat as well.
+    legitimate if other observations repeat as well, or if the environment repeats some last rows
+    under random actions; a recorder's fault would repeat all of them.
 
     Observations that replay did not verify bit for bit have lost digits if every value fits into
     float16 (11 bits) although the values have more levels than a grid. Whole numbers and other
@@ -99,7 +103,8 @@ class Columns(Check):
         # Assume that at least one row within the episodes repeats.
         within = max(self._repeated_within, 1) / self._rows
         last = len(self._repeated) / self._episodes
-        if last > min(OFTEN * within, 0.9) or (self._repeated and not self._repeated_within):
+        is_often = last > OFTEN * within or (self._repeated and not self._repeated_within)
+        if last > NEARLY_ALL or (is_often and not self._environment_walk[1]):
             yield self.warning(
                 f"episode {self._repeated[0]} / observations",
                 f"the last two rows are equal in {len(self._repeated)} of {self._episodes} "
@@ -112,7 +117,7 @@ class Columns(Check):
         constant = {path: same for path, same in self._constant.items() if same.any()}
         if not constant:
             return
-        varying = self._varying_in_environment()
+        varying, _ = self._environment_walk
         for path, same in constant.items():
             if varying is None:
                 reported = same.all() and path[0] == "actions"
@@ -131,20 +136,24 @@ class Columns(Check):
                     "constant-column",
                 )
 
-    def _varying_in_environment(self) -> dict[Path, np.ndarray] | None:
-        """Return which elements change in the environment under random actions."""
+    @cached_property
+    def _environment_walk(self) -> tuple[dict[Path, np.ndarray] | None, bool]:
+        """Which elements random actions change, and whether the last row of an episode repeats."""
         spec = self.subject.environment
         if spec is None or spec_fault(self.subject, spec):
-            return None
+            return None, False
         sampled: dict[Path, list[Any]] = {}
+        is_repeated = False
         try:
             with closing(recover(self.subject, spec)) as env:
-                for row in _walk(env):
+                for row, is_last_repeated in _walk(env):
+                    is_repeated = is_repeated or is_last_repeated
                     for path, leaf in leaves(row):
                         sampled.setdefault(path, []).append(leaf)
         except Exception:  # a third-party environment may raise anything
-            return None
-        return {path: _changes(rows) for path, rows in sampled.items() if _is_number(rows[0])}
+            return None, False
+        varying = {path: _changes(rows) for path, rows in sampled.items() if _is_number(rows[0])}
+        return varying, is_repeated
 
 
 class _HalfPrecision:
@@ -180,14 +189,22 @@ class _HalfPrecision:
         )
 
 
-def _walk(env: gym.Env) -> Iterator[dict[str, Any]]:
+def _walk(env: gym.Env) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield the results of random steps, and whether each ended an episode without a change."""
     env.action_space.seed(0)
-    env.reset(seed=0)
+    before = copy.deepcopy(env.reset(seed=0)[0])
     for step in range(SAMPLED_STEPS):
         observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-        yield {"observations": copy.deepcopy(observation), "rewards": reward}
-        if terminated or truncated:
-            env.reset(seed=step + 1)
+        observation = copy.deepcopy(observation)
+        is_last = bool(terminated or truncated)
+        is_repeated = is_last and _are_equal(before, observation)
+        yield {"observations": observation, "rewards": reward}, is_repeated
+        before = copy.deepcopy(env.reset(seed=step + 1)[0]) if is_last else observation
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+    pairs = zip(leaves(first), leaves(second), strict=True)
+    return all(np.array_equal(value, other) for (_, value), (_, other) in pairs)
 
 
 def _numbers(episode: Episode) -> Iterator[tuple[Path, np.ndarray]]:

@@ -133,6 +133,16 @@ def by_actions(env: gym.Env, actions: list[int]) -> EpisodeBuffer:
     )
 
 
+def blackjack() -> Made:
+    """To stick ends a game without a new card."""
+
+    def make() -> gym.Env:
+        return make_environment("Blackjack-v1", {"max_episode_steps": LIMIT})
+
+    buffers = run_episodes(make, RandomPolicy(), range(60), seed=1)
+    return Made([replace(b, seed=None) for b in buffers], make())
+
+
 def pictures() -> Made:
     made = collected("subtle/Pictures-v0", seeded=True)
     return replace(made, jpeg_encoding=True)
@@ -159,6 +169,7 @@ BASES: dict[str, Callable[[], Made]] = {
     "unseeded dense reach": lambda: collected("FetchReachDense-v4", seeded=False),
     "unseeded clipped lake": clipped_lake,
     "unseeded fickle taxi": fickle_taxi,
+    "unseeded blackjack": blackjack,
     "pictures": pictures,
     "no environment": without_environment,
 }
@@ -443,6 +454,11 @@ ROWS: dict[str, tuple[str, Wrong, set[str]]] = {
     "the last row of a walker twice": (
         "unseeded walker",
         columns(observations=repeat_last),
+        {"repeated-last-observation"},
+    ),
+    "the last row of each game twice": (
+        "unseeded blackjack",
+        columns(observations=lambda o: map_leaves(repeat_last, o)),
         {"repeated-last-observation"},
     ),
     "no actions of a walker": (
