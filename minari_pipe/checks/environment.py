@@ -15,6 +15,8 @@ from minari_pipe.core import environments
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import TrustError
 
+LIMIT = "max_episode_steps"
+
 
 class Environment(Check):
     """Checks that ``env_spec`` and ``eval_env_spec`` make environments with the right spaces.
@@ -47,33 +49,39 @@ class Environment(Check):
 
 
 def _other_physics(subject: Subject) -> str | None:
-    """Return how the evaluation environment differs, apart from episode length, or ``None``.
+    """Return how the evaluation environment differs, or ``None``.
 
     An environment as registered under its id does not count, because the id shows that choice.
+    Nor does a time limit where the data have another than the registered one, or the ids differ.
     """
     made, evaluated = (_physics(subject.metadata.get(k)) for k in ("env_spec", "eval_env_spec"))
     if made is None or evaluated is None:
         return None
-    registered: dict[str, Any] = {"kwargs": None, "additional_wrappers": []}
+    registered: dict[str, Any] = {"kwargs": None, "additional_wrappers": [], LIMIT: None}
     with suppress(Exception):  # looking up a third-party id may raise anything
         spec = environments.registered_spec(str(evaluated["id"]))
         registered["kwargs"] = json.loads(json.dumps(spec.kwargs))
+        registered[LIMIT] = spec.max_episode_steps
+    keys = ["kwargs", "additional_wrappers"]
+    if made["id"] == evaluated["id"] and made[LIMIT] == registered[LIMIT] is not None:
+        keys.append(LIMIT)
     different = [
         f"{key} is {shown(evaluated[key])}, not {shown(made[key])}"
-        for key in ("kwargs", "additional_wrappers")
+        for key in keys
         if evaluated[key] not in (made[key], registered[key])
     ]
     return "; ".join(different) or None
 
 
 def _physics(spec: Any) -> dict[str, Any] | None:
-    """Return the id, arguments and wrappers of an ``EnvSpec`` JSON, without ``render_mode``."""
+    """Return what an ``EnvSpec`` JSON says that changes returns, without ``render_mode``."""
     found = json.loads(spec) if _is_json(spec) else None
     if not isinstance(found, dict):
         return None
     kwargs = {k: v for k, v in (found.get("kwargs") or {}).items() if k != "render_mode"}
     wrappers = list(found.get("additional_wrappers") or [])
-    return {"id": found.get("id"), "kwargs": kwargs, "additional_wrappers": wrappers}
+    kept = {key: found.get(key) for key in ("id", LIMIT)}
+    return {**kept, "kwargs": kwargs, "additional_wrappers": wrappers}
 
 
 def _is_json(spec: Any) -> bool:

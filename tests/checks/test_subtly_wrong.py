@@ -365,6 +365,12 @@ def evaluated_densely(made: Made) -> None:
     made.metadata["eval_env_spec"] = dense.spec.to_json()
 
 
+def evaluated_by_halves(made: Made) -> None:
+    """Half the time limit that the data have as registered."""
+    half = make_environment("subtle/NoisyHopper-v0", {"max_episode_steps": LIMIT // 2})
+    made.metadata["eval_env_spec"] = half.spec.to_json()
+
+
 def move_goals(made: Made) -> None:
     """Goals that were achieved later, as hindsight relabels them, beside the old rewards."""
 
@@ -581,6 +587,11 @@ ROWS: dict[str, tuple[str, Wrong, set[str]]] = {
     "a dense evaluation of a sparse task": (
         "unseeded maze",
         evaluated_densely,
+        {"other-evaluation-environment"},
+    ),
+    "scores of half the time limit": (
+        "unseeded noise",
+        evaluated_by_halves,
         {"other-evaluation-environment"},
     ),
     "an expert at random": ("seeded", metadata(dataset_id="subtle/expert-v0"), {"not-expert"}),
