@@ -745,6 +745,13 @@ def test_a_pipeline_of_another_config_is_not_taken_over(finished):
     assert files(finished) == before
 
 
+def test_a_dry_run_names_a_lock_file_that_would_hang_dvc(finished):
+    path = finished / "pipelines" / "tiny" / "dvc.lock"
+    path.write_text(f"{path.read_text()}  x:\n    cmd: &a [x]\n    deps: [*a, *a]\n")
+    done = minari_pipe(finished, BASE, "--dry-run")
+    one_line(done, "tiny/dvc.lock has a YAML anchor or alias in line", "restore it from git")
+
+
 def test_an_id_of_another_pipeline_is_refused(finished):
     done = minari_pipe(finished, BASE, "pipeline=other")
     assert done.returncode == 1

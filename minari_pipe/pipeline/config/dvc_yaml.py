@@ -32,6 +32,7 @@ from minari_pipe.pipeline.config.schema import (
     params_values,
 )
 from minari_pipe.pipeline.config.validate_config import code_files
+from minari_pipe.pipeline.generated_yaml import load_yaml
 from minari_pipe.pipeline.workspace import (
     PACKAGE,
     is_checkout,
@@ -373,9 +374,9 @@ def removed(lock: dict[str, Any], declared: dict[str, Any]) -> list[str]:
 
 def _forget_removed(path: Path, text: str) -> None:
     """Remove the stages from ``dvc.lock`` that lack a dependency they had, so that they run."""
-    declared = yaml.load(text, Loader=_Loader)["stages"]
+    declared = load_yaml(text)["stages"]
     try:
-        lock = yaml.load(path.read_bytes(), Loader=_Loader)
+        lock = load_yaml(path.read_bytes())
         kept = {k: v for k, v in lock["stages"].items() if not removed(v, declared.get(k, {}))}
         is_kept = kept == lock["stages"]
     except (FileNotFoundError, yaml.YAMLError, AttributeError, KeyError, TypeError):
@@ -391,7 +392,7 @@ def read_params(name: str, root: Path) -> dict[str, Any] | None:
     """
     path = root / "pipelines" / name / "params.yaml"
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        found = load_yaml(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, yaml.YAMLError):
         return None
     if not isinstance(found, dict):
@@ -424,7 +425,7 @@ def inputs(pipelines: Sequence[str], root: Path) -> list[tuple[str, str]]:
     deps, outs = [], set()
     for name in pipelines:
         text = (root / "pipelines" / name / "dvc.yaml").read_text(encoding="utf-8")
-        for stage in yaml.load(text, Loader=_Loader)["stages"].values():
+        for stage in load_yaml(text)["stages"].values():
             deps += [(name, dep) for dep in stage.get("deps", [])]
             for out in (
                 out for kind in ("outs", "metrics", "plots") for out in stage.get(kind, [])
@@ -447,6 +448,3 @@ class _Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
-
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

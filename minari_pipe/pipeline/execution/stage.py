@@ -21,13 +21,14 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.core.files.swap import copy_tree
-from minari_pipe.core.messages import each_warning_once, print_line
+from minari_pipe.core.messages import each_warning_once, one_line, print_line
 from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.pipeline.config.oc_env import without_values
 from minari_pipe.pipeline.config.schema import Config, Family, Params, params_of
 from minari_pipe.pipeline.execution.blocks import sync_to_disk
 from minari_pipe.pipeline.execution.inputs import Inputs, changed
 from minari_pipe.pipeline.execution.versions import other_version
+from minari_pipe.pipeline.generated_yaml import load_yaml
 from minari_pipe.pipeline.processes import (
     DRIVER_VARIABLE,
     end_if_orphaned,
@@ -308,11 +309,15 @@ def typed_overrides(overrides: list[str]) -> list[str]:
 
 def _load_yaml(path: Path) -> Any:
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        return load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
         raise ConfigError(
             f"no file {path}; to write it, run python -m minari_pipe +dataset=NAME"
+        ) from exc
+    except yaml.YAMLError as exc:
+        raise ConfigError(
+            f"{path} is damaged: {one_line(str(exc))}; to write it again, run python -m "
+            f"minari_pipe +dataset=NAME"
         ) from exc
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
 from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.releases.releasable import pipelines_of
 from minari_pipe.pipeline.repository import tracked_files
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, check_receiver, quiet_dvc, repository
@@ -132,6 +133,7 @@ def _is_elsewhere(path: Path) -> bool:
     from dvc.utils.serialize import ParseError, load_yaml
 
     try:
+        check_generated(path)
         deps = load_yaml(str(path)).get("deps", [])
         return any("repo" in dependency for dependency in deps)
     except (AttributeError, TypeError, ValueError, ParseError):

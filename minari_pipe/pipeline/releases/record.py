@@ -28,6 +28,7 @@ from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.execution.versions import processor, processor_kind
+from minari_pipe.pipeline.generated_yaml import load_yaml
 from minari_pipe.pipeline.releases.dvc_remote import Pushed, without_credentials
 from minari_pipe.pipeline.releases.releasable import pipelines_of
 from minari_pipe.pipeline.repository import text_at
@@ -110,8 +111,8 @@ def stage_outputs(pipelines: list[str], root: Path) -> list[dict[str, Any]]:
     for name in pipelines:
         path = root / "pipelines" / name / "dvc.lock"
         try:
-            locked = yaml.safe_load(path.read_text(encoding="utf-8"))["stages"]
-            ordered = yaml.safe_load(path.with_name("dvc.yaml").read_text(encoding="utf-8"))
+            locked = load_yaml(path.read_text(encoding="utf-8"))["stages"]
+            ordered = load_yaml(path.with_name("dvc.yaml").read_text(encoding="utf-8"))
             for stage in ordered["stages"]:
                 outs = {out["path"]: out.get("md5") for out in locked[stage].get("outs", [])}
                 found.append({"pipeline": name, "stage": stage, "outs": outs})

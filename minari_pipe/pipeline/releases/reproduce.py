@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.core.files.manifest import identity_of, readable_manifest
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.execution.versions import installed, processor_kind
+from minari_pipe.pipeline.generated_yaml import load_yaml
 from minari_pipe.pipeline.published import differing, flat
 from minari_pipe.pipeline.releases.comparison import Compared, compare
 from minari_pipe.pipeline.releases.diff import Pair
@@ -287,7 +286,7 @@ def _called(stage: tuple[str, str], found: Reproduction) -> str:
 def _keys_of(pipeline: str, stage: str, root: Path) -> list[str]:
     """Return the parameter keys that a stage depends on."""
     path = root / "pipelines" / pipeline / "dvc.yaml"
-    entry = yaml.safe_load(path.read_text(encoding="utf-8"))["stages"][stage]
+    entry = load_yaml(path.read_text(encoding="utf-8"))["stages"][stage]
     return [key for keys in entry["params"] for names in keys.values() for key in names]
 
 

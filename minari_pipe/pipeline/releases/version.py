@@ -13,6 +13,7 @@ from minari_pipe.core.datasets_root import data_path_of
 from minari_pipe.core.files.manifest import identity_of, readable_manifest
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
+from minari_pipe.pipeline.generated_yaml import load_yaml
 from minari_pipe.pipeline.releases.record import find_record
 from minari_pipe.pipeline.repository import commit_of, is_repository, text_at
 from minari_pipe.pipeline.workspace import PIPELINE_NAME, read_catalog_entry
@@ -98,7 +99,7 @@ def _params(root: Path, dataset_id: str, tag: str | None) -> dict[str, Any] | No
 def parsed_params(text: str) -> dict[str, Any] | None:
     """Return the content of a ``params.yaml``, ``None`` if it is damaged."""
     try:
-        found = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        found = load_yaml(text)
     except yaml.YAMLError:
         return None
     return found if isinstance(found, dict) else None

@@ -18,6 +18,7 @@ import yaml
 from minari_pipe.pipeline.config.dvc_yaml import removed
 from minari_pipe.pipeline.config.families import nested_differences
 from minari_pipe.pipeline.config.import_graph import saving_nothing
+from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.run.dvc_settings import refuse_hidden
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _stages(
     from dvc.stage.loader import StageLoader
 
     path = str(root / "pipelines" / name / "dvc.yaml")
+    check_generated(root / "pipelines" / name / "dvc.lock")
     with Repo(str(root)) as repo:
         lock = Lockfile(repo, path.removesuffix(".yaml") + ".lock")
         recorded = lock.load().get("stages", {}) if lock.exists() else {}

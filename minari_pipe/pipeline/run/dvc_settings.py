@@ -24,6 +24,7 @@ from minari_pipe.core.files.links import entries_below, refuse_link
 from minari_pipe.core.messages import is_encodable
 from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
+from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace_links import (
     cache_types,
@@ -89,6 +90,9 @@ def repository(
         root: the workspace.
         declarations: paths of the ``dvc.yaml`` and ``*.dvc`` files to read.
         config: settings that take precedence over those of DVC's files.
+
+    Raises:
+        ConfigError: by ``index``, if DVC's parser would hang or crash on a declaration.
     """
     from dvc.repo import Repo
     from dvc.repo.index import Index
@@ -96,6 +100,10 @@ def repository(
     class Narrow(Repo):
         @functools.cached_property
         def index(self) -> Index:
+            for path in declarations:
+                check_generated(root / path)
+                if Path(path).name == "dvc.yaml":
+                    check_generated((root / path).with_name("dvc.lock"))
             found = [Index.from_file(self, str(path)) for path in declarations]
             return Index.from_indexes(self, found)
 

@@ -9,7 +9,8 @@ import gymnasium as gym
 import pytest
 import yaml
 
-from minari_pipe.pipeline.execution.stage import StageRun, _run
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.execution.stage import StageRun, _load_yaml, _run
 
 PARAMS = {"env": {"id": "X-v0"}, "collect": {"seed": 1}, "author": {"name": "Ada"}}
 OF_A_FAMILY = {"family": {}, "policy": {"_target_": "x"}, "ref_scores": {}, "packages": {}}
@@ -108,6 +109,14 @@ class Trainer:
         (out / "policy.zip").write_text("weights")
         if self.fails:
             raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: &a [1]\nb: *a", "a: " + "[" * 50_000])
+def test_parameters_that_nothing_generates_are_told_with_their_file(text, tmp_path):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"params\.yaml is damaged: .*; to write it again, run"):
+        _load_yaml(path)
 
 
 def test_work_without_blocks_is_done_once(tmp_path):

@@ -171,6 +171,12 @@ def damaged_params(w: Workspace) -> None:
     w.commit()
 
 
+def lock_of_aliases(w: Workspace) -> None:
+    with (w.root / "pipelines/mine/dvc.lock").open("a") as file:
+        file.write("  mine:\n    cmd: &a [x]\n    deps: [*a, *a]\n")
+    w.commit()
+
+
 def parent_elsewhere(w: Workspace) -> None:
     (w.root.parent / "secret.json").write_text('{"pipeline": "its secret content"}')
     path = w.root / "pipelines/mine/params.yaml"
@@ -210,6 +216,7 @@ ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     touched_publication: (ConfigError, r"changed after it was published \(data/main_data.hdf5\)"),
     no_publication: (DatasetNotFoundError, "is missing, or has no manifest"),
     damaged_params: (ConfigError, "params.yaml is missing or damaged"),
+    lock_of_aliases: (ConfigError, "mine/dvc.lock has a YAML anchor or alias in line"),
     parent_elsewhere: (InvalidDatasetIdError, "Malformed dataset ID: ../../secret"),
     no_repository: (ConfigError, "is not a git repository"),
 }

@@ -188,6 +188,18 @@ def test_a_lock_file_that_was_cut_goes(n, workspace):
     assert not path.exists()
 
 
+BOMB = "    " + "\n    ".join(
+    f"x{n}: &x{n} [{', '.join([f'*x{n - 1}' if n else '0'] * 10)}]" for n in range(12)
+)
+
+
+@pytest.mark.parametrize("more", [BOMB, "    x: " + "[" * 50_000], ids=["aliases", "deep"])
+def test_a_lock_file_that_nothing_generates_goes(more, workspace):
+    path = write_lock(workspace, f"{LOCK}{more}\n")
+    remove_broken_lock_file("x", workspace)
+    assert not path.exists()
+
+
 CONFLICT = "<<<<<<< ours\n" + LOCK + "=======\n" + LOCK + ">>>>>>> theirs\n"
 
 

@@ -246,6 +246,8 @@ DAMAGES = {
     "odd packages": b"packages: {collect: 1}\noverrides: []\n",
     "odd overrides": b"packages: {}\noverrides: [1]\n",
     "nothing": b"",
+    "aliases": b"packages: {}\noverrides: []\na: &a [1]\nb: [*a, *a]\n",
+    "deep": b"a: " + b"[" * 50_000,
 }
 
 
