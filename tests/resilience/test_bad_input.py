@@ -763,6 +763,10 @@ HEAD = "# @package _global_\ndefaults: [{/policy: random}, _self_]\n"
 BOMB = "x0: &x0 [a, a, a, a, a, a, a, a, a, a]\n" + "".join(
     f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 10)
 )
+MERGED = "x0: &x0 {a: 1}\n" + "".join(
+    f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 10)}]}}\n" for n in range(1, 10)
+)
+
 ODD_FILES = {
     "defaults that are a number": (
         "defaults: 5\n",
@@ -777,6 +781,11 @@ ODD_FILES = {
         HEAD + BOMB,
         r"odd\.yaml has aliases \(\*name\) that expand",
     ),
+    "ten merged of ten": (HEAD + MERGED, r"odd\.yaml has aliases \(\*name\) that expand"),
+    "a long text a thousand times": (
+        f"{HEAD}x: &x {'a' * 50_000}\ny: [{', '.join(['*x'] * 1000)}]\n",
+        r"odd\.yaml has aliases \(\*name\) that expand",
+    ),
 }
 
 
@@ -789,6 +798,13 @@ def test_an_odd_config_file_is_told_in_one_line(text, line, workspace, capfd) ->
     assert (out, err.count("\n")) == ("", 1), err
     assert re.search(line, err), err
     assert "Traceback" not in err
+
+
+def test_aliases_of_the_primary_config_are_counted_before_it_is_read(workspace, capfd) -> None:
+    (workspace / "conf" / "config.yaml").write_text(MERGED)
+    GlobalHydra.instance().clear()
+    assert run([BASE, "--dry-run"]) == 1
+    assert re.search(r"conf/config\.yaml has aliases \(\*name\)", capfd.readouterr().err)
 
 
 def test_aliases_that_stand_for_little_are_replaced(workspace) -> None:

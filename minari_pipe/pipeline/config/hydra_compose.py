@@ -36,6 +36,7 @@ from minari_pipe.pipeline.config.hydra_guard import (
     HYDRA_OVERRIDES,
     OF_HYDRA,
     FilesBelow,
+    check_aliases,
     checked_file,
     checked_load,
     checked_source,
@@ -475,6 +476,7 @@ def _check_primary(primary: Path) -> None:
     path = primary / "config.yaml"
     if not path.is_file():
         return
+    check_aliases(path)
     with translated():
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if isinstance(content, dict) and any(str(key).split(".")[0] == "hydra" for key in content):

@@ -53,7 +53,8 @@ _HYDRA_SETTINGS: dict[str, Any] = {
     },
 }
 
-#: Limit per file with YAML aliases expanded: a few lines can expand to more than memory holds.
+#: Limit per file with YAML aliases expanded: a few lines can expand to more than memory holds. A
+#: text counts as one more value per 100 characters.
 _MOST_VALUES = 100_000
 
 _FILE_SCHEME = f"{FileConfigSource.scheme()}://"
@@ -123,8 +124,13 @@ _load_source = FileConfigSource.load_config
 
 
 def checked_source(self: FileConfigSource, config_path: str) -> Any:
-    """Load a config file, and refuse one whose YAML aliases expand to too many values."""
-    file = Path(self.path, self._normalize_file_name(config_path))
+    """Load a config file after :func:`check_aliases`."""
+    check_aliases(Path(self.path, self._normalize_file_name(config_path)))
+    return _load_source(self, config_path)
+
+
+def check_aliases(file: Path) -> None:
+    """Refuse a config file whose YAML aliases, merged or not, expand to too many values."""
     with suppress(OSError, UnicodeError, yaml.YAMLError):  # Hydra reports these itself
         text = file.read_text(encoding="utf-8")
         if "*" in text and _n_values(yaml.compose(text, yaml.SafeLoader), {}) > _MOST_VALUES:
@@ -132,13 +138,12 @@ def checked_source(self: FileConfigSource, config_path: str) -> Any:
                 f"{file} has aliases (*name) that expand to more than {_MOST_VALUES} values, or "
                 f"that contain themselves; write the values out"
             )
-    return _load_source(self, config_path)
 
 
 def _n_values(node: yaml.Node | None, known: dict[int, float]) -> float:
     """Return the number of values in a YAML node with its aliases expanded."""
     if not isinstance(node, yaml.CollectionNode):
-        return 1
+        return 1 if node is None else 1 + len(node.value) // 100
     if id(node) not in known:
         known[id(node)] = math.inf  # for a node that contains itself
         parts = node.value
