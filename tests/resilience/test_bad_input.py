@@ -767,6 +767,14 @@ MERGED = "x0: &x0 {a: 1}\n" + "".join(
     f"x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 10)}]}}\n" for n in range(1, 10)
 )
 
+
+def doubled(first: str, pattern: str) -> str:
+    """Keys of ``env.kwargs``, each of which refers to the one before it twice."""
+    more = (pattern.replace("$", f"${{env.kwargs.x{n - 1}}}") for n in range(1, 34))
+    return "".join(f"    x{n}: {text}\n" for n, text in enumerate([first, *more]))
+
+
+KWARGS = f"{HEAD}dataset: {{id: a/b-v0}}\nauthor: {{name: A}}\nenv:\n  id: X-v0\n  kwargs:\n"
 ODD_FILES = {
     "defaults that are a number": (
         "defaults: 5\n",
@@ -785,6 +793,18 @@ ODD_FILES = {
     "a long text a thousand times": (
         f"{HEAD}x: &x {'a' * 50_000}\ny: [{', '.join(['*x'] * 1000)}]\n",
         r"odd\.yaml has aliases \(\*name\) that expand",
+    ),
+    "a text of twice a text of twice": (
+        KWARGS + doubled("a" * 50_000, "$$"),
+        r"env\.kwargs\.x\d+: the interpolations \(\$\{\.\.\.\}\) of the config resolve to more",
+    ),
+    "a mapping of twice a mapping of twice": (
+        KWARGS + doubled(str([0] * 1000), "{a: '$', b: '$'}"),
+        r"env\.kwargs\.x\d+\.[ab]: the interpolations",
+    ),
+    "a text of twice a selection of twice": (
+        KWARGS + doubled("a" * 50_000, "$$").replace("${", "${oc.select:"),
+        r"env\.kwargs\.x\d+: the interpolations",
     ),
 }
 

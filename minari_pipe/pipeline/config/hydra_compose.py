@@ -42,6 +42,7 @@ from minari_pipe.pipeline.config.hydra_guard import (
     checked_source,
     refuse_hydra,
 )
+from minari_pipe.pipeline.config.interpolations import limit_interpolations
 from minari_pipe.pipeline.config.schema import MIXTURE, Config, Shared
 from minari_pipe.pipeline.config.typed import hydra_node, read
 from minari_pipe.pipeline.workspace import STATE, find_root
@@ -75,6 +76,7 @@ def _prepare() -> Path:
     ConfigLoaderImpl.load_configuration = checked_load  # type: ignore[method-assign]
     ConfigLoaderImpl._load_single_config = checked_file  # type: ignore[method-assign]
     FileConfigSource.load_config = checked_source  # type: ignore[method-assign]
+    limit_interpolations()
     _check_primary(primary)
     return primary
 

@@ -15,6 +15,7 @@ from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from omegaconf import DictConfig, OmegaConf
 
 from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.pipeline.config.interpolations import start_counting
 
 OF_HYDRA = re.compile(r"[+~]*hydra\b")
 
@@ -88,6 +89,7 @@ def checked_load(
 
     Hydra composes once for a sweep and once for each of its jobs, each time with other choices.
     """
+    start_counting()
     cfg = _load(self, config_name, overrides, *how, **more)
     if config_name is None:
         return cfg
