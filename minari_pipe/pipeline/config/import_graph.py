@@ -283,7 +283,7 @@ class _Remembered:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             if found["reader"] == _READER:
                 self._known = dict(found["files"])
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             pass
 
     def imports(self, file: Path, package: str) -> list[str]:
@@ -291,7 +291,7 @@ class _Remembered:
         stat = file.stat()
         stamp = [package, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
         entry = self._known.get(str(file))
-        if entry is None or entry["stamp"] != stamp:
+        if not isinstance(entry, dict) or entry.get("stamp") != stamp:
             entry = {"stamp": stamp, "imports": _imports(file, package)}
             self._known[str(file)] = entry
             self._changed = True

@@ -73,7 +73,7 @@ class SharedBlocks:
                 return None
             try:
                 record = parse_record(json.loads(text))
-            except ValueError as exc:
+            except (ValueError, RecursionError) as exc:
                 raise NotFinishedError("its record is damaged") from exc
             store.folder.mkdir(parents=True, exist_ok=True)
             arriving = store.folder / f".arriving-{index}.tmp"

@@ -95,7 +95,7 @@ def _config_of_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         if key.endswith(("_spec", "_space")) and isinstance(value, str):
             try:
                 found[key] = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
     made = metadata.get("minari_pipe")
     recorded = made if isinstance(made, dict) else {}

@@ -151,6 +151,6 @@ def _parsed(text: str, path: str, dataset_id: str) -> dict[str, Any]:
             and all({"pipeline", "stage", "outs"} <= s.keys() for s in found.get("stages", []))
         ):
             return found
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise ConfigError(f"{path} is damaged; restore it from git")

@@ -58,7 +58,10 @@ def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
             locks = _checked(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return
-        except ValueError:  # truncated by a kill; an unreadable lock holds nothing
+        except (
+            ValueError,
+            RecursionError,
+        ):  # truncated by a kill; an unreadable lock holds nothing
             path.unlink()
             return
         kept = {

@@ -139,7 +139,7 @@ def _config_of(target: Path) -> str | None:
     try:
         found = json.loads(read_text(target / "data" / "metadata.json"))
         return str(found["minari_pipe"]["config_sha256"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -115,7 +115,13 @@ def test_an_edited_file_is_read_again_and_a_damaged_memory_ignored(tmp_path):
     assert closure(root, "a") == ["a", "c"]
     memory = root / ".minari_pipe" / "imports.json"
     assert json.loads(memory.read_text())["files"]
-    for damaged in ("", "[]", '{"reader": 1, "files": {}}', '{"reader": 3, "files": 3}'):
+    whole = json.loads(memory.read_text())
+    odd = json.dumps({**whole, "files": dict.fromkeys(whole["files"], 3)})
+    reader = whole["reader"]
+    for damaged in (
+        *("", "[]", "[" * 100_000, '{"reader": 1, "files": {}}', odd),
+        f'{{"reader": {reader}, "files": 3}}',
+    ):
         from minari_pipe.pipeline.config import import_graph as module
 
         memory.write_text(damaged)

@@ -94,6 +94,7 @@ DAMAGE = {
     "the record is empty": lambda f: record(f, 0).write_text(""),
     "the record is gone": lambda f: record(f, 0).unlink(),
     "the record is a list": lambda f: record(f, 0).write_text("[]"),
+    "the record is deep": lambda f: record(f, 0).write_text("[" * 100_000),
     "the record is no text": lambda f: record(f, 0).write_bytes(b"\xff\xfe\x00"),
     "the record lacks its seal": lambda f: record(f, 0).write_text('{"sha256": "0"}'),
     "the record is a pipe": lambda f: (record(f, 0).unlink(), os.mkfifo(record(f, 0))),

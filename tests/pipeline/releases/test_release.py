@@ -321,7 +321,14 @@ def test_the_command_that_made_a_version_is_told_as_a_shell_takes_it(tmp_path):
 def test_a_damaged_record_is_no_licence_to_change(tmp_path):
     record = tmp_path / "releases" / "ab/c-v0.json"
     record.parent.mkdir(parents=True)
-    for damage in ("<<<<<<< HEAD", "[]", "{}", '{"manifest": {}}', '{"manifest": 1}'):
+    for damage in (
+        "<<<<<<< HEAD",
+        "[" * 100_000,
+        "[]",
+        "{}",
+        '{"manifest": {}}',
+        '{"manifest": 1}',
+    ):
         record.write_text(damage)
         with pytest.raises(ConfigError, match="is damaged; restore it from git"):
             check_released(tmp_path, "mine", "ab/c-v0", {"content_sha256": "1"})

@@ -362,6 +362,10 @@ def damaged_record(w: Workspace) -> None:
     (w.root / "releases" / f"{IDS['push']}.json").write_text("<<<<<<<")
 
 
+def deep_record(w: Workspace) -> None:
+    (w.root / "releases" / f"{IDS['push']}.json").write_text("[" * 100_000)
+
+
 def other_record(w: Workspace) -> None:
     w.replace(f"releases/{IDS['push']}.json", '"stage": ', '"step": ')
 
@@ -392,6 +396,7 @@ def no_repository(w: Workspace) -> None:
 ROWS: dict[Callable[[Workspace], None], tuple[str, type[MinariPipeError], str]] = {
     no_record: ("push", DatasetNotFoundError, "'tests/push-v0' is not released .*Released: none"),
     damaged_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
+    deep_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
     other_record: ("push", ConfigError, "releases/tests/push-v0.json is damaged; restore it"),
     lost_commit: ("push", ConfigError, "the commit '0.* was made from is not in .*; try git fetch"),
     another_version: ("push", ConfigError, "makes 'tests/push-v1', not 'tests/push-v0'; give the"),

@@ -138,6 +138,7 @@ BROKEN = {
     "cut": '{"write": {"/out": {"pid": 12',
     "a list": "[]",
     "a number": "7",
+    "deep": "[" * 100_000,
     "null": "null",
     "an entry without pid": '{"write": {"/out": {"cmd": "dvc"}}}',
     "a pid that is a text": '{"write": {"/out": {"pid": "12", "cmd": "dvc"}}}',
