@@ -127,7 +127,7 @@ class Progress(AbstractContextManager):
         """Print how many of ``total`` blocks were reused, and how many could not be."""
         for reason, indices in self._ignored.items():
             if len(indices) > 1:
-                self._print(f"{len(indices)} blocks ran again: {reason}")
+                self._print(f"{len(indices)} blocks ran again, each because {reason}")
         if self.n_reused:
             self._print(f"{self.n_reused} of {total} blocks were already finished")
 

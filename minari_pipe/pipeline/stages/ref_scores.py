@@ -134,7 +134,8 @@ def _measured(
     results = measure(policy, run.params.ref_scores, scheduler, progress)
     score = ReferenceScore.from_returns([r.episode_return for r in results])
     reused = progress.n_reused
-    also = f" ({reused} blocks were finished before)" if reused else ""
+    blocks = "1 block was" if reused == 1 else f"{reused} blocks were"
+    also = f" ({blocks} finished before)" if reused else ""
     run.say(f"{name} {score.mean:.2f} +- {score.std:.2f} over {score.n} episodes{also}")
     return results
 

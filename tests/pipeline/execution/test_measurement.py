@@ -108,7 +108,7 @@ def test_the_jobs_of_a_sweep_measure_the_random_policy_once(tmp_path):
     (kept / "block_00001.json").write_text("[]")
     done = minari_pipe(workspace, "+dataset=scores", "ref_scores.n_episodes=30")
     assert "ref_scores: block 1 runs again: its file is damaged" in done.stderr
-    assert f"{measured[0]} (1 blocks were finished before)" in done.stderr
+    assert f"{measured[0]} (1 block was finished before)" in done.stderr
     done = minari_pipe(workspace, "+dataset=scores", "ref_scores.seed=5", "ref_scores.n_episodes=9")
     assert "finished before" not in done.stderr
 

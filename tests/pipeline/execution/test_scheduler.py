@@ -16,6 +16,7 @@ from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.pipeline.execution.engines.local import LocalEngine
 from minari_pipe.pipeline.execution.engines.processes import ProcessesEngine
+from minari_pipe.pipeline.execution.progress import Progress
 from minari_pipe.pipeline.execution.scheduler import POLL_SECONDS, Skipped
 from tests.support.engine_works import ShuffledEngine, Text, Told
 from tests.support.engine_works import scheduler as any_scheduler
@@ -48,6 +49,18 @@ def test_of_endless_blocks_only_a_few_are_begun_ahead(tmp_path):
     assert [next(records)["text"] for _ in range(2)] == ["block 0", "block 1"]
     records.close()
     assert len(list(tmp_path.glob("failures of *"))) <= 2 + 3
+
+
+def test_several_blocks_made_again_for_one_reason_are_counted():
+    lines: list[str] = []
+    progress = Progress("collect", lines.append)
+    for index in range(3):
+        progress.ignored(index, "it was made with another config")
+    progress.tell_reused(4)
+    assert lines == [
+        "block 0 runs again: it was made with another config",
+        "3 blocks ran again, each because it was made with another config",
+    ]
 
 
 def test_finished_blocks_are_taken_and_others_made_again_with_a_word(tmp_path):
