@@ -96,6 +96,14 @@ ROWS = {
         [BASE, "collect.n_episode=3"],
         "n_episode' not in 'Collect'. Did you mean 'n_episodes'.* Known keys: n_episodes, n_steps",
     ),
+    "a value in place of a section": (
+        [BASE, "author=Ada"],
+        r"error: author is 'Ada'; expected its keys \(name, email\), such as author.name=Ada$",
+    ),
+    "a value in place of a nested section": (
+        [BASE, "collect.until=3"],
+        r"error: collect.until is '3'; expected its keys .*, such as collect.until.n_episodes=3$",
+    ),
     "a character that no text has": (
         [BASE, "author.name='a\x1b[31m'"],
         r"author.name contains the character '\\x1b'; expected text without control characters",
@@ -788,6 +796,14 @@ ODD_FILES = {
     "ten of ten of ten": (
         HEAD + BOMB,
         r"odd\.yaml has aliases \(\*name\) that expand",
+    ),
+    "a value in place of a section": (
+        HEAD + "author: Ada\n",
+        r"In 'dataset/odd': author is 'Ada'; expected its keys \(name, email\), such as author",
+    ),
+    "a path in place of a source": (
+        HEAD.replace("random", "sb3") + "policy: {checkpoint: x.zip}\n",
+        r"In 'dataset/odd': a section is 'x.zip'; expected its keys \(path, address, sha256\)$",
     ),
     "ten merged of ten": (HEAD + MERGED, r"odd\.yaml has aliases \(\*name\) that expand"),
     "a long text a thousand times": (

@@ -88,11 +88,29 @@ def one_line(exc: Exception) -> str:
         noise.append("To append")
     kept = [ln for ln in lines + cause if not ln.startswith(tuple(noise))]
     text = " ".join(dict.fromkeys(kept))
+    if section := _of_section(key, text):
+        return section
     text = f"{key}: {text}" if key and key not in text else text
     text = re.sub(
         r" \S+ \(DictConfig\) does not support deletion", ": a key cannot be removed", text
     )
     return f"{text}{_known_keys(text)}"
+
+
+def _of_section(key: str, text: str) -> str | None:
+    """Return the message for a section that is set to a value, such as ``author=Ada``."""
+    found = re.search(r"\w+ is not a subclass of (\w+)\. value: (.*)", text)
+    node = getattr(schema, found[1], None) if found else None
+    if found is None or node is None:
+        return None
+    file = re.match(r"In '[^']*': ", text)  # OmegaConf does not name the key there
+    key = key or next((k for k, section in schema.SECTIONS.items() if section is node), "")
+    known = [f.name for f in fields(node) if not f.name.startswith("_")]
+    example = f", such as {key}.{known[0]}={found[2]}" if key else ""
+    return (
+        f"{file[0] if file else ''}{key or 'a section'} is {found[2]!r}; expected its keys "
+        f"({', '.join(known)}){example}"
+    )
 
 
 def _known_keys(text: str) -> str:
