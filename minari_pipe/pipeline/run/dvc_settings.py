@@ -173,6 +173,7 @@ def check_dvc(root: Path) -> None:
     _record_what_was_restored()
     _refuse_paths_out()
     _refuse_other_outputs()
+    _refuse_slow_patterns()
     try:
         config = Config(str(root / ".dvc"))
         for level in Config.REPO_LEVELS:
@@ -243,6 +244,26 @@ def _see_every_edit() -> None:
     state.State.save = save  # type: ignore[method-assign]
     state.State.save_many = save_many  # type: ignore[method-assign]
     state.State._get = get  # type: ignore[method-assign]
+
+
+@functools.cache
+def _refuse_slow_patterns() -> None:
+    """Patch DVC so that matching a ``.dvcignore`` never takes hours, which asterisks multiply."""
+    from dvc.ignore import DvcIgnorePatterns
+
+    read = DvcIgnorePatterns.from_file
+
+    def from_file(path: str, *how: Any) -> Any:
+        found = read(path, *how)
+        for pattern in found.pattern_list:
+            if len(re.findall(r"\*+", pattern.patterns)) > 4:
+                raise ConfigError(
+                    f"{path}: the pattern {pattern.patterns!r} has more than four asterisks, each "
+                    f"of which multiplies the time to match it; name fewer parts"
+                )
+        return found
+
+    DvcIgnorePatterns.from_file = from_file
 
 
 @functools.cache

@@ -371,6 +371,14 @@ HIDDEN = {
         lambda t: (t / ".dvcignore").mkdir(),
         "a .dvcignore in tables is no UTF-8 text",
     ),
+    "by rules that take hours": (
+        lambda t: (t.parent / ".dvcignore").write_text("*a" * 25 + "b"),
+        "work/.dvcignore: the pattern '*a*a*a*",
+    ),
+    "by own rules that take hours": (
+        ignoring("*a" * 25 + "b"),
+        "tables/.dvcignore: the pattern '*a*a*a*",
+    ),
     "in .hg": (mercurial, "tables/.hg/a.txt is hidden from DVC"),
     "an empty folder": (lambda t: (t / "inner").mkdir(), "tables/inner is an empty folder"),
     "in a repository": (subrepository, "tables/inner/a.txt is hidden from DVC"),
