@@ -58,11 +58,8 @@ def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
             locks = _checked(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return
-        except (
-            ValueError,
-            RecursionError,
-        ):  # truncated by a kill; an unreadable lock holds nothing
-            path.unlink()
+        except (ValueError, RecursionError):
+            path.unlink()  # truncated by a kill; an unreadable lock holds nothing
             return
         kept = {
             "write": {p: i for p, i in locks["write"].items() if _holds(i, written, root)},
