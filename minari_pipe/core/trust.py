@@ -159,16 +159,30 @@ def check_files(
     """
     found = []
     for key, text in texts(where, values):
-        place = _elsewhere(text, below)
+        place = elsewhere(text, below)
         if place is not None and text in given:
             found.append(place)
-        elif place is not None and not is_trusted_address(place):
-            raise TrustError(
-                f"{key} is {text!r}, which is a file elsewhere that you did not name; if you "
-                f"trust it, set {ADDRESSES_VARIABLE}={place}, or add the line {place} to "
-                f"{user_config_dir() / ADDRESSES_FILE}"
-            )
+        elif place is not None:
+            check_outside(f"{key} is {text!r}", place)
     return found
+
+
+def check_outside(named: str, place: str) -> None:
+    """Refuse to read an outside file that only a file names.
+
+    Args:
+        named: what names it and how, for the message.
+        place: its absolute path.
+
+    Raises:
+        TrustError: the user does not trust the file.
+    """
+    if not is_trusted_address(place):
+        raise TrustError(
+            f"{named}, which is a file elsewhere that you did not name; if you trust it, set "
+            f"{ADDRESSES_VARIABLE}={place}, or add the line {place} to "
+            f"{user_config_dir() / ADDRESSES_FILE}"
+        )
 
 
 def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
@@ -189,7 +203,7 @@ def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
             yield from texts(f"{where}[{number}]", value)
 
 
-def _elsewhere(text: str, below: Path | None) -> str | None:
+def elsewhere(text: str, below: Path | None) -> str | None:
     """Return the path that a text leads to if it is outside a folder, else None."""
     path = os.path.expanduser(text)
     leads_up = os.pardir in Path(path).parts

@@ -891,6 +891,118 @@ def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_w
         check_files(config, root, [])
 
 
+#: Models in `models/arm/`, each naming MINE, a file of the user's.
+MODELS_OUT = (
+    '<mujoco><include file="{mine}"/></mujoco>',
+    '<mujoco><include file\n=\n"{mine}" name="/"/></mujoco>',
+    "any text, then <mujoco><include file='{mine}'/></mujoco>",
+    "<mujoco><x a=\"<y b='\"/><include file='{mine}'/></mujoco>",
+    '<mujoco><include file="{mine}&#0;.xml"/></mujoco>',
+    '<mujoco><include file="&#x002f;{mine_relative_to_top}"/></mujoco>',
+    '<mujoco><include file="../../../mine/tiny/thesis.txt"/></mujoco>',
+    '<mujoco><include file="..\\..\\..\\mine\\tiny\\thesis.txt"/></mujoco>',
+    '<mujoco><include file="a/../../../../mine/tiny/thesis.txt"/></mujoco>',
+    '<mujoco><compiler meshdir="/"/><mesh file="{mine_relative_to_top}"/></mujoco>',
+    '<mujoco><compiler meshdir=".."/><mesh file="../../mine/tiny/thesis.txt"/></mujoco>',
+    '<mujoco><compiler meshdir="gone/../../.."/><mesh file="../mine/tiny/thesis.txt"/></mujoco>',
+    '<mujoco><texture fileup="~/secret.png"/></mujoco>',
+    '<mujoco><mesh file="C:/secret.stl"/></mujoco>',
+    '<robot><mesh filename="package:///secret.stl"/></robot>',
+    '<robot><mesh filename="package://arm/../../secret.stl"/></robot>',
+    '<mujoco><include file="parts/within.xml"/></mujoco>',
+    '<mujoco><model file="parts/deep.xml"/></mujoco>',
+)
+
+
+@pytest.mark.parametrize("model", MODELS_OUT)
+def test_a_model_of_the_workspace_names_no_file_elsewhere(model, tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    mine = elsewhere / "tiny" / "thesis.txt"
+    parts = root / "models" / "arm" / "parts"
+    parts.mkdir(parents=True)
+    # What a model includes names files from the folder of the model.
+    (parts / "within.xml").write_text('<x><mesh file="../../../mine/tiny/thesis.txt"/></x>')
+    (parts / "deep.xml").write_text(f'<x><include file="within.xml"/><y z="{mine}"/></x>')
+    text = model.format(mine=mine, mine_relative_to_top=str(mine).lstrip("/"))
+    (root / "models" / "arm" / "arm.xml").write_text(text)
+    for given in (
+        {"env": {"kwargs": {"xml_file": "./models/arm/arm.xml"}}},
+        {"env": {"wrappers": [{"_target_": "x.Y", "file": "./models/arm/arm.xml"}]}},
+    ):
+        with pytest.raises(TrustError, match=r"\.xml names '.*', which is a file elsewhere"):
+            check_files(config_of(given), root, [])
+
+
+@pytest.mark.parametrize("place", ["mine", "mine/tiny/thesis.txt"])
+def test_a_model_names_a_file_elsewhere_that_the_user_trusts(
+    place, tmp_path, elsewhere, monkeypatch
+):
+    root = make_workspace(tmp_path / "work")
+    (root / "arm.xml").write_text('<x><mesh file="../mine/tiny/thesis.txt"/></x>')
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(tmp_path / place))
+    assert check_files(config_of({"env": {"kwargs": {"xml_file": "./arm.xml"}}}), root, []) == []
+
+
+@pytest.mark.parametrize("name", ["link.stl", "folder/thesis.txt", "meshes/link.stl", "a:/link"])
+def test_a_file_behind_a_link_is_read_for_no_model(name, tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "work")
+    for folder in ("meshes", "a:"):
+        (root / folder).mkdir()
+    (root / "folder").symlink_to(elsewhere / "tiny")
+    for link in ("link.stl", "meshes/link.stl", "a:/link"):
+        (root / link).symlink_to(elsewhere / "tiny" / "thesis.txt")
+    folder, _, file = name.rpartition("/")
+    (root / "arm.xml").write_text(
+        f'<x><compiler meshdir="{folder}"/><include file="part.xml"/><y z="{name}"/></x>'
+        if ":" not in name
+        else '<x><compiler meshdir="a:/"/></x>'
+    )
+    (root / "part.xml").write_text(f'<x><mesh file="{file}"/></x>')
+    with pytest.raises((LinkError, TrustError), match="is a symlink|names 'a:/'"):
+        check_files(config_of({"env": {"kwargs": {"xml_file": "./arm.xml"}}}), root, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<mujoco model="arm"><default class="/"><geom pos="0 0 .5"/></default></mujoco>',
+        '<x name="/arm"><joint joint="arm/hand"/><motor joint="robot0:slide0"/></x>',
+        '<robot xmlns:xacro="http://ros.org/xacro"><mesh filename="package://arm/a.stl"/></robot>',
+        '<!-- see "/usr/share" and http://a.org/b --><x a="b" />',
+        '<x><compiler meshdir="../meshes" texturedir="../images"/><m file="../meshes/a.obj"/></x>',
+        '<x><mesh file="gone.stl"/><mesh file="arm.xml"/><include file="arm.xml"/></x>',
+        "a < b\npath = '/usr/share'\n",
+        '\0<x><include file="/usr/share"/></x>',
+    ],
+)
+def test_a_model_names_what_it_likes_in_the_workspace(text, tmp_path):
+    root = make_workspace(tmp_path / "work")
+    (root / "models").mkdir()
+    (root / "models" / "arm.xml").write_text(text)
+    config = config_of({"env": {"kwargs": {"xml_file": "./models/arm.xml"}}})
+    assert check_files(config, root, []) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('<x><model file="arm.MJZ"/></x>', "names 'arm.MJZ', an archive"),
+        ('<x><model file="arm" content_type="application/zip"/></x>', "an archive"),
+        ("<x>" + " " * (1 << 24) + "</x>", "too large"),
+        ("<x " + "a='' " * 1_000_002 + "/>", "too many values"),
+        ("<x " + "".join(f"xdir='{i}' " for i in range(1100)) + "/>", "too many values"),
+        ('<x><include file="pipe"/></x>', "pipe is not a regular file"),
+    ],
+    ids=["archive", "content type", "size", "values", "folders", "pipe"],
+)
+def test_a_model_that_cannot_be_checked_is_refused(text, told, tmp_path):
+    root = make_workspace(tmp_path / "work")
+    os.mkfifo(root / "pipe")
+    (root / "arm.xml").write_text(text)
+    with pytest.raises(TrustError, match=told):
+        check_files(config_of({"env": {"kwargs": {"xml_file": "./arm.xml"}}}), root, [])
+
+
 @pytest.mark.parametrize("value", ["!!binary aGVs", "!!python/object/apply:pathlib.PosixPath [x]"])
 def test_a_value_that_is_neither_number_nor_text_is_refused(value, workspace):
     odd = f"id: A-v0, kwargs: {{xml_file: {value}}}"
@@ -911,17 +1023,45 @@ ref_scores: {ref_min_score: 0.0, ref_max_score: 1.0}
 """
 
 
-def test_an_edit_of_a_model_that_the_environment_is_told_to_read_runs_its_stages_again(workspace):
+def model_of_gymnasium() -> str:
     import gymnasium.envs.mujoco
 
     assets = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
-    model = workspace.root / "model.xml"
-    model.write_text((assets / "inverted_pendulum.xml").read_text())
+    return (assets / "inverted_pendulum.xml").read_text()
+
+
+@pytest.mark.parametrize("edited", ["model.xml", "parts/option.xml"])
+def test_an_edit_of_a_model_that_the_environment_is_told_to_read_runs_its_stages_again(
+    edited, workspace
+):
+    (workspace.root / "parts").mkdir()
+    (workspace.root / "parts" / "option.xml").write_text(
+        '<x><option wind="9 0 0" density="0"/></x>'
+    )
+    text = model_of_gymnasium().replace("</worldbody>", '</worldbody><include file="PART"/>', 1)
+    (workspace.root / "model.xml").write_text(text.replace("PART", "parts/option.xml"))
     workspace.write_config("model", MODEL)
     assert "collect" in workspace.pipe("+dataset=model")
     assert workspace.pipe("+dataset=model") == []
-    model.write_text(model.read_text().replace('gravity="0 0 -9.81"', 'gravity="0 0 -3"'))
+    model = workspace.root / edited
+    changed = model.read_text().replace('gravity="0 0 -9.81"', 'gravity="0 0 -3"')
+    model.write_text(changed.replace('density="0"', 'density="9"'))
     assert workspace.pipe("+dataset=model")[:2] == ["collect", "create"]
+
+
+def test_a_model_that_names_a_file_elsewhere_is_refused_before_any_work(workspace, elsewhere):
+    mine = elsewhere / "tiny" / "thesis.txt"
+    text = model_of_gymnasium().replace("</mujoco>", f'<include file="{mine}"/></mujoco>')
+    (workspace.root / "model.xml").write_text(text)
+    workspace.write_config("model", MODEL)
+    for flags in ([], ["--dry-run"]):
+        told = workspace.refused("+dataset=model", *flags)
+        assert f"model.xml names '{mine}', which is a file elsewhere" in told
+    own = workspace.root / "pipelines" / "model" / "own.xml"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("<x/>")
+    (workspace.root / "model.xml").write_text(text.replace(str(mine), "pipelines/model/own.xml"))
+    assert "which this pipeline overwrites" in workspace.refused("+dataset=model")
 
 
 def test_the_name_of_a_family_is_checked_before_its_folder_is_looked_into(workspace, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.trust import texts
+from minari_pipe.pipeline.config.model_files import referenced_files
 from minari_pipe.pipeline.config.schema import (
     Config,
     Environment,
@@ -133,16 +134,21 @@ def made_environments(params: Params, stage: str) -> list[Environment]:
 def named_places(params: Params, stage: str, root: Path) -> list[str]:
     """Return the paths that arguments of a stage's environments and policies name, as given.
 
-    A folder counts if it lies in the workspace, and is not the workspace itself.
+    A folder counts if it lies in the workspace, and is not the workspace itself. The files that a
+    model in the workspace names count as well.
 
     Raises:
         LinkError: a place in the workspace is, or holds, a symlink.
-        TrustError: it is, or holds, a pipe or a device.
+        TrustError: it is, or holds, a pipe or a device; see also :func:`referenced_files`.
     """
     values: list[Any] = [[env.kwargs, env.wrappers] for env in made_environments(params, stage)]
     values += [use.settings.arguments for use in policies(params, stage)]
     given = {os.path.expanduser(text) for _, text in texts("", values)}
-    return sorted(path for path in given if _is_named(source_file(path, root), root))
+    named = {path for path in given if _is_named(source_file(path, root), root)}
+    for path in [*named]:
+        referenced = referenced_files(source_file(path, root), root)
+        named |= {str(file) for file in referenced if _is_named(file, root)}
+    return sorted(named)
 
 
 def _is_named(place: Path, root: Path) -> bool:

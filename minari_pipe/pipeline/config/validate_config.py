@@ -17,6 +17,7 @@ from minari_pipe.core.trust import check_target
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
+from minari_pipe.pipeline.config.model_files import referenced_files
 from minari_pipe.pipeline.config.oc_env import check_engine_address, check_targets, resolved
 from minari_pipe.pipeline.config.packages import (
     editable_modules,
@@ -225,7 +226,7 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
         Files outside the workspace that the command line names.
 
     Raises:
-        TrustError: only a config file names a file outside the workspace.
+        TrustError: only a config file, or a model in the workspace, names a file outside it.
         LinkError: a link in the workspace leads outside.
     """
     found = []
@@ -241,6 +242,7 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
                         f"{key} is {text!r}, an absolute path, which would be published; write it "
                         f"relative to the workspace: ./{place.relative_to(root)}"
                     )
+                referenced_files(place, root)
     return found
 
 
@@ -251,17 +253,19 @@ def _check_not_own(params: Config, root: Path, name: str) -> None:
     written.append(root / "catalog" / f"{dataset_id}.json")
     for section in ("env", "policy", "ref_scores"):
         for key, text in trust.texts(section, values_of(vars(params)[section])):
-            place = source_file(text, root)
-            if not os.path.lexists(place):
+            named = source_file(text, root)
+            if not os.path.lexists(named):
                 continue
-            real, is_data = Path(os.path.realpath(place)), root in place.parents
-            for folder in map(Path, map(os.path.realpath, written)):
-                is_in = real.is_relative_to(folder)
-                if is_in or (is_data and folder.is_relative_to(real)):
-                    raise ConfigError(
-                        f"{key}: {text!r} {'is in' if is_in else 'holds'} {folder}, which this "
-                        f"pipeline overwrites; keep what it reads elsewhere"
-                    )
+            for place in [named, *referenced_files(named, root)]:
+                real, is_data = Path(os.path.realpath(place)), root in place.parents
+                for folder in map(Path, map(os.path.realpath, written)):
+                    is_in = real.is_relative_to(folder)
+                    if is_in or (is_data and folder.is_relative_to(real)):
+                        shown = text if place == named else str(place)
+                        raise ConfigError(
+                            f"{key}: {shown!r} {'is in' if is_in else 'holds'} {folder}, which "
+                            f"this pipeline overwrites; keep what it reads elsewhere"
+                        )
 
 
 def _check_sb3(use: PolicyRef, params: Config) -> None:
